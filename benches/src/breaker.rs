@@ -1,9 +1,9 @@
 //! The breaker beside `recloser`, `failsafe` and `tower-resilience-circuitbreaker`.
 //!
-//! Each peer is called as its own documentation shows: the first two through a shared reference, the third as
-//! a tower service (clone, ready, call) inside a runtime. Ours is called as the executor does: admit, record,
-//! through the lock. Ours is told the time; the peers read a clock only when they open, half-open or (tower)
-//! on every call, so one row shows ours with two readings of the clock as well.
+//! Each peer is called as its own documentation shows: the first two through a shared reference, the third as a tower
+//! service (clone, ready, call) inside a runtime. Steadfast's breaker is called as the executor does: admit, record, through the lock.
+//! It gets the time as an argument. The peers read a clock only when they open, half-open or (tower) on every call,
+//! so one row shows it with two readings of the clock as well.
 
 use std::hint::black_box;
 use std::num::NonZeroU32;
@@ -11,20 +11,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use steadfast_core::Timestamp;
-use steadfast_core::breaker::{Breaker, SharedBreaker, Verdict};
-use steadfast_core::policy::{BreakerPolicy, Profile, RateRule, Ratio, ToolClass};
+use steadfast_core::breaker::{BreakerVerdict, CircuitBreaker, SharedBreaker};
+use steadfast_core::policy::{BreakerPolicy, PolicyProfile, RateRule, Ratio, ToolClass};
 use tower::{Service, ServiceExt as _};
 use tower_resilience_circuitbreaker::{CircuitBreakerLayer, SlidingWindowType};
 
-use crate::engine::Unmade;
+use crate::engine::MeasurementError;
 use crate::measure::{Contestant, allocations, contest, contest_in, repeat};
-use crate::report::{Budget, Figure, Report, Row};
+use crate::report::{BenchBudget, BenchReport, Figure, ReportRow};
 
 const RECLOSER: &str = "recloser 1.4.0";
 const FAILSAFE: &str = "failsafe 1.3.0";
 const TOWER: &str = "tower-resilience 0.14.0";
 
-pub(crate) fn run(report: &mut Report) -> Result<(), Unmade> {
+pub(crate) fn run(report: &mut BenchReport) -> Result<(), MeasurementError> {
     check_and_record(report);
     fail_fast(report);
     as_records_grow(report);
@@ -35,13 +35,13 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Unmade> {
 
 // ---- measurements -----------------------------------------------------------------------------------
 
-fn check_and_record(report: &mut Report) {
+fn check_and_record(report: &mut BenchReport) {
     const WHAT: &str = "check and record, closed";
     if !report.wants(WHAT) {
         return;
     }
     let (ours, policy) = (SharedBreaker::default(), policy());
-    let (recloser, failsafe, mut tower) = (recloser(), failsafe(), Tower::counting(100));
+    let (recloser, failsafe, mut tower) = (recloser(), failsafe(), TowerPeer::counting(100));
     let standing = contest(
         2000,
         &mut [
@@ -54,7 +54,7 @@ fn check_and_record(report: &mut Report) {
     report.add_peers(
         WHAT,
         &standing,
-        &[(RECLOSER, Budget::AtMost(1.0)), (FAILSAFE, Budget::None), (TOWER, Budget::None)],
+        &[(RECLOSER, BenchBudget::AtMost(1.0)), (FAILSAFE, BenchBudget::None), (TOWER, BenchBudget::None)],
     );
 
     let standing = contest(
@@ -64,10 +64,10 @@ fn check_and_record(report: &mut Report) {
     report.add_peers(
         "check and record, closed, each in its own millisecond",
         &standing,
-        &[(RECLOSER, Budget::AtMost(1.0))],
+        &[(RECLOSER, BenchBudget::AtMost(1.0))],
     );
 
-    let mut bare = Breaker::default();
+    let mut bare = CircuitBreaker::default();
     let standing = contest(
         2000,
         &mut [
@@ -75,7 +75,11 @@ fn check_and_record(report: &mut Report) {
             repeat(|_| recloser.call(ready)),
         ],
     );
-    report.add_peers("check and record, closed, without the lock", &standing, &[(RECLOSER, Budget::None)]);
+    report.add_peers(
+        "check and record, closed, without the lock",
+        &standing,
+        &[(RECLOSER, BenchBudget::None)],
+    );
 
     let one_in_ten = |number: u64| if number.is_multiple_of(10) { failing() } else { ready() };
     let standing = contest(
@@ -85,18 +89,22 @@ fn check_and_record(report: &mut Report) {
             repeat(|number| recloser.call(|| one_in_ten(number))),
         ],
     );
-    report.add_peers("check and record, closed, one in ten fails", &standing, &[(RECLOSER, Budget::None)]);
+    report.add_peers(
+        "check and record, closed, one in ten fails",
+        &standing,
+        &[(RECLOSER, BenchBudget::None)],
+    );
 
     let standing =
         contest(2000, &mut [repeat(|_| call_with_clock(&ours, &policy)), repeat(|_| recloser.call(ready))]);
     report.add_peers(
         "check and record, two readings of the clock included",
         &standing,
-        &[(RECLOSER, Budget::None)],
+        &[(RECLOSER, BenchBudget::None)],
     );
 }
 
-fn fail_fast(report: &mut Report) {
+fn fail_fast(report: &mut BenchReport) {
     const WHAT: &str = "refuse, open";
     if !report.wants(WHAT) {
         return;
@@ -105,7 +113,7 @@ fn fail_fast(report: &mut Report) {
     ours.with(|breaker| {
         for _ in 0..5 {
             if let Ok((ticket, _)) = breaker.admit(&policy, moment(0)) {
-                breaker.record(&policy, ticket, Verdict::Failure { took: Duration::ZERO }, moment(0));
+                breaker.record(&policy, ticket, BreakerVerdict::Failure { took: Duration::ZERO }, moment(0));
             }
         }
     });
@@ -120,7 +128,7 @@ fn fail_fast(report: &mut Report) {
         _ = recloser.call(failing);
         _ = failsafe::CircuitBreaker::call(&failsafe, failing);
     }
-    let mut tower = Tower::open();
+    let mut tower = TowerPeer::open();
     assert!(ours.check(&policy, moment(0)).is_err() && tower.service.is_open(), "all are open");
     assert!(matches!(recloser.call(ready), Err(recloser::Error::Rejected)), "all are open");
     assert!(!failsafe::CircuitBreaker::is_call_permitted(&failsafe), "all are open");
@@ -136,12 +144,12 @@ fn fail_fast(report: &mut Report) {
     report.add_peers(
         WHAT,
         &standing,
-        &[(RECLOSER, Budget::AtMost(1.0)), (FAILSAFE, Budget::None), (TOWER, Budget::None)],
+        &[(RECLOSER, BenchBudget::AtMost(1.0)), (FAILSAFE, BenchBudget::None), (TOWER, BenchBudget::None)],
     );
 }
 
-/// The largest window that there is, with more and more behind it.
-fn as_records_grow(report: &mut Report) {
+/// Measures the largest possible window while it fills.
+fn as_records_grow(report: &mut BenchReport) {
     const WHAT: &str = "check and record after";
     if !report.wants(WHAT) {
         return;
@@ -167,12 +175,12 @@ fn as_records_grow(report: &mut Report) {
         .collect();
     let standing = contest(500, &mut ours);
     for ((records, nanos), first_to) in sizes.iter().zip(&standing.nanos).zip(&standing.first_to) {
-        report.add(&Row {
+        report.add(&ReportRow {
             what: format!("{WHAT} {records} records, itself after 100 as peer"),
             ours: Figure::Nanos(*nanos),
             peer: standing.nanos.first().map(|first| ("itself".to_owned(), Figure::Nanos(*first))),
             ratio: Some(1.0 / first_to),
-            budget: Budget::AtMost(1.25),
+            budget: BenchBudget::AtMost(1.25),
         });
     }
     for records in [100_u32, 1_000, 10_000] {
@@ -186,18 +194,18 @@ fn as_records_grow(report: &mut Report) {
             &mut [
                 repeat(|number| call(&breaker, policy, moment(behind + number))),
                 Box::new(move |operations| {
-                    // A fresh one each time: its cost grows with every call.
-                    let mut tower = Tower::timed();
+                    // A new one each time, because its cost grows with every call.
+                    let mut tower = TowerPeer::timed();
                     tower.calls(records);
                     tower.calls(operations)
                 }),
             ],
         );
-        report.add_peers(&format!("{WHAT} {records} records"), &standing, &[(TOWER, Budget::None)]);
+        report.add_peers(&format!("{WHAT} {records} records"), &standing, &[(TOWER, BenchBudget::None)]);
     }
 }
 
-fn shared_by_many_tasks(report: &mut Report) {
+fn shared_by_many_tasks(report: &mut BenchReport) {
     const WHAT: &str = "check and record, 64 tasks on 2 workers";
     const TASKS: u32 = 64;
     if !report.wants(WHAT) {
@@ -215,7 +223,7 @@ fn shared_by_many_tasks(report: &mut Report) {
             in_tasks(&runtime, TASKS, {
                 move || {
                     let (ours, policy) = (Arc::clone(&ours), Arc::clone(&policy));
-                    // Millions of calls a second see the same millisecond.
+                    // Millions of calls a second happen in the same millisecond.
                     move |_| call(&ours, &policy, moment(0))
                 }
             }),
@@ -230,11 +238,11 @@ fn shared_by_many_tasks(report: &mut Report) {
         ],
     );
     for (index, (peer, budget)) in
-        [(RECLOSER, Budget::AtLeast(1.0)), (FAILSAFE, Budget::None)].into_iter().enumerate()
+        [(RECLOSER, BenchBudget::AtLeast(1.0)), (FAILSAFE, BenchBudget::None)].into_iter().enumerate()
     {
         let per_second =
             |index: usize| Figure::PerSecond(standing.nanos.get(index).map_or(f64::NAN, |nanos| 1e9 / nanos));
-        report.add(&Row {
+        report.add(&ReportRow {
             what: WHAT.to_owned(),
             ours: per_second(0),
             peer: Some((peer.to_owned(), per_second(index + 1))),
@@ -244,7 +252,7 @@ fn shared_by_many_tasks(report: &mut Report) {
     }
 }
 
-fn allocate_nothing(report: &mut Report) {
+fn allocate_nothing(report: &mut BenchReport) {
     const WHAT: &str = "allocations per call";
     if !report.wants(WHAT) {
         return;
@@ -253,35 +261,35 @@ fn allocate_nothing(report: &mut Report) {
     let closed = allocations(|number| call(&ours, &policy, moment(number)));
     ours.with(|breaker| breaker.force_open(None, moment(0)));
     let open = allocations(|_| ours.admit(&policy, moment(0)).is_err());
-    let mut tower = Tower::counting(100);
+    let mut tower = TowerPeer::counting(100);
     let peers = [
         (RECLOSER, allocations(|_| recloser.call(ready))),
         (FAILSAFE, allocations(|_| failsafe::CircuitBreaker::call(&failsafe, ready))),
         (TOWER, allocations(|_| tower.calls(1))),
     ];
     for (name, count) in peers {
-        report.add(&Row {
+        report.add(&ReportRow {
             what: format!("{WHAT}, closed"),
             ours: Figure::Allocations(closed),
             peer: Some((name.to_owned(), Figure::Allocations(count))),
             ratio: None,
-            budget: Budget::Nothing,
+            budget: BenchBudget::Nothing,
         });
     }
     let what = format!("{WHAT}, open");
-    report.add(&Row {
+    report.add(&ReportRow {
         what,
         ours: Figure::Allocations(open),
         peer: None,
         ratio: None,
-        budget: Budget::Nothing,
+        budget: BenchBudget::Nothing,
     });
 }
 
 // ---- contestants ------------------------------------------------------------------------------------
 
 fn policy() -> BreakerPolicy {
-    Profile::Standard.policy(ToolClass::Unknown).breaker
+    PolicyProfile::Standard.policy(ToolClass::Unknown).breaker
 }
 
 fn moment(number: u64) -> Timestamp {
@@ -309,17 +317,17 @@ fn call_for(
     answer.is_ok()
 }
 
-/// The machine as whoever holds it under a lock of their own calls it.
-fn call_bare(breaker: &mut Breaker, policy: &BreakerPolicy, now: Timestamp) -> bool {
+/// Calls the machine like a program that holds it under a lock of its own.
+fn call_bare(breaker: &mut CircuitBreaker, policy: &BreakerPolicy, now: Timestamp) -> bool {
     let Ok((ticket, _)) = breaker.admit(policy, now) else { return false };
     let answer = ready();
     breaker.record(policy, ticket, verdict(&answer), now);
     answer.is_ok()
 }
 
-fn verdict(answer: &Result<u32, u32>) -> Verdict {
+fn verdict(answer: &Result<u32, u32>) -> BreakerVerdict {
     let took = Duration::ZERO;
-    if answer.is_ok() { Verdict::Success { took } } else { Verdict::Failure { took } }
+    if answer.is_ok() { BreakerVerdict::Success { took } } else { BreakerVerdict::Failure { took } }
 }
 
 fn call_with_clock(breaker: &SharedBreaker, policy: &BreakerPolicy) -> bool {
@@ -327,7 +335,7 @@ fn call_with_clock(breaker: &SharedBreaker, policy: &BreakerPolicy) -> bool {
     let Ok((permit, _)) = breaker.admit(policy, started) else { return false };
     let good = ready().is_ok();
     let ended = read_clock();
-    permit.record(policy, Verdict::Success { took: ended.since(started) }, ended);
+    permit.record(policy, BreakerVerdict::Success { took: ended.since(started) }, ended);
     good
 }
 
@@ -352,18 +360,18 @@ fn failsafe() -> impl failsafe::CircuitBreaker + Send + Sync + 'static {
     failsafe::Config::new().build()
 }
 
-type Ready = tower::util::ServiceFn<fn(u32) -> std::future::Ready<Result<u32, u32>>>;
+type ReadyService = tower::util::ServiceFn<fn(u32) -> std::future::Ready<Result<u32, u32>>>;
 
-/// The tower peer with the runtime that its futures are polled in.
-struct Tower {
+/// The tower peer with the runtime in which its futures are polled.
+struct TowerPeer {
     runtime: tokio::runtime::Runtime,
     service: tower_resilience_circuitbreaker::CircuitBreaker<
-        Ready,
+        ReadyService,
         tower_resilience_circuitbreaker::DefaultClassifier,
     >,
 }
 
-impl Tower {
+impl TowerPeer {
     fn counting(size: usize) -> Self {
         Self::new(SlidingWindowType::CountBased, size, good_service)
     }
@@ -423,7 +431,7 @@ fn bad_service(number: u32) -> std::future::Ready<Result<u32, u32>> {
     std::future::ready(Err(number))
 }
 
-/// Divides operations among tasks that give way now and then, as tasks that wait for something would.
+/// Divides operations among tasks that yield now and then, like tasks that wait for something.
 fn in_tasks<'a, Call>(
     runtime: &'a tokio::runtime::Runtime,
     tasks: u32,

@@ -1,49 +1,51 @@
 //! The whole decision path of a call, without IO.
 //!
-//! A [`Desk`] is the smallest engine that there can be: it reads the raw parameters, derives from them what a
-//! request needs, drives the [`Call`] to its end, and keeps records in two maps that nobody shares. What a
-//! real engine adds (a store with locks, timers, telemetry) is not in these numbers.
+//! A [`MinimalEngine`] is the smallest possible engine: it reads the raw parameters, derives from them the fields of a request,
+//! drives the [`Call`] to its end, and keeps records in two unshared maps. The additions of a real engine (a store with
+//! locks, timers, telemetry) are not in these numbers.
 
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::approval::{Approvals, Channel};
-use steadfast_core::breaker::{Breaker, Verdict};
+use steadfast_core::approval::{ApprovalChannel, ApprovalLedger};
+use steadfast_core::breaker::{BreakerVerdict, CircuitBreaker};
 use steadfast_core::call::{
-    AttemptEnd, Call, CallResult, Duplicates, Event, Hints, Notice, Outcome, Request, RunBy, SentKey, Shared,
-    Step, Waits,
+    AttemptEndVisibility, AttemptReport, Call, CallEvent, CallMechanisms, CallNotice, CallRequest,
+    CallResult, CallerHints, CallerPatience, Deduplication, NextStep, RunnerKind, UpstreamKey,
 };
 use steadfast_core::classify::danger::dangerous;
 use steadfast_core::classify::signature::{domain, signature};
-use steadfast_core::classify::{Aims, Fault, Source};
+use steadfast_core::classify::{ArgumentTargets, AttemptFault, FaultSource};
 use steadfast_core::code::Code;
-use steadfast_core::dedupe::{Address, Known, LeaseSight, Process, Records, RunId};
+use steadfast_core::dedupe::{
+    LeaseOwnerState, LocalKnowledge, MemoryRecords, ProcessIdentity, RecordAddress, RunId,
+};
 use steadfast_core::guard::LoopGuard;
 use steadfast_core::id::{ActorId, Digest, InvalidId, Namespace, RequestId, SessionKey, ToolName, ToolRef};
-use steadfast_core::json::{Document, Limits};
-use steadfast_core::key::{Key, Scope, arguments_digest, computed_key, explicit_key};
+use steadfast_core::json::{JsonDocument, JsonLimits};
+use steadfast_core::key::{KeyInputs, RecordKey, arguments_digest, computed_key, explicit_key};
 use steadfast_core::limit::Limiter;
-use steadfast_core::output::{Output, RawJson};
-use steadfast_core::policy::{Policy, Profile, ToolClass};
+use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::policy::{CallPolicy, PolicyProfile, ToolClass};
 use steadfast_core::retry::{CallerLimits, RetryBudget};
 use steadfast_core::trust::TrustLedger;
 
-use crate::engine::Unmade;
+use crate::engine::MeasurementError;
 use crate::key::{SERDE_JCS, by_serde_jcs};
 use crate::measure::{allocations, contest, repeat};
-use crate::report::{Budget, Figure, Report, Row};
+use crate::report::{BenchBudget, BenchReport, Figure, ReportRow};
 use crate::sample;
 
 const PARTS: &str = "read + canonical form + SHA-256";
 const FRESH: &str = "a fresh call";
 
-pub(crate) fn run(report: &mut Report) -> Result<(), Unmade> {
+pub(crate) fn run(report: &mut BenchReport) -> Result<(), MeasurementError> {
     Ok(measure(report)?)
 }
 
-fn measure(report: &mut Report) -> Result<(), InvalidId> {
+fn measure(report: &mut BenchReport) -> Result<(), InvalidId> {
     fresh_beside_its_parts(report)?;
     short_ways_beside_fresh(report)?;
     count_allocations(report)
@@ -51,16 +53,18 @@ fn measure(report: &mut Report) -> Result<(), InvalidId> {
 
 // ---- measurements -----------------------------------------------------------------------------------
 
-/// The budget of the engine is 1.5 times the parts; what the core takes of it shows here.
-fn fresh_beside_its_parts(report: &mut Report) -> Result<(), InvalidId> {
-    for (size, bytes, budget) in [("1 KiB", 1024, Budget::AtMost(1.5)), ("256 B", 256, Budget::None)] {
+/// Measures the core's share of the engine's budget, which is 1.5 times the parts.
+fn fresh_beside_its_parts(report: &mut BenchReport) -> Result<(), InvalidId> {
+    for (size, bytes, budget) in
+        [("1 KiB", 1024, BenchBudget::AtMost(1.5)), ("256 B", 256, BenchBudget::None)]
+    {
         let text = sample::params(bytes);
-        for (name, given) in [("computed key", Given::Nothing), ("explicit key", Given::Key)] {
+        for (name, given) in [("computed key", KeyChoice::Nothing), ("explicit key", KeyChoice::Key)] {
             let what = format!("fresh, {size}, {name}");
             if !report.wants(&what) {
                 continue;
             }
-            let mut desk = Desk::new(&text, given)?;
+            let mut desk = MinimalEngine::new(&text, given)?;
             let policy = desk.policy.clone();
             let standing = contest(
                 40,
@@ -70,71 +74,74 @@ fn fresh_beside_its_parts(report: &mut Report) -> Result<(), InvalidId> {
                     repeat(|_| by_serde_jcs(black_box(&text))),
                 ],
             );
-            report.add_peers(&what, &standing, &[(PARTS, budget), (SERDE_JCS, Budget::None)]);
+            report.add_peers(&what, &standing, &[(PARTS, budget), (SERDE_JCS, BenchBudget::None)]);
         }
     }
     Ok(())
 }
 
-/// A call that does not run must not cost more than one that does.
-fn short_ways_beside_fresh(report: &mut Report) -> Result<(), InvalidId> {
-    for way in [Way::Replayed, Way::RefusedByBreaker, Way::RefusedByGuard] {
+/// Measures calls that do not run. They must not cost more than one that does.
+fn short_ways_beside_fresh(report: &mut BenchReport) -> Result<(), InvalidId> {
+    for way in [CallScenario::Replayed, CallScenario::RefusedByBreaker, CallScenario::RefusedByGuard] {
         let what = format!("{}, 1 KiB", way.name());
         if !report.wants(&what) {
             continue;
         }
         let text = sample::params(1024);
-        let mut short = Desk::on_the_way(way, &text)?;
-        let mut fresh = Desk::new(&text, Given::Key)?;
+        let mut short = MinimalEngine::on_the_way(way, &text)?;
+        let mut fresh = MinimalEngine::new(&text, KeyChoice::Key)?;
         let standing = contest(
             40,
             &mut [repeat(move |number| short.go(way, number)), repeat(move |number| fresh.fresh(number))],
         );
-        report.add_peers(&what, &standing, &[(FRESH, Budget::AtMost(1.0))]);
+        report.add_peers(&what, &standing, &[(FRESH, BenchBudget::AtMost(1.0))]);
     }
     Ok(())
 }
 
-fn count_allocations(report: &mut Report) -> Result<(), InvalidId> {
+fn count_allocations(report: &mut BenchReport) -> Result<(), InvalidId> {
     let text = sample::params(1024);
     let ways = [
-        (Way::Fresh, Given::Nothing, "computed key"),
-        (Way::Fresh, Given::Key, "explicit key"),
-        (Way::Replayed, Given::Key, "explicit key"),
-        (Way::RefusedByBreaker, Given::Key, "explicit key"),
-        (Way::RefusedByGuard, Given::Key, "explicit key"),
+        (CallScenario::Fresh, KeyChoice::Nothing, "computed key"),
+        (CallScenario::Fresh, KeyChoice::Key, "explicit key"),
+        (CallScenario::Replayed, KeyChoice::Key, "explicit key"),
+        (CallScenario::RefusedByBreaker, KeyChoice::Key, "explicit key"),
+        (CallScenario::RefusedByGuard, KeyChoice::Key, "explicit key"),
     ];
     for (way, given, name) in ways {
         let what = format!("allocations per call, {}, {name}", way.name());
         if !report.wants(&what) {
             continue;
         }
-        let mut desk =
-            if way == Way::Fresh { Desk::new(&text, given)? } else { Desk::on_the_way(way, &text)? };
+        let mut desk = if way == CallScenario::Fresh {
+            MinimalEngine::new(&text, given)?
+        } else {
+            MinimalEngine::on_the_way(way, &text)?
+        };
         let ours = Figure::Allocations(allocations(|number| desk.go(way, number)));
-        report.add(&Row { what, ours, peer: None, ratio: None, budget: Budget::None });
+        report.add(&ReportRow { what, ours, peer: None, ratio: None, budget: BenchBudget::None });
     }
     Ok(())
 }
 
-/// What the budget is counted in.
-fn parts(text: &str, policy: &Policy) -> Option<Digest> {
-    let document = Document::parse(text.as_bytes(), Limits::ENVELOPE).ok()?;
+/// Does the work in which the budget is counted.
+fn parts(text: &str, policy: &CallPolicy) -> Option<Digest> {
+    let document = JsonDocument::parse(text.as_bytes(), JsonLimits::ENVELOPE).ok()?;
     Some(arguments_digest(document.root(), policy.class, &policy.dedupe))
 }
 
-// ---- the desk ---------------------------------------------------------------------------------------
+// ---- the engine -------------------------------------------------------------------------------------
 
-/// How a call ends here.
+/// The way in which a call ends here.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum CallScenario {
     Fresh,
     Replayed,
     RefusedByBreaker,
     RefusedByGuard,
 }
 
-impl Way {
+impl CallScenario {
     fn name(self) -> &'static str {
         match self {
             Self::Fresh => "fresh",
@@ -145,41 +152,41 @@ impl Way {
     }
 }
 
-/// What the caller sends along to be recognised by.
+/// The identification that the caller sends.
 #[derive(Clone, Copy)]
-enum Given {
+enum KeyChoice {
     Nothing,
     Key,
 }
 
-struct Desk {
+struct MinimalEngine {
     text: String,
-    given: Given,
+    given: KeyChoice,
     tool: ToolRef,
     session: SessionKey,
     actor: ActorId,
     request: RequestId,
-    process: Process,
-    policy: Arc<Policy>,
+    process: ProcessIdentity,
+    policy: Arc<CallPolicy>,
     reads: Arc<[Box<str>]>,
-    answer: Outcome,
-    breaker: Breaker,
+    answer: AttemptReport,
+    breaker: CircuitBreaker,
     budget: RetryBudget,
     limiter: Limiter,
     dependency_limiter: Limiter,
     guard: LoopGuard,
     trust: TrustLedger,
-    approvals: Approvals,
-    store: Records,
-    /// Kept from call to call, as whoever writes logs from it would.
-    notices: Vec<Notice>,
+    approvals: ApprovalLedger,
+    store: MemoryRecords,
+    /// Reused from call to call, as by a program that writes logs from it.
+    notices: Vec<CallNotice>,
 }
 
-impl Desk {
-    fn new(text: &str, given: Given) -> Result<Self, InvalidId> {
+impl MinimalEngine {
+    fn new(text: &str, given: KeyChoice) -> Result<Self, InvalidId> {
         let content =
             RawJson::from_trusted(r#"{"content":[{"type":"text","text":"42 entries were updated"}]}"#);
-        let output = Output { content, metadata: None };
+        let output = ToolOutput { content, metadata: None };
         Ok(Self {
             text: text.to_owned(),
             given,
@@ -187,41 +194,41 @@ impl Desk {
             session: SessionKey::new("session-0123456789abcdef")?,
             actor: ActorId::new("someone")?,
             request: RequestId::new("request-0123456789abcdef")?,
-            process: Process { boot: "0123456789abcdef".into(), pid: 4711, started: 1 },
-            policy: Arc::new(Profile::Standard.policy(ToolClass::Unknown)),
+            process: ProcessIdentity { boot: "0123456789abcdef".into(), pid: 4711, started: 1 },
+            policy: Arc::new(PolicyProfile::Standard.policy(ToolClass::Unknown)),
             reads: ["read_entries".into()].into(),
-            answer: Outcome::Success { output, concern: None },
-            breaker: Breaker::default(),
+            answer: AttemptReport::Success { output, concern: None },
+            breaker: CircuitBreaker::default(),
             budget: RetryBudget::default(),
             limiter: Limiter::default(),
             dependency_limiter: Limiter::default(),
             guard: LoopGuard::default(),
             trust: TrustLedger::default(),
-            approvals: Approvals::default(),
-            store: Records::default(),
+            approvals: ApprovalLedger::default(),
+            store: MemoryRecords::default(),
             notices: Vec::with_capacity(16),
         })
     }
 
-    /// A desk at which the next call goes this way.
-    fn on_the_way(way: Way, text: &str) -> Result<Self, InvalidId> {
-        let mut desk = Self::new(text, Given::Key)?;
+    /// Creates an engine in which the next call ends this way.
+    fn on_the_way(way: CallScenario, text: &str) -> Result<Self, InvalidId> {
+        let mut desk = Self::new(text, KeyChoice::Key)?;
         match way {
-            Way::Fresh => {}
-            Way::Replayed => _ = desk.call(0, moment(0)),
-            Way::RefusedByBreaker => {
+            CallScenario::Fresh => {}
+            CallScenario::Replayed => _ = desk.call(0, moment(0)),
+            CallScenario::RefusedByBreaker => {
                 let policy = &desk.policy.breaker;
                 while let Ok((ticket, _)) = desk.breaker.admit(policy, moment(0)) {
-                    let failure = Verdict::Failure { took: Duration::ZERO };
+                    let failure = BreakerVerdict::Failure { took: Duration::ZERO };
                     desk.breaker.record(policy, ticket, failure, moment(0));
                 }
             }
-            Way::RefusedByGuard => {
+            CallScenario::RefusedByGuard => {
                 let good = std::mem::replace(&mut desk.answer, bad_answer());
                 for number in 0..2 {
                     _ = desk.call(number, moment(0));
-                    // A failure that the record keeps would be given again before the guard has its say.
-                    desk.store = Records::default();
+                    // A failure in the record would be replayed before the guard is asked.
+                    desk.store = MemoryRecords::default();
                 }
                 desk.answer = good;
             }
@@ -230,32 +237,32 @@ impl Desk {
         Ok(desk)
     }
 
-    /// One call; whether it went the way that it should.
-    fn go(&mut self, way: Way, number: u64) -> bool {
+    /// Makes one call. Returns true if it ended the expected way.
+    fn go(&mut self, way: CallScenario, number: u64) -> bool {
         match way {
-            Way::Fresh => self.fresh(number),
-            Way::Replayed => {
+            CallScenario::Fresh => self.fresh(number),
+            CallScenario::Replayed => {
                 let result = self.call(number, moment(number));
                 result.is_some_and(|result| result.ended.is_ok() && result.attempts == 0)
             }
-            Way::RefusedByBreaker => {
-                // Else the guard would soon refuse the repeated call before the breaker is asked.
+            CallScenario::RefusedByBreaker => {
+                // Otherwise the guard would soon refuse the repeated call before the breaker is asked.
                 self.guard.reset(moment(number));
                 self.code(number) == Some(Code::CircuitOpen)
             }
-            Way::RefusedByGuard => {
+            CallScenario::RefusedByGuard => {
                 matches!(self.code(number), Some(Code::LoopDetected | Code::ToolErrorLimit))
             }
         }
     }
 
     fn fresh(&mut self, number: u64) -> bool {
-        self.store = Records::default();
+        self.store = MemoryRecords::default();
         let result = self.call(number, moment(number));
         result.is_some_and(|result| result.ended.is_ok() && result.attempts == 1)
     }
 
-    /// Why the call was refused. Time stands still, so that no hold ends.
+    /// Returns the reason for which the call was refused. The time does not advance, so that no hold ends.
     fn code(&mut self, number: u64) -> Option<Code> {
         self.call(number, moment(0))?.ended.err().map(|failure| failure.code)
     }
@@ -263,7 +270,7 @@ impl Desk {
     fn call(&mut self, number: u64, now: Timestamp) -> Option<CallResult> {
         let request = self.request(number)?;
         self.notices.clear();
-        let mut shared = Shared {
+        let mut shared = CallMechanisms {
             breaker: &mut self.breaker,
             dependency: None,
             budget: &mut self.budget,
@@ -277,41 +284,44 @@ impl Desk {
         let (mut call, mut step) = Call::begin(&mut shared, request, policy, number, now, &mut self.notices);
         loop {
             let event = match step {
-                Step::Claim(claim) => {
-                    Event::Claimed(self.store.claim(&claim, &Known::default(), |_| LeaseSight::Time, now))
-                }
-                Step::Run(_) => Event::Ran(self.answer.clone()),
-                Step::Save(save) => Event::Saved(self.store.save(&save, now)),
-                Step::Release(release) => {
+                NextStep::Claim(claim) => CallEvent::Claimed(self.store.claim(
+                    &claim,
+                    &LocalKnowledge::default(),
+                    |_| LeaseOwnerState::Time,
+                    now,
+                )),
+                NextStep::Run(_) => CallEvent::Ran(self.answer.clone()),
+                NextStep::Save(save) => CallEvent::Saved(self.store.save(&save, now)),
+                NextStep::Release(release) => {
                     self.store.release(&release);
-                    Event::Released
+                    CallEvent::Released
                 }
-                Step::Finish { result, .. } => return Some(*result),
-                Step::Follow(_)
-                | Step::Ask(_)
-                | Step::Spend { .. }
-                | Step::Start { .. }
-                | Step::Probe(_)
-                | Step::Renew
-                | Step::Cut(_)
-                | Step::Wait
-                | Step::AwaitEnd(_)
-                | Step::Answer { .. }
-                | Step::CancelUpstream
-                | Step::Stay => return None,
+                NextStep::Finish { result, .. } => return Some(*result),
+                NextStep::Follow(_)
+                | NextStep::Ask(_)
+                | NextStep::Spend { .. }
+                | NextStep::Start { .. }
+                | NextStep::Probe(_)
+                | NextStep::Renew
+                | NextStep::Cut(_)
+                | NextStep::Wait
+                | NextStep::AwaitEnd(_)
+                | NextStep::Answer { .. }
+                | NextStep::CancelUpstream
+                | NextStep::Stay => return None,
             };
-            step = call.on(&mut shared, now, event, &mut self.notices).ok()?;
+            step = call.handle_event(&mut shared, now, event, &mut self.notices).ok()?;
         }
     }
 
-    /// Everything that is derived from the raw parameters, as an engine does before it asks the machine.
-    fn request(&self, number: u64) -> Option<Request> {
-        let document = Document::parse(self.text.as_bytes(), Limits::ENVELOPE).ok()?;
+    /// Derives the request from the raw parameters, as an engine does before it calls the machine.
+    fn request(&self, number: u64) -> Option<CallRequest> {
+        let document = JsonDocument::parse(self.text.as_bytes(), JsonLimits::ENVELOPE).ok()?;
         let params = document.root();
         let policy = &self.policy;
         let digest = arguments_digest(params, policy.class, &policy.dedupe);
-        let aims = Aims::of(params);
-        let scope = Scope {
+        let aims = ArgumentTargets::of(params);
+        let scope = KeyInputs {
             tool: &self.tool,
             tenant: None,
             workspace: None,
@@ -321,13 +331,13 @@ impl Desk {
         };
         let run: Arc<str> = format!("run-{number}").into();
         let address = match self.given {
-            Given::Key => Address::Explicit(explicit_key(&scope, "order-0123456789abcdef")),
-            Given::Nothing => Address::Keyless {
-                run: Key(Digest::of(run.as_bytes())),
+            KeyChoice::Key => RecordAddress::Explicit(explicit_key(&scope, "order-0123456789abcdef")),
+            KeyChoice::Nothing => RecordAddress::Keyless {
+                run: RecordKey(Digest::of(run.as_bytes())),
                 index: computed_key(&scope, digest, policy.class, &policy.dedupe),
             },
         };
-        Some(Request {
+        Some(CallRequest {
             id: self.request.clone(),
             tool: self.tool.clone(),
             tool_call: None,
@@ -338,10 +348,10 @@ impl Desk {
             turn: None,
             trace: None,
             model: None,
-            duplicates: Duplicates::Joined(address),
+            duplicates: Deduplication::Joined(address),
             sent_key: match self.given {
-                Given::Key => SentKey::Given,
-                Given::Nothing => SentKey::Run,
+                KeyChoice::Key => UpstreamKey::Given,
+                KeyChoice::Nothing => UpstreamKey::Run,
             },
             computed_since: None,
             in_turn: false,
@@ -354,12 +364,12 @@ impl Desk {
             danger: dangerous(&aims, &policy.shapes).map(|shape| shape.name.into()),
             invalid_arguments: None,
             limits: CallerLimits::default(),
-            waits: Waits::NotForLong,
-            run_by: RunBy::Driver,
-            end: AttemptEnd::Unseen,
+            waits: CallerPatience::MayGiveUp,
+            run_by: RunnerKind::Driver,
+            end: AttemptEndVisibility::Hidden,
             reads: Arc::clone(&self.reads),
-            hints: Hints::default(),
-            channel: Channel::Headless,
+            hints: CallerHints::default(),
+            channel: ApprovalChannel::Headless,
         })
     }
 }
@@ -368,7 +378,7 @@ fn moment(number: u64) -> Timestamp {
     Timestamp::from_millis(1_700_000_000_000 + number)
 }
 
-fn bad_answer() -> Outcome {
-    let fault = Fault::new(Source::Tool, "the entry is not there");
-    Outcome::Failure { fault, output: None }
+fn bad_answer() -> AttemptReport {
+    let fault = AttemptFault::new(FaultSource::Tool, "the entry is not there");
+    AttemptReport::Failure { fault, output: None }
 }

@@ -1,34 +1,34 @@
 //! Deriving a key beside the two canonicalizers that are published for serde.
 //!
-//! Ours is what is done for every call: read the raw text, write the canonical form, hash it, and hash the
-//! key with its scope. The peers do less, because no key with a scope comes out: read into a tree, write
-//! the canonical form, hash it.
+//! Steadfast does the work of every call: read the raw text, write the canonical form, hash it, and hash the key with its
+//! scope. The peers do less, because they derive no key with a scope: they read into a tree, write the canonical form,
+//! and hash it.
 
 use std::hint::black_box;
 
 use sha2::{Digest as _, Sha256};
 use steadfast_core::id::{ActorId, InvalidId, Namespace, SessionKey, TenantId, ToolName, ToolRef};
-use steadfast_core::json::{Document, Limits};
-use steadfast_core::key::{Key, Scope, arguments_digest, computed_key};
+use steadfast_core::json::{JsonDocument, JsonLimits};
+use steadfast_core::key::{KeyInputs, RecordKey, arguments_digest, computed_key};
 use steadfast_core::policy::{DedupePolicy, ToolClass};
 
-use crate::engine::Unmade;
+use crate::engine::MeasurementError;
 use crate::measure::{allocations, contest_in, repeat};
-use crate::report::{Budget, Figure, Report, Row};
+use crate::report::{BenchBudget, BenchReport, Figure, ReportRow};
 use crate::sample;
 
 pub(crate) const SERDE_JCS: &str = "serde_json + serde_jcs 0.2.0 + sha2";
 const CANONICALIZER: &str = "serde_json + serde_json_canonicalizer 0.4.1 + sha2";
 
-/// Name, bytes, rounds, derivations per round, and what DESIGN says of it.
-const SIZES: [(&str, usize, usize, u32, Budget); 3] = [
-    ("256 B", 256, 201, 100, Budget::None),
-    ("1 KiB", 1024, 201, 40, Budget::AtMost(1.0 / 3.0)),
-    ("64 KiB", 64 << 10, 61, 2, Budget::None),
+/// Name, bytes, rounds, derivations per round, and the budget of DESIGN.
+const SIZES: [(&str, usize, usize, u32, BenchBudget); 3] = [
+    ("256 B", 256, 201, 100, BenchBudget::None),
+    ("1 KiB", 1024, 201, 40, BenchBudget::AtMost(1.0 / 3.0)),
+    ("64 KiB", 64 << 10, 61, 2, BenchBudget::None),
 ];
 
-pub(crate) fn run(report: &mut Report) -> Result<(), Unmade> {
-    let caller = Caller::new()?;
+pub(crate) fn run(report: &mut BenchReport) -> Result<(), MeasurementError> {
+    let caller = KeyCaller::new()?;
     for (size, bytes, rounds, operations, budget) in SIZES {
         let text = sample::params(bytes);
         agree(&text);
@@ -42,12 +42,12 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Unmade> {
 // ---- measurements -----------------------------------------------------------------------------------
 
 fn derive(
-    report: &mut Report,
-    caller: &Caller,
+    report: &mut BenchReport,
+    caller: &KeyCaller,
     text: &str,
     size: &str,
     (rounds, operations): (usize, u32),
-    budget: Budget,
+    budget: BenchBudget,
 ) {
     let what = format!("derive from {size}");
     if !report.wants(&what) {
@@ -62,11 +62,11 @@ fn derive(
             repeat(|_| by_canonicalizer(black_box(text))),
         ],
     );
-    report.add_peers(&what, &standing, &[(SERDE_JCS, budget), (CANONICALIZER, Budget::None)]);
+    report.add_peers(&what, &standing, &[(SERDE_JCS, budget), (CANONICALIZER, BenchBudget::None)]);
 }
 
-/// Tools that change nothing have their strings compared loosely, which looks at every character.
-fn loosely(report: &mut Report, caller: &Caller) {
+/// Measures tools that change nothing. Their strings are compared loosely, which reads every character.
+fn loosely(report: &mut BenchReport, caller: &KeyCaller) {
     const WHAT: &str = "derive from 1 KiB, white space collapsed";
     if !report.wants(WHAT) {
         return;
@@ -80,10 +80,10 @@ fn loosely(report: &mut Report, caller: &Caller) {
             repeat(|_| caller.key(black_box(&text), ToolClass::Unknown)),
         ],
     );
-    report.add_peers(WHAT, &standing, &[("itself, exact", Budget::None)]);
+    report.add_peers(WHAT, &standing, &[("itself, exact", BenchBudget::None)]);
 }
 
-fn count_allocations(report: &mut Report, caller: &Caller) {
+fn count_allocations(report: &mut BenchReport, caller: &KeyCaller) {
     for (size, bytes, ..) in SIZES {
         let what = format!("allocations per derivation from {size}");
         if !report.wants(&what) {
@@ -97,15 +97,15 @@ fn count_allocations(report: &mut Report, caller: &Caller) {
         ];
         for (peer, count) in peers {
             let peer = Some((peer.to_owned(), Figure::Allocations(count)));
-            report.add(&Row { what: what.clone(), ours, peer, ratio: None, budget: Budget::None });
+            report.add(&ReportRow { what: what.clone(), ours, peer, ratio: None, budget: BenchBudget::None });
         }
     }
 }
 
 // ---- contestants ------------------------------------------------------------------------------------
 
-/// Whose key it is; made once, as a connection would.
-struct Caller {
+/// The owner of a key, made once as for a connection.
+struct KeyCaller {
     tool: ToolRef,
     tenant: TenantId,
     session: SessionKey,
@@ -113,7 +113,7 @@ struct Caller {
     policy: DedupePolicy,
 }
 
-impl Caller {
+impl KeyCaller {
     fn new() -> Result<Self, InvalidId> {
         Ok(Self {
             tool: ToolRef { namespace: Namespace::new("accounts")?, tool: ToolName::new("update_entries")? },
@@ -124,10 +124,10 @@ impl Caller {
         })
     }
 
-    fn key(&self, text: &str, class: ToolClass) -> Option<Key> {
-        let document = Document::parse(text.as_bytes(), Limits::ENVELOPE).ok()?;
+    fn key(&self, text: &str, class: ToolClass) -> Option<RecordKey> {
+        let document = JsonDocument::parse(text.as_bytes(), JsonLimits::ENVELOPE).ok()?;
         let digest = arguments_digest(document.root(), class, &self.policy);
-        let scope = Scope {
+        let scope = KeyInputs {
             tool: &self.tool,
             tenant: Some(&self.tenant),
             workspace: None,
@@ -149,9 +149,9 @@ fn by_canonicalizer(text: &str) -> Option<[u8; 32]> {
     Some(Sha256::digest(serde_json_canonicalizer::to_vec(&value).ok()?).into())
 }
 
-/// A race in which not all reach the same goal says nothing.
+/// Checks that all reach the same result. Otherwise the race means nothing.
 fn agree(text: &str) {
-    let ours = Document::parse(text.as_bytes(), Limits::ENVELOPE)
+    let ours = JsonDocument::parse(text.as_bytes(), JsonLimits::ENVELOPE)
         .map(|document| arguments_digest(document.root(), ToolClass::Unknown, &DedupePolicy::default()));
     let ours = ours.ok().map(|digest| *digest.as_bytes());
     assert!(ours.is_some() && ours == by_serde_jcs(text), "the same canonical form as serde_jcs");

@@ -1,11 +1,11 @@
-//! On what it was measured: as much as one needs to judge the figures, and nothing that names the machine.
+//! The machine of a measurement: the facts needed to judge the figures, and nothing that identifies it.
 
 use std::process::Command;
 use std::time::SystemTime;
 
 use steadfast_core::Timestamp;
 
-/// One paragraph of facts about a run of this suite.
+/// Returns one paragraph of facts about a run of this suite.
 pub(crate) fn facts(suite: &str) -> String {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     format!(
@@ -24,7 +24,7 @@ fn today() -> String {
     now.split('T').next().unwrap_or_default().to_owned()
 }
 
-/// The model of the processor, where the system tells it in the way of Linux.
+/// Returns the model of the processor, on systems with a Linux `/proc`.
 fn processor() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
@@ -39,7 +39,7 @@ fn compiler() -> String {
     if version.is_empty() { "an unknown compiler".to_owned() } else { version.join(" ") }
 }
 
-/// How busy the machine was before we began.
+/// Returns the load of the machine before the run.
 fn load() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     match text.split_whitespace().next() {

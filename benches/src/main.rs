@@ -4,10 +4,9 @@
 //! steadfast-benches core|engine|gateway [FILTER…] [--markdown FILE] [--quick]
 //! ```
 //!
-//! A ratio is only worth something if both sides ran on the same machine at the same time, so every row is
-//! measured in rounds that take turns (see [`measure`]). Allocations are counted by a second build of this
-//! program, which the first one starts. A subject is a module with a `run` that adds rows to
-//! the [`Report`]; add it to its suite in [`SUITES`].
+//! A ratio is only meaningful if both sides ran on the same machine at the same time, so every row is measured in
+//! rounds that take turns (see [`measure`]). Allocations are counted by a second build of this program, which the first
+//! one starts. A subject is a module with a `run` that adds rows to the [`BenchReport`]; add it to its suite in [`SUITES`].
 
 mod breaker;
 mod call;
@@ -25,72 +24,84 @@ mod stores;
 
 use std::process::{Command, ExitCode, Stdio};
 
-use engine::Unmade;
-use gateway::Shape;
+use engine::MeasurementError;
+use gateway::TransportShape;
 use measure::COUNTS;
-use report::Report;
+use report::BenchReport;
 
-/// What can be asked for by name.
-const SUITES: &[Suite] = &[
-    Suite {
+/// The suites that the command line can name.
+const SUITES: &[BenchSuite] = &[
+    BenchSuite {
         name: "core",
         subjects: &[
-            Subject { name: "breaker", run: breaker::run },
-            Subject { name: "key", run: key::run },
-            Subject { name: "call", run: call::run },
+            BenchSubject { name: "breaker", run: breaker::run },
+            BenchSubject { name: "key", run: key::run },
+            BenchSubject { name: "call", run: call::run },
         ],
         method: measure::METHOD,
-        allocations: Allocations::Counted,
+        allocations: AllocationCounting::Counted,
     },
-    Suite {
+    BenchSuite {
         name: "engine",
         subjects: &[
-            Subject { name: "call", run: engine::run },
-            Subject { name: "call", run: peers::run },
-            Subject { name: "turn", run: engine::run_turn },
-            Subject { name: "memory", run: engine::run_footprint },
-            Subject { name: "sqlite", run: sqlite::run },
-            Subject { name: "redis", run: redis::run },
+            BenchSubject { name: "call", run: engine::run },
+            BenchSubject { name: "call", run: peers::run },
+            BenchSubject { name: "turn", run: engine::run_turn },
+            BenchSubject { name: "memory", run: engine::run_footprint },
+            BenchSubject { name: "sqlite", run: sqlite::run },
+            BenchSubject { name: "redis", run: redis::run },
         ],
         method: measure::METHOD,
-        allocations: Allocations::Counted,
+        allocations: AllocationCounting::Counted,
     },
-    Suite {
+    BenchSuite {
         name: "gateway",
         subjects: &[
-            Subject { name: "HTTP to HTTP", run: |report| gateway::run(report, Shape::HttpToHttp) },
-            Subject { name: "stdio behind HTTP", run: |report| gateway::run(report, Shape::StdioBehindHttp) },
-            Subject { name: "stdio to stdio", run: |report| gateway::run(report, Shape::StdioToStdio) },
-            Subject { name: "HTTP behind stdio", run: |report| gateway::run(report, Shape::HttpBehindStdio) },
-            Subject { name: "sqlite", run: gateway::run_sqlite },
-            Subject { name: "memory", run: gateway::run_memory },
+            BenchSubject {
+                name: "HTTP to HTTP",
+                run: |report| gateway::run(report, TransportShape::HttpToHttp),
+            },
+            BenchSubject {
+                name: "stdio behind HTTP",
+                run: |report| gateway::run(report, TransportShape::StdioBehindHttp),
+            },
+            BenchSubject {
+                name: "stdio to stdio",
+                run: |report| gateway::run(report, TransportShape::StdioToStdio),
+            },
+            BenchSubject {
+                name: "HTTP behind stdio",
+                run: |report| gateway::run(report, TransportShape::HttpBehindStdio),
+            },
+            BenchSubject { name: "sqlite", run: gateway::run_sqlite },
+            BenchSubject { name: "memory", run: gateway::run_memory },
         ],
         method: gateway::METHOD,
-        allocations: Allocations::InOtherProcesses,
+        allocations: AllocationCounting::InOtherProcesses,
     },
 ];
 
 /// A list of subjects that belong together.
-struct Suite {
+struct BenchSuite {
     name: &'static str,
-    subjects: &'static [Subject],
-    /// How it was measured, for those who read the table.
+    subjects: &'static [BenchSubject],
+    /// The method of measurement, for readers of the table.
     method: &'static str,
-    allocations: Allocations,
+    allocations: AllocationCounting,
 }
 
-/// Whether there are rows that a build with a counting allocator has to make.
+/// The origin of the rows about allocations.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Allocations {
+enum AllocationCounting {
     Counted,
-    /// What is measured is not in this program.
+    /// The measured code runs in other processes.
     InOtherProcesses,
 }
 
-struct Subject {
+struct BenchSubject {
     name: &'static str,
-    /// Adds its rows, or says why it could not.
-    run: fn(&mut Report) -> Result<(), Unmade>,
+    /// Adds its rows, or returns the reason why it could not.
+    run: fn(&mut BenchReport) -> Result<(), MeasurementError>,
 }
 
 fn main() -> ExitCode {
@@ -114,20 +125,20 @@ fn main() -> ExitCode {
     }
 }
 
-struct Wanted {
-    suite: &'static Suite,
+struct RunSelection {
+    suite: &'static BenchSuite,
     filters: Vec<String>,
     markdown: Option<String>,
 }
 
-fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Wanted, String> {
+fn parse(mut arguments: impl Iterator<Item = String>) -> Result<RunSelection, String> {
     let name = arguments.next().ok_or("name a suite")?;
     let suite = SUITES.iter().find(|suite| suite.name == name);
     let suite = suite.ok_or_else(|| format!("there is no suite `{name}`"))?;
-    let mut wanted = Wanted { suite, filters: Vec::new(), markdown: None };
+    let mut wanted = RunSelection { suite, filters: Vec::new(), markdown: None };
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
-            "--quick" => measure::quickly(),
+            "--quick" => measure::set_quick(),
             "--markdown" => wanted.markdown = Some(arguments.next().ok_or("--markdown needs a file")?),
             option if option.starts_with('-') => return Err(format!("there is no option `{option}`")),
             _ => wanted.filters.push(argument),
@@ -136,14 +147,14 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Wanted, String> 
     Ok(wanted)
 }
 
-fn run(wanted: &Wanted) -> ExitCode {
-    // Before anything runs: afterwards the load would be our own.
+fn run(wanted: &RunSelection) -> ExitCode {
+    // Before the first measurement. Afterwards the load would be our own.
     let facts = machine::facts(wanted.suite.name);
-    let mut report = Report::new(wanted.filters.clone());
+    let mut report = BenchReport::new(wanted.filters.clone());
     for subject in wanted.suite.subjects {
         report.begin(subject.name);
         if let Err(problem) = (subject.run)(&mut report) {
-            // A report without one of its subjects would look as if nothing had been missed.
+            // A report without one of its subjects would look complete.
             return ended(Err(problem));
         }
     }
@@ -151,9 +162,9 @@ fn run(wanted: &Wanted) -> ExitCode {
         println!("{}", report.rows());
         return ExitCode::SUCCESS;
     }
-    // Counting takes a build of its own: who is in a hurry has to ask for it by name.
+    // Counting takes a build of its own, so a quick run has to name it.
     let is_asked_for = !measure::is_quick() || wanted.filters.iter().any(|filter| filter.contains("alloc"));
-    if is_asked_for && wanted.suite.allocations == Allocations::Counted {
+    if is_asked_for && wanted.suite.allocations == AllocationCounting::Counted {
         match counted(wanted) {
             Ok(rows) => report.append(&rows),
             Err(problem) => {
@@ -179,7 +190,7 @@ fn run(wanted: &Wanted) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn ended(outcome: Result<(), Unmade>) -> ExitCode {
+fn ended(outcome: Result<(), MeasurementError>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
@@ -189,8 +200,8 @@ fn ended(outcome: Result<(), Unmade>) -> ExitCode {
     }
 }
 
-/// The rows of the build that counts allocations.
-fn counted(wanted: &Wanted) -> Result<String, String> {
+/// Returns the rows of the build that counts allocations.
+fn counted(wanted: &RunSelection) -> Result<String, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
         .args(["run", "--quiet", "--release", "--package", "steadfast-benches"])

@@ -1,26 +1,26 @@
-//! Taking turns, and counting.
+//! Measurements in turns, and counters.
 //!
-//! Contestants run in many short rounds, in an order that rotates. A disturbance of the machine then hits
-//! all of them, and the median over rounds forgets it. The ratio is the median of the ratios of single
-//! rounds, not the ratio of two medians, because neighbours in time share their weather.
+//! Contestants run in many short rounds, in an order that rotates. A disturbance of the machine then affects all of
+//! them, and the median over rounds ignores it. The ratio is the median of the ratios of single rounds, not the ratio
+//! of two medians, because neighbours in time run under the same conditions.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The same for those who read the table.
+/// The method, for readers of the table.
 pub(crate) const METHOD: &str = "\
 Ours and its peers took turns in many short rounds within one run. Figures are medians over rounds, the ratio is the
 median of the ratios of single rounds (ours divided by the peer's), and allocations are counted in a
-build of its own, because counting slows down whoever allocates most. A row without budget is for information.";
+build of its own, because counting slows down the side that allocates most. A row without budget is for information.";
 
 const ROUNDS: usize = 201;
 const WARM_UP: usize = 5;
-/// A look while one changes the code takes a tenth of the rounds.
+/// True for quick runs during development, with a tenth of the rounds.
 static QUICK: AtomicBool = AtomicBool::new(false);
 
-/// From now on a tenth of the rounds: figures for whoever is at work, not for the report.
-pub(crate) fn quickly() {
+/// Reduces all further runs to a tenth of the rounds. Their figures are for development, not for the report.
+pub(crate) fn set_quick() {
     QUICK.store(true, Ordering::Relaxed);
 }
 
@@ -28,22 +28,22 @@ pub(crate) fn is_quick() -> bool {
     QUICK.load(Ordering::Relaxed)
 }
 
-/// Runs so many operations and says how long they took; what it prepares does not count.
+/// Runs this many operations and returns their duration. Its preparation does not count.
 pub(crate) type Contestant<'a> = Box<dyn FnMut(u32) -> Duration + 'a>;
 
-/// Nanoseconds per operation: the median of each, and how each compares to the first, round by round.
-pub(crate) struct Standing {
+/// Nanoseconds per operation: the median of each contestant, and its ratio to the first, round by round.
+pub(crate) struct ContestTimes {
     pub(crate) nanos: Vec<f64>,
     pub(crate) first_to: Vec<f64>,
 }
 
-/// Lets them take turns, `operations` at a time.
-pub(crate) fn contest(operations: u32, contestants: &mut [Contestant<'_>]) -> Standing {
+/// Runs the contestants in turns, `operations` at a time.
+pub(crate) fn contest(operations: u32, contestants: &mut [Contestant<'_>]) -> ContestTimes {
     contest_in(ROUNDS, operations, contestants)
 }
 
-/// The same with fewer rounds, for operations that take long.
-pub(crate) fn contest_in(rounds: usize, operations: u32, contestants: &mut [Contestant<'_>]) -> Standing {
+/// Runs the contestants with fewer rounds, for operations that take long.
+pub(crate) fn contest_in(rounds: usize, operations: u32, contestants: &mut [Contestant<'_>]) -> ContestTimes {
     let rounds = if is_quick() { rounds.div_ceil(10) } else { rounds };
     let count = contestants.len();
     let mut samples = vec![Vec::with_capacity(rounds); count];
@@ -62,13 +62,14 @@ pub(crate) fn contest_in(rounds: usize, operations: u32, contestants: &mut [Cont
     }
     let first = samples.first().cloned().unwrap_or_default();
     let first_to = samples.iter().map(|of| median(first.iter().zip(of).map(|(first, other)| first / other)));
-    Standing {
+    ContestTimes {
         first_to: first_to.collect(),
         nanos: samples.iter().map(|of| median(of.iter().copied())).collect(),
     }
 }
 
-/// A contestant that repeats one thing. The number of the operation comes in, for those that need a clock.
+/// Returns a contestant that repeats one operation. It receives the number of the operation, for those that need a
+/// clock.
 pub(crate) fn repeat<'a, T>(mut operation: impl FnMut(u64) -> T + 'a) -> Contestant<'a> {
     let mut number = 0;
     Box::new(move |operations| {
@@ -81,13 +82,13 @@ pub(crate) fn repeat<'a, T>(mut operation: impl FnMut(u64) -> T + 'a) -> Contest
     })
 }
 
-/// Whether this build counts allocations instead of measuring time.
+/// True if this build counts allocations instead of measuring time.
 pub(crate) const COUNTS: bool = cfg!(feature = "count-allocations");
 
-/// Allocations of this thread per operation; nothing that means anything in a build that does not count.
+/// Returns the allocations of this thread per operation. The result is meaningless in a build that does not count.
 pub(crate) fn allocations<T>(mut operation: impl FnMut(u64) -> T) -> f64 {
     const OPERATIONS: u32 = 10_000;
-    // What is set up once does not count.
+    // One-time setup does not count.
     black_box(operation(0));
     let total = count_allocations(|| {
         for number in 1..=u64::from(OPERATIONS) {

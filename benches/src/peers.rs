@@ -1,35 +1,43 @@
-//! What programs in other languages would use instead, in processes of their own.
+//! The alternatives of programs in other languages, in processes of their own.
 //!
-//! Each process prints what it runs on, and then answers lines `<what> <count>` with the nanoseconds that this many
-//! calls took. So they take turns with the engine, round by round, as everybody does here; what the pipe costs is not
-//! in their figures. They do a part of what the engine does, which their names say.
+//! Each process prints its runtime, and then answers lines `<what> <count>` with the nanoseconds that this many calls
+//! took. So they take turns with the engine, round by round, like all contestants here. The cost of the pipe is not in
+//! their figures. They do a part of the engine's work, which their names say.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use crate::engine::{Caller, Given, Unmade, Way, runtime};
+use crate::engine::{EngineCallScenario, EngineCaller, EngineKeyChoice, MeasurementError, runtime};
 use crate::measure::{Contestant, contest_in};
-use crate::report::{Budget, Report};
+use crate::report::{BenchBudget, BenchReport};
 use crate::sample;
 
-/// Where `cargo xtask bench` has installed them.
+/// Variable with the folder where `cargo xtask bench` has installed them.
 pub(crate) const FOLDER: &str = "STEADFAST_BENCH_PEERS";
 
 const NODE: &str = "node";
 const PYTHON: &str = "python";
 
-/// What of ours, beside which calls of theirs, under which names.
-const RACES: &[(Way, &str, &[Peer])] = &[
+/// Each call of Steadfast, with the calls of the peers beside it and their names.
+const RACES: &[(EngineCallScenario, &str, &[PeerLibrary])] = &[
     (
-        Way::Fresh,
+        EngineCallScenario::Fresh,
         "fresh, 1 KiB, explicit key",
         &[
-            Peer { language: NODE, what: "cockatiel-fresh", name: "cockatiel, retry + breaker + timeout" },
-            Peer { language: NODE, what: "opossum-fresh", name: "opossum, breaker + timeout" },
-            Peer { language: PYTHON, what: "tenacity-fresh", name: "tenacity + pybreaker, retry + breaker" },
-            Peer {
+            PeerLibrary {
+                language: NODE,
+                what: "cockatiel-fresh",
+                name: "cockatiel, retry + breaker + timeout",
+            },
+            PeerLibrary { language: NODE, what: "opossum-fresh", name: "opossum, breaker + timeout" },
+            PeerLibrary {
+                language: PYTHON,
+                what: "tenacity-fresh",
+                name: "tenacity + pybreaker, retry + breaker",
+            },
+            PeerLibrary {
                 language: PYTHON,
                 what: "powertools-fresh",
                 name: "AWS Powertools, duplicates alone, arguments parsed before",
@@ -37,37 +45,38 @@ const RACES: &[(Way, &str, &[Peer])] = &[
         ],
     ),
     (
-        Way::Replayed,
+        EngineCallScenario::Replayed,
         "replay, 1 KiB",
-        &[Peer {
+        &[PeerLibrary {
             language: PYTHON,
             what: "powertools-replay",
             name: "AWS Powertools, arguments parsed before",
         }],
     ),
     (
-        Way::RefusedByBreaker,
+        EngineCallScenario::RefusedByBreaker,
         "refused by the open breaker, 1 KiB",
         &[
-            Peer { language: NODE, what: "cockatiel-open", name: "cockatiel" },
-            Peer { language: NODE, what: "opossum-open", name: "opossum" },
-            Peer { language: PYTHON, what: "pybreaker-open", name: "pybreaker" },
+            PeerLibrary { language: NODE, what: "cockatiel-open", name: "cockatiel" },
+            PeerLibrary { language: NODE, what: "opossum-open", name: "opossum" },
+            PeerLibrary { language: PYTHON, what: "pybreaker-open", name: "pybreaker" },
         ],
     ),
 ];
 
-struct Peer {
+struct PeerLibrary {
     language: &'static str,
     what: &'static str,
     name: &'static str,
 }
 
-pub(crate) fn run(report: &mut Report) -> Result<(), Unmade> {
+pub(crate) fn run(report: &mut BenchReport) -> Result<(), MeasurementError> {
     if !RACES.iter().any(|(_, what, _)| report.wants(what)) {
         return Ok(());
     }
-    let folder = std::env::var_os(FOLDER)
-        .ok_or_else(|| Unmade::because("the peers are not installed; run `cargo xtask bench engine`"))?;
+    let folder = std::env::var_os(FOLDER).ok_or_else(|| {
+        MeasurementError::because("the peers are not installed; run `cargo xtask bench engine`")
+    })?;
     let folder = Path::new(&folder);
     let runtime = runtime()?;
     let mut told = Vec::new();
@@ -75,33 +84,33 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Unmade> {
         if !report.wants(what) {
             continue;
         }
-        let mut caller = Caller::new(&runtime, None, *way, Given::Key)?;
+        let mut caller = EngineCaller::new(&runtime, None, *way, EngineKeyChoice::Key)?;
         let mut contestants: Vec<Contestant<'_>> = vec![Box::new(move |calls| caller.calls(calls))];
         for peer in *peers {
-            let mut process = Process::start(folder, peer.language)?;
+            let mut process = PeerProcess::start(folder, peer.language)?;
             if !told.contains(&process.runs_on) {
                 told.push(process.runs_on.clone());
             }
             contestants.push(Box::new(move |calls| process.calls(peer.what, calls)));
         }
         let standing = contest_in(101, 200, &mut contestants);
-        let names: Vec<_> = peers.iter().map(|peer| (peer.name, Budget::None)).collect();
+        let names: Vec<_> = peers.iter().map(|peer| (peer.name, BenchBudget::None)).collect();
         report.add_peers(what, &standing, &names);
     }
     report.remark(&format!("Peers in other languages: {}.", told.join("; ")));
     Ok(())
 }
 
-/// A program in another language that makes calls when it is told.
-struct Process {
+/// A program in another language that makes calls on request.
+struct PeerProcess {
     child: Child,
     asked: ChildStdin,
     answers: BufReader<ChildStdout>,
     runs_on: String,
 }
 
-impl Process {
-    fn start(folder: &Path, language: &str) -> Result<Self, Unmade> {
+impl PeerProcess {
+    fn start(folder: &Path, language: &str) -> Result<Self, MeasurementError> {
         let here = folder.join(language);
         let mut command = match language {
             NODE => Command::new(here.join("node_modules/.bin/node")),
@@ -115,36 +124,38 @@ impl Process {
             .stdout(Stdio::piped())
             .spawn()?;
         let (Some(asked), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(Unmade::because("a child was started without its pipes"));
+            return Err(MeasurementError::because("a child was started without its pipes"));
         };
         let mut process = Self { child, asked, answers: BufReader::new(answers), runs_on: String::new() };
         process.runs_on = process.line()?;
         Ok(process)
     }
 
-    /// Lets it make that many calls; how long they took it.
+    /// Lets it make this many calls. Returns the time that it took.
     fn calls(&mut self, what: &str, count: u32) -> Duration {
         let took = writeln!(self.asked, "{what} {count}")
-            .map_err(Unmade::from)
+            .map_err(MeasurementError::from)
             .and_then(|()| self.line())
-            .and_then(|line| line.parse().map_err(|_| Unmade::because("no number")));
-        // Its own words are on stderr. A figure that nobody can overlook says that there is none.
+            .and_then(|line| line.parse().map_err(|_| MeasurementError::because("no number")));
+        // Its error message is on stderr. An absurd figure shows that the measurement failed.
         took.map_or(Duration::MAX, Duration::from_nanos)
     }
 
-    fn line(&mut self) -> Result<String, Unmade> {
+    fn line(&mut self) -> Result<String, MeasurementError> {
         let mut line = String::new();
         self.answers.read_line(&mut line)?;
         match line.trim() {
-            "" => Err(Unmade::because("a peer has nothing to say; what it wrote to stderr says why")),
+            "" => {
+                Err(MeasurementError::because("a peer has nothing to say; what it wrote to stderr says why"))
+            }
             line => Ok(line.to_owned()),
         }
     }
 }
 
-impl Drop for Process {
+impl Drop for PeerProcess {
     fn drop(&mut self) {
-        // It ends with its input; what cannot be ended any more has ended.
+        // It ends with its input. A failure means that it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

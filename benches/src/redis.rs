@@ -1,7 +1,7 @@
 //! The store for many machines beside the bare client and two scripts that do the same.
 //!
-//! The bare scripts check the same things, written out for the one case: the marker, the time, that nothing is there,
-//! or that the record is the one that was claimed. They write as many bytes and tell as many listeners. Both sides
+//! The bare scripts check the same conditions, written out for the one case: the marker, the time, that there is no
+//! record, or that the record is the claimed one. They write as many bytes and notify as many listeners. Both sides
 //! have one connection, and a server of their own on this machine.
 
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Script, Value};
 use steadfast_core::id::Digest;
 use steadfast_store_redis::{Options, RedisStore};
-use steadfast_testkit::redis::Server;
+use steadfast_testkit::redis::RedisServer;
 
-use crate::engine::{Unmade, runtime};
-use crate::report::{Budget, Report};
-use crate::stores::{Pairs, Steps, next_number, race};
+use crate::engine::{MeasurementError, runtime};
+use crate::report::{BenchBudget, BenchReport};
+use crate::stores::{ClaimAndSave, StoreSteps, next_number, race};
 
 const CALLERS: [usize; 3] = [1, 64, 512];
 const MARKER: &str = "0123456789abcdef";
-/// A moment that does not come.
+/// A time in the far future.
 const VALID_UNTIL: u64 = u32::MAX as u64 * 1000;
 const LIVES: u64 = 86_400_000;
 
@@ -42,36 +42,47 @@ redis.call('PUBLISH', KEYS[2], '')
 return { 0, time[1], time[2] }
 ";
 
-pub(crate) fn run(report: &mut Report) -> Result<(), Unmade> {
+pub(crate) fn run(report: &mut BenchReport) -> Result<(), MeasurementError> {
     let whats = CALLERS.map(|callers| (callers, format!("{callers} callers, claim and save")));
     if !whats.iter().any(|(_, what)| report.wants(what)) {
         return Ok(());
     }
     let runtime = runtime()?;
-    let server = Server::start();
+    let server = RedisServer::start();
     let (ours, bare) = runtime.block_on(async {
-        let options = Options::parse(&server.url()).map_err(|error| Unmade::because(error.to_string()))?;
-        let store = RedisStore::connect(options).await.map_err(|error| Unmade::because(error.to_string()))?;
-        let ours = Steps::of(store)?;
+        let options =
+            Options::parse(&server.url()).map_err(|error| MeasurementError::because(error.to_string()))?;
+        let store = RedisStore::connect(options)
+            .await
+            .map_err(|error| MeasurementError::because(error.to_string()))?;
+        let ours = StoreSteps::of(store)?;
         // The bare client sends as many bytes as the store: of a call in flight, and of one with its answer.
         let claimed = ours.claim().await?;
         let name = server.command(&["KEYS", "*:r:*"]);
-        let length = || server.command(&["STRLEN", &name]).parse().map_err(|_| Unmade::because("no record"));
+        let length =
+            || server.command(&["STRLEN", &name]).parse().map_err(|_| MeasurementError::because("no record"));
         let inflight = length()?;
         ours.save(claimed).await?;
-        let bare = Bare::new(&server, inflight, length()?).await?;
-        Ok::<_, Unmade>((Arc::new(ours), Arc::new(bare)))
+        let bare = BareRedis::new(&server, inflight, length()?).await?;
+        Ok::<_, MeasurementError>((Arc::new(ours), Arc::new(bare)))
     })?;
     for (callers, what) in whats {
         if report.wants(&what) {
             let name = "redis 1.8.1, two scripts that do the same";
-            race(report, &runtime, what, (callers, &ours), (callers, &bare, name), Budget::AtLeast(0.9))?;
+            race(
+                report,
+                &runtime,
+                what,
+                (callers, &ours),
+                (callers, &bare, name),
+                BenchBudget::AtLeast(0.9),
+            )?;
         }
     }
     Ok(())
 }
 
-struct Bare {
+struct BareRedis {
     connection: MultiplexedConnection,
     claim: Script,
     save: Script,
@@ -79,8 +90,8 @@ struct Bare {
     done: Vec<u8>,
 }
 
-impl Bare {
-    async fn new(server: &Server, inflight: usize, done: usize) -> Result<Self, Unmade> {
+impl BareRedis {
+    async fn new(server: &RedisServer, inflight: usize, done: usize) -> Result<Self, MeasurementError> {
         let config = AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(1)));
         let client = Client::open(server.url()).map_err(failed)?;
         let connection =
@@ -96,10 +107,10 @@ impl Bare {
     }
 }
 
-impl Pairs for Bare {
-    async fn pair(&self) -> Result<(), Unmade> {
+impl ClaimAndSave for BareRedis {
+    async fn pair(&self) -> Result<(), MeasurementError> {
         let mut connection = self.connection.clone();
-        // A call is known by the fingerprint of its key, here as there.
+        // As in the store, a call is identified by the fingerprint of its key.
         let number = next_number();
         let key = Digest::of(&number.to_be_bytes());
         let name = format!("steadfast:{{{:02x}}}:r:{}", number % 256, key.to_hex());
@@ -114,11 +125,11 @@ impl Pairs for Bare {
         if claimed.first() == well && saved.first() == well {
             Ok(())
         } else {
-            Err(Unmade::because(format!("the bare scripts say {claimed:?} and {saved:?}")))
+            Err(MeasurementError::because(format!("the bare scripts returned {claimed:?} and {saved:?}")))
         }
     }
 }
 
-fn failed(error: redis::RedisError) -> Unmade {
-    Unmade::because(error.to_string())
+fn failed(error: redis::RedisError) -> MeasurementError {
+    MeasurementError::because(error.to_string())
 }

@@ -1,23 +1,23 @@
-//! The table that comes out: `what | ours | peer | ratio | budget | verdict`.
+//! The result table: `what | ours | peer | ratio | budget | verdict`.
 
 use std::fmt;
 
-use crate::measure::{COUNTS, Standing};
+use crate::measure::{COUNTS, ContestTimes};
 
-/// What a row is held against.
+/// The budget of a row.
 #[derive(Clone, Copy)]
-pub(crate) enum Budget {
-    /// Ours divided by the peer's must not be more than this.
+pub(crate) enum BenchBudget {
+    /// Steadfast's value divided by the peer's must not be more than this.
     AtMost(f64),
-    /// Ours divided by the peer's must not be less than this.
+    /// Steadfast's value divided by the peer's must not be less than this.
     AtLeast(f64),
-    /// Ours must be nothing at all.
+    /// Steadfast's value must be zero.
     Nothing,
     /// For information.
     None,
 }
 
-/// A number with what it counts.
+/// A number with its unit.
 #[derive(Clone, Copy)]
 pub(crate) enum Figure {
     /// Nanoseconds per operation.
@@ -31,34 +31,34 @@ pub(crate) enum Figure {
 }
 
 /// One comparison.
-pub(crate) struct Row {
+pub(crate) struct ReportRow {
     pub(crate) what: String,
     pub(crate) ours: Figure,
     pub(crate) peer: Option<(String, Figure)>,
-    /// Ours divided by the peer's, measured side by side; by their figures if not given.
+    /// Steadfast's value divided by the peer's, measured side by side. Computed from the figures if not given.
     pub(crate) ratio: Option<f64>,
-    pub(crate) budget: Budget,
+    pub(crate) budget: BenchBudget,
 }
 
-/// Rows of all subjects, and which of them are wanted.
-pub(crate) struct Report {
+/// The rows of all subjects, and the filters that select them.
+pub(crate) struct BenchReport {
     filters: Vec<String>,
     subject: &'static str,
     lines: Vec<String>,
     remarks: Vec<String>,
 }
 
-impl Report {
+impl BenchReport {
     pub(crate) fn new(filters: Vec<String>) -> Self {
         Self { filters, subject: "", lines: Vec::new(), remarks: Vec::new() }
     }
 
-    /// From here on rows belong to this subject.
+    /// Starts the rows of this subject.
     pub(crate) fn begin(&mut self, subject: &'static str) {
         self.subject = subject;
     }
 
-    /// Whether a measurement of this name was asked for; ask before measuring.
+    /// Returns true if a measurement of this name is selected. Call it before measuring.
     pub(crate) fn wants(&self, what: &str) -> bool {
         let name = format!("{} {what}", self.subject);
         // Time and allocations are measured in two builds; see `COUNTS`.
@@ -68,19 +68,19 @@ impl Report {
         self.filters.is_empty() || self.filters.iter().any(|filter| name.contains(filter.as_str()))
     }
 
-    /// Adds a row and tells it at once, for whoever is waiting.
-    pub(crate) fn add(&mut self, row: &Row) {
+    /// Adds a row and prints it at once.
+    pub(crate) fn add(&mut self, row: &ReportRow) {
         let line = format!("| {}: {row}", self.subject);
         eprintln!("{line}");
         self.lines.push(line);
     }
 
-    /// A row for each peer, from a contest in which ours was the first and they followed in this order.
-    pub(crate) fn add_peers(&mut self, what: &str, standing: &Standing, peers: &[(&str, Budget)]) {
+    /// Adds a row for each peer, from a contest in which Steadfast was the first and they followed in this order.
+    pub(crate) fn add_peers(&mut self, what: &str, standing: &ContestTimes, peers: &[(&str, BenchBudget)]) {
         let Some(ours) = standing.nanos.first() else { return };
         let measured = standing.nanos.iter().zip(&standing.first_to).skip(1);
         for ((peer, budget), (nanos, ratio)) in peers.iter().zip(measured) {
-            self.add(&Row {
+            self.add(&ReportRow {
                 what: what.to_owned(),
                 ours: Figure::Nanos(*ours),
                 peer: Some(((*peer).to_owned(), Figure::Nanos(*nanos))),
@@ -90,24 +90,24 @@ impl Report {
         }
     }
 
-    /// Something to know about the run that is no row. It is told once, however often it is found.
+    /// Adds a remark about the run. It is printed once, however often it is added.
     pub(crate) fn remark(&mut self, sentence: &str) {
         if !self.remarks.iter().any(|told| told == sentence) {
             self.remarks.push(sentence.to_owned());
         }
     }
 
-    /// What there is to know beside the rows, each sentence with a space before it.
+    /// Returns the remarks, each with a space before it.
     pub(crate) fn remarks(&self) -> String {
         self.remarks.iter().map(|sentence| format!(" {sentence}")).collect()
     }
 
-    /// Takes over the rows of another report.
+    /// Adds the rows of another report.
     pub(crate) fn append(&mut self, rows: &str) {
         self.lines.extend(rows.lines().map(str::to_owned));
     }
 
-    /// The rows alone.
+    /// Returns the rows alone.
     pub(crate) fn rows(&self) -> String {
         self.lines.join("\n")
     }
@@ -148,7 +148,7 @@ impl fmt::Display for Figure {
     }
 }
 
-impl Row {
+impl ReportRow {
     fn ratio(&self) -> Option<f64> {
         let (_, peer) = self.peer.as_ref()?;
         Some(self.ratio.unwrap_or(self.ours.value() / peer.value())).filter(|ratio| ratio.is_finite())
@@ -156,17 +156,17 @@ impl Row {
 
     fn verdict(&self) -> &'static str {
         let kept = match (self.budget, self.ratio()) {
-            (Budget::AtMost(most), Some(ratio)) => ratio <= most,
-            (Budget::AtLeast(least), Some(ratio)) => ratio >= least,
-            (Budget::Nothing, _) => self.ours.value() == 0.0,
-            (Budget::None, _) => return "",
-            (Budget::AtMost(_) | Budget::AtLeast(_), None) => false,
+            (BenchBudget::AtMost(most), Some(ratio)) => ratio <= most,
+            (BenchBudget::AtLeast(least), Some(ratio)) => ratio >= least,
+            (BenchBudget::Nothing, _) => self.ours.value() == 0.0,
+            (BenchBudget::None, _) => return "",
+            (BenchBudget::AtMost(_) | BenchBudget::AtLeast(_), None) => false,
         };
         if kept { "kept" } else { "**missed**" }
     }
 }
 
-impl fmt::Display for Row {
+impl fmt::Display for ReportRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} | {} | ", self.what, self.ours)?;
         if let Some((name, figure)) = &self.peer {
@@ -177,10 +177,10 @@ impl fmt::Display for Row {
             write!(f, "{ratio:.2}")?;
         }
         match self.budget {
-            Budget::AtMost(most) => write!(f, " | at most {most:.2}")?,
-            Budget::AtLeast(least) => write!(f, " | at least {least:.2}")?,
-            Budget::Nothing => write!(f, " | 0")?,
-            Budget::None => write!(f, " | ")?,
+            BenchBudget::AtMost(most) => write!(f, " | at most {most:.2}")?,
+            BenchBudget::AtLeast(least) => write!(f, " | at least {least:.2}")?,
+            BenchBudget::Nothing => write!(f, " | 0")?,
+            BenchBudget::None => write!(f, " | ")?,
         }
         write!(f, " | {} |", self.verdict())
     }

@@ -1,13 +1,13 @@
-//! Parameters to measure with: what a tool that takes a list of things would be sent, in the order in which a
-//! model writes it, with text, numbers of both kinds, nesting and a few escapes.
+//! Sample parameters: those of a tool that takes a list of items, in the order in which a model writes them, with text,
+//! numbers of both kinds, nesting and a few escapes.
 
 use std::fmt::Write as _;
 
-/// Parameters of exactly so many bytes, if there are enough of them for an object at all.
+/// Returns parameters of exactly this many bytes, if that is enough for an object.
 pub(crate) fn params(bytes: usize) -> String {
     let mut text = String::from(r#"{"workspace":"accounts","path":"reports/2026/summary.md","items":["#);
     let mut number = 0;
-    // What is left for the end, with room for its names.
+    // The remaining bytes are for the end, with room for its names.
     while text.len() + 250 < bytes {
         if number > 0 {
             text.push(',');

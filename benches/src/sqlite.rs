@@ -1,9 +1,9 @@
-//! The durable store: what a step costs one caller beside the disk's own sync, and how many callers share one, beside
-//! SQLite with a transaction for each.
+//! The durable store: the cost of a step for one caller beside the disk's own sync, and the throughput of many callers
+//! beside SQLite with one transaction for each.
 //!
-//! The bare sync overwrites a page of a file that is there already, which is the cheapest that a disk can do durably.
-//! Bare SQLite has one connection that nobody waits for, the same settings, and tables with the same columns that a
-//! record of ours needs; each step reads what is there and writes in a transaction of its own.
+//! The bare sync overwrites a page of an existing file, which is the cheapest durable write of a disk. Bare SQLite has
+//! one uncontended connection, the same settings, and tables with the columns that a record of Steadfast needs. Each step
+//! reads the record and writes in a transaction of its own.
 
 use std::cell::RefCell;
 use std::fs::{self, File};
@@ -13,35 +13,35 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
-use steadfast_core::dedupe::Record;
+use steadfast_core::dedupe::DedupeRecord;
 use steadfast_core::id::Digest;
 use steadfast_store_sqlite::{SqliteOptions, SqliteStore};
 
-use crate::engine::{Unmade, runtime};
+use crate::engine::{MeasurementError, runtime};
 use crate::measure::contest_in;
-use crate::report::{Budget, Report};
-use crate::stores::{Pairs, Steps, next_number, output, race};
+use crate::report::{BenchBudget, BenchReport};
+use crate::stores::{ClaimAndSave, StoreSteps, next_number, output, race};
 
 const CLAIM: &str = "one caller, claim";
 const SAVE: &str = "one caller, save";
 const CALLERS: usize = 64;
 
-pub(crate) fn run(report: &mut Report) -> Result<(), Unmade> {
+pub(crate) fn run(report: &mut BenchReport) -> Result<(), MeasurementError> {
     let shared = format!("{CALLERS} callers, claim and save");
     let wanted = [CLAIM, SAVE, &shared].map(|what| report.wants(what));
     if !wanted.contains(&true) {
         return Ok(());
     }
-    let folder = Folder::make()?;
+    let folder = BenchFolder::make()?;
     let runtime = runtime()?;
     let store = SqliteStore::open(SqliteOptions::at(folder.0.join("state.db")))
-        .map_err(|error| Unmade::because(error.to_string()))?;
-    let ours = Arc::new(Steps::of(store)?);
+        .map_err(|error| MeasurementError::because(error.to_string()))?;
+    let ours = Arc::new(StoreSteps::of(store)?);
 
     let [claim_wanted, save_wanted, _] = wanted;
     if claim_wanted || save_wanted {
-        let mut disk = Disk::on(&folder.0)?;
-        let claimed: RefCell<Vec<Arc<Record>>> = RefCell::default();
+        let mut disk = BareDisk::on(&folder.0)?;
+        let claimed: RefCell<Vec<Arc<DedupeRecord>>> = RefCell::default();
         let claim = |count: u32| {
             let started = Instant::now();
             let made: Result<Vec<_>, _> = (0..count).map(|_| runtime.block_on(ours.claim())).collect();
@@ -57,10 +57,10 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Unmade> {
             for claimed in saved {
                 runtime.block_on(ours.save(claimed))?;
             }
-            Ok::<_, Unmade>(started.elapsed())
+            Ok::<_, MeasurementError>(started.elapsed())
         };
         const SYNC: &str = "write of a page and fdatasync";
-        let budget = [(SYNC, Budget::AtMost(2.5))];
+        let budget = [(SYNC, BenchBudget::AtMost(2.5))];
         let rounds = 101;
         let mut sync = |count| disk.sync(count).unwrap_or(Duration::ZERO);
         let standing = contest_in(
@@ -77,18 +77,18 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Unmade> {
         report.add_peers(SAVE, &standing, &budget);
     }
     if report.wants(&shared) {
-        let bare = Arc::new(Bare::open(&folder.0)?);
+        let bare = Arc::new(BareSqlite::open(&folder.0)?);
         let name = "SQLite, one caller that never waits, a transaction for each";
-        race(report, &runtime, shared, (CALLERS, &ours), (1, &bare, name), Budget::AtLeast(1.4))?;
+        race(report, &runtime, shared, (CALLERS, &ours), (1, &bare, name), BenchBudget::AtLeast(1.4))?;
     }
     Ok(())
 }
 
-/// A folder on the disk that the program itself is on: what is called temporary may be memory.
-struct Folder(PathBuf);
+/// A folder on the disk of the program itself, because the temporary folder may be in memory.
+struct BenchFolder(PathBuf);
 
-impl Folder {
-    fn make() -> Result<Self, Unmade> {
+impl BenchFolder {
+    fn make() -> Result<Self, MeasurementError> {
         let program = std::env::current_exe()?;
         let name = format!("bench-data-{}", std::process::id());
         let folder = program.parent().unwrap_or(Path::new(".")).join(name);
@@ -97,24 +97,24 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for BenchFolder {
     fn drop(&mut self) {
-        // What cannot be removed is left where builds leave things.
+        // Files that cannot be removed stay in the folder for builds.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
 /// The disk alone.
-struct Disk {
+struct BareDisk {
     file: File,
     page: u64,
 }
 
-impl Disk {
+impl BareDisk {
     const PAGE: usize = 4096;
     const PAGES: u64 = 1024;
 
-    fn on(folder: &Path) -> Result<Self, Unmade> {
+    fn on(folder: &Path) -> Result<Self, MeasurementError> {
         let mut file = File::create(folder.join("pages"))?;
         for _ in 0..Self::PAGES {
             file.write_all(&[1; Self::PAGE])?;
@@ -123,7 +123,7 @@ impl Disk {
         Ok(Self { file, page: 0 })
     }
 
-    fn sync(&mut self, count: u32) -> Result<Duration, Unmade> {
+    fn sync(&mut self, count: u32) -> Result<Duration, MeasurementError> {
         let started = Instant::now();
         for _ in 0..count {
             self.page = (self.page + 1) % Self::PAGES;
@@ -135,11 +135,11 @@ impl Disk {
     }
 }
 
-/// SQLite without us.
-struct Bare(Mutex<Connection>);
+/// SQLite without Steadfast.
+struct BareSqlite(Mutex<Connection>);
 
-impl Bare {
-    fn open(folder: &Path) -> Result<Self, Unmade> {
+impl BareSqlite {
+    fn open(folder: &Path) -> Result<Self, MeasurementError> {
         let file = Connection::open(folder.join("bare.db")).map_err(sql)?;
         file.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(())).map_err(sql)?;
         file.pragma_update(None, "synchronous", "FULL").map_err(sql)?;
@@ -153,7 +153,7 @@ impl Bare {
         Ok(Self(Mutex::new(file)))
     }
 
-    fn step(&self, key: &[u8], step: Step) -> rusqlite::Result<()> {
+    fn step(&self, key: &[u8], step: SqliteWrite) -> rusqlite::Result<()> {
         let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let transaction = file.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let found: Option<i64> = transaction
@@ -161,7 +161,7 @@ impl Bare {
             .query_row([key], |row| row.get(0))
             .optional()?;
         match (step, found) {
-            (Step::Claim, None) => {
+            (SqliteWrite::Claim, None) => {
                 transaction
                     .prepare_cached("INSERT INTO record VALUES (NULL, ?, 1, NULL, 1, ?, ?, ?, ?)")?
                     .execute(params![
@@ -172,7 +172,7 @@ impl Bare {
                         INFLIGHT
                     ])?;
             }
-            (Step::Save, Some(version)) => {
+            (SqliteWrite::Save, Some(version)) => {
                 let body = [INFLIGHT, output().content.as_str().as_bytes()].concat();
                 transaction
                     .prepare_cached(
@@ -180,29 +180,31 @@ impl Bare {
                     )?
                     .execute(params![1_800_000_000_000_i64, version + 1, body, key])?;
             }
-            (Step::Claim, Some(_)) | (Step::Save, None) => return Err(rusqlite::Error::QueryReturnedNoRows),
+            (SqliteWrite::Claim, Some(_)) | (SqliteWrite::Save, None) => {
+                return Err(rusqlite::Error::QueryReturnedNoRows);
+            }
         }
         transaction.commit()
     }
 }
 
 #[derive(Clone, Copy)]
-enum Step {
+enum SqliteWrite {
     Claim,
     Save,
 }
 
-/// About as many bytes as a record of ours without an answer.
+/// About as many bytes as a record of Steadfast without an answer.
 const INFLIGHT: &[u8] = &[b'x'; 400];
 
-impl Pairs for Bare {
-    async fn pair(&self) -> Result<(), Unmade> {
+impl ClaimAndSave for BareSqlite {
+    async fn pair(&self) -> Result<(), MeasurementError> {
         let key = *Digest::of(&next_number().to_be_bytes()).as_bytes();
-        // On this thread: one caller is in nobody's way, and a thread of its own would only cost it time.
-        self.step(&key, Step::Claim).and_then(|()| self.step(&key, Step::Save)).map_err(sql)
+        // On this thread: a single caller blocks no other one, and a thread of its own would only cost time.
+        self.step(&key, SqliteWrite::Claim).and_then(|()| self.step(&key, SqliteWrite::Save)).map_err(sql)
     }
 }
 
-fn sql(error: rusqlite::Error) -> Unmade {
-    Unmade::because(error.to_string())
+fn sql(error: rusqlite::Error) -> MeasurementError {
+    MeasurementError::because(error.to_string())
 }

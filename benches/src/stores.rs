@@ -1,4 +1,4 @@
-//! What the measurements of stores share: a claim and a save as the engine makes them, and callers in numbers.
+//! The shared parts of store benchmarks: a claim and a save as the engine makes them, and concurrent callers.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -6,42 +6,43 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use steadfast_core::dedupe::{
-    Address, Claim, ClaimVerdict, Ending, Intent, Known, Owner, Record, Role, Rules, RunId, Save, SaveVerdict,
+    Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord, DedupeRules, LocalKnowledge,
+    RecordAddress, RunId, RunOutcome, SaveRequest, SaveVerdict,
 };
 use steadfast_core::id::{ActorId, Digest, Namespace, RequestId, SessionKey, ToolName, ToolRef};
-use steadfast_core::key::Key;
-use steadfast_core::output::{Output, RawJson};
-use steadfast_core::policy::{Profile, ToolClass};
-use steadfast_store::{Store, this_process};
+use steadfast_core::key::RecordKey;
+use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::policy::{PolicyProfile, ToolClass};
+use steadfast_store::{StateStore, this_process};
 use tokio::runtime::Runtime;
 
-use crate::engine::Unmade;
+use crate::engine::MeasurementError;
 use crate::measure::{is_quick, median};
-use crate::report::{Budget, Figure, Report, Row};
+use crate::report::{BenchBudget, BenchReport, Figure, ReportRow};
 
-/// A store with what its callers ask of it.
-pub(crate) struct Steps<S> {
+/// A store with the operations of its callers.
+pub(crate) struct StoreSteps<S> {
     pub(crate) store: S,
     claim: Claim,
-    output: Output,
+    output: ToolOutput,
 }
 
-impl<S: Store> Steps<S> {
-    pub(crate) fn of(store: S) -> Result<Self, Unmade> {
+impl<S: StateStore> StoreSteps<S> {
+    pub(crate) fn of(store: S) -> Result<Self, MeasurementError> {
         let claim = Claim {
-            address: Address::Explicit(Key(Digest::of(b""))),
-            intent: Intent::Take { started: true },
-            role: Role::Fresh,
-            owner: Owner { process: this_process(), call: 0, claim: 1 },
+            address: RecordAddress::Explicit(RecordKey(Digest::of(b""))),
+            intent: ClaimIntent::Take { started: true },
+            role: ClaimRole::Fresh,
+            owner: ClaimOwner { process: this_process(), call: 0, claim: 1 },
             digest: Digest::of(b"arguments"),
-            // What is emptied between two rounds stays open for these.
+            // An emptied store stays open for these between two rounds.
             retry_safe: true,
             best_effort: false,
             arrived: store.now(),
             age: Duration::ZERO,
             seen_end_within: None,
             run: RunId("run-0123456789abcdef".into()),
-            rules: Rules::from(&Profile::Standard.policy(ToolClass::Mutating)),
+            rules: DedupeRules::from(&PolicyProfile::Standard.policy(ToolClass::Mutating)),
             tool: ToolRef { namespace: Namespace::new("accounts")?, tool: ToolName::new("update_entries")? },
             request: RequestId::new("request-0123456789abcdef")?,
             tool_call: None,
@@ -53,22 +54,22 @@ impl<S: Store> Steps<S> {
         Ok(Self { store, claim, output: output() })
     }
 
-    /// The claim of a call that nobody made before.
-    pub(crate) async fn claim(&self) -> Result<Arc<Record>, Unmade> {
+    /// Makes the claim of a new call.
+    pub(crate) async fn claim(&self) -> Result<Arc<DedupeRecord>, MeasurementError> {
         let number = next_number();
         let claim = Claim {
-            address: Address::Explicit(Key(Digest::of(&number.to_be_bytes()))),
-            owner: Owner { call: number, ..self.claim.owner.clone() },
+            address: RecordAddress::Explicit(RecordKey(Digest::of(&number.to_be_bytes()))),
+            owner: ClaimOwner { call: number, ..self.claim.owner.clone() },
             arrived: self.store.now(),
             ..self.claim.clone()
         };
         match self
             .store
-            .claim(&claim, &Known::default())
+            .claim(&claim, &LocalKnowledge::default())
             .await
-            .map_err(|error| Unmade::because(error.to_string()))?
+            .map_err(|error| MeasurementError::because(error.to_string()))?
         {
-            ClaimVerdict::Mine(record) => Ok(record),
+            ClaimVerdict::Acquired(record) => Ok(record),
             other @ (ClaimVerdict::Follow(_)
             | ClaimVerdict::Busy
             | ClaimVerdict::Replay(_)
@@ -76,46 +77,48 @@ impl<S: Store> Steps<S> {
             | ClaimVerdict::Conflict
             | ClaimVerdict::Nothing
             | ClaimVerdict::Full
-            | ClaimVerdict::Closed
-            | ClaimVerdict::RecordsLost) => Err(Unmade::because(format!("a fresh claim is {other:?}"))),
+            | ClaimVerdict::StoreRecovering
+            | ClaimVerdict::RecordsLost) => {
+                Err(MeasurementError::because(format!("a new claim got {other:?}")))
+            }
         }
     }
 
     /// Saves the answer of a claim.
-    pub(crate) async fn save(&self, claimed: Arc<Record>) -> Result<(), Unmade> {
-        let save = Save {
+    pub(crate) async fn save(&self, claimed: Arc<DedupeRecord>) -> Result<(), MeasurementError> {
+        let save = SaveRequest {
             claimed,
-            ending: Ending::Done(Some(self.output.clone())),
+            ending: RunOutcome::Done(Some(self.output.clone())),
             attempts: Vec::new(),
             delivered: None,
             hold: false,
             keep: self.claim.rules.keep,
         };
-        match self.store.save(&save).await.map_err(|error| Unmade::because(error.to_string()))? {
+        match self.store.save(&save).await.map_err(|error| MeasurementError::because(error.to_string()))? {
             SaveVerdict::Saved(_) => Ok(()),
-            other => Err(Unmade::because(format!("a save of a claim is {other:?}"))),
+            other => Err(MeasurementError::because(format!("a save got {other:?}"))),
         }
     }
 }
 
-/// Numbers that no other call of this process has.
+/// Returns a number that is unique in this process.
 pub(crate) fn next_number() -> u64 {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     NUMBER.fetch_add(1, Ordering::Relaxed)
 }
 
-/// An answer of about 300 bytes.
-pub(crate) fn output() -> Output {
-    Output { content: RawJson::string(&"an answer ".repeat(30)), metadata: None }
+/// Returns an answer of about 300 bytes.
+pub(crate) fn output() -> ToolOutput {
+    ToolOutput { content: RawJson::string(&"an answer ".repeat(30)), metadata: None }
 }
 
-/// Somebody who can make a claim and a save, one after the other.
-pub(crate) trait Pairs: Send + Sync + 'static {
-    fn pair(&self) -> impl Future<Output = Result<(), Unmade>> + Send;
+/// A caller that makes a claim and a save, one after the other.
+pub(crate) trait ClaimAndSave: Send + Sync + 'static {
+    fn pair(&self) -> impl Future<Output = Result<(), MeasurementError>> + Send;
 }
 
-impl<S: Store + 'static> Pairs for Steps<S> {
-    async fn pair(&self) -> Result<(), Unmade> {
+impl<S: StateStore + 'static> ClaimAndSave for StoreSteps<S> {
+    async fn pair(&self) -> Result<(), MeasurementError> {
         let claimed = self.claim().await?;
         self.save(claimed).await
     }
@@ -123,15 +126,15 @@ impl<S: Store + 'static> Pairs for Steps<S> {
 
 const ROUND: Duration = Duration::from_millis(400);
 
-/// Pairs per second of ours with so many callers, beside what is there without us; taken in turns.
+/// Measures pairs per second of Steadfast with this many callers, in turns with the existing alternative.
 pub(crate) fn race(
-    report: &mut Report,
+    report: &mut BenchReport,
     runtime: &Runtime,
     what: String,
-    (callers, ours): (usize, &Arc<impl Pairs>),
-    (peer_callers, peer, name): (usize, &Arc<impl Pairs>, &str),
-    budget: Budget,
-) -> Result<(), Unmade> {
+    (callers, ours): (usize, &Arc<impl ClaimAndSave>),
+    (peer_callers, peer, name): (usize, &Arc<impl ClaimAndSave>, &str),
+    budget: BenchBudget,
+) -> Result<(), MeasurementError> {
     let rounds = if is_quick() { 3 } else { 15 };
     let (mut our_rates, mut peer_rates, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..=rounds {
@@ -142,14 +145,14 @@ pub(crate) fn race(
             let first = runtime.block_on(rate(peer_callers, peer))?;
             (runtime.block_on(rate(callers, ours))?, first)
         };
-        // The first round is to warm up.
+        // The first round is the warm-up.
         if round > 0 {
             our_rates.push(our_rate);
             peer_rates.push(peer_rate);
             ratios.push(our_rate / peer_rate);
         }
     }
-    report.add(&Row {
+    report.add(&ReportRow {
         what,
         ours: Figure::PerSecond(median(our_rates.into_iter())),
         peer: Some((name.to_owned(), Figure::PerSecond(median(peer_rates.into_iter())))),
@@ -159,8 +162,8 @@ pub(crate) fn race(
     Ok(())
 }
 
-/// How many pairs so many callers get through in a second.
-async fn rate(callers: usize, pairs: &Arc<impl Pairs>) -> Result<f64, Unmade> {
+/// Returns the number of pairs per second with this many callers.
+async fn rate(callers: usize, pairs: &Arc<impl ClaimAndSave>) -> Result<f64, MeasurementError> {
     let stop = Arc::new(AtomicBool::new(false));
     let begun = Instant::now();
     let callers: Vec<_> = (0..callers)
@@ -172,7 +175,7 @@ async fn rate(callers: usize, pairs: &Arc<impl Pairs>) -> Result<f64, Unmade> {
                     pairs.pair().await?;
                     made += 1;
                 }
-                Ok::<_, Unmade>(made)
+                Ok::<_, MeasurementError>(made)
             })
         })
         .collect();
@@ -180,7 +183,7 @@ async fn rate(callers: usize, pairs: &Arc<impl Pairs>) -> Result<f64, Unmade> {
     stop.store(true, Ordering::Relaxed);
     let mut made = 0;
     for caller in callers {
-        made += caller.await.map_err(|error| Unmade::because(error.to_string()))??;
+        made += caller.await.map_err(|error| MeasurementError::because(error.to_string()))??;
     }
     Ok(f64::from(made) / begun.elapsed().as_secs_f64())
 }

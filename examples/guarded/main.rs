@@ -1,6 +1,6 @@
-//! Guards an async function, and remembers what it answered in a file.
+//! Guards an async function, and stores its results in a file.
 //!
-//! Run it twice: the second time the payment is not made again, because the first answer is still known.
+//! Run it twice: the second time the payment is not made again, because the stored result is replayed.
 //!
 //! ```sh
 //! cargo run -p steadfast --example guarded -- state.db
@@ -8,32 +8,43 @@
 
 use std::time::Duration;
 
-use steadfast::classify::{Fault, Source};
-use steadfast::{Answer, Attempt, Start, Steadfast, call, output, usual_sources};
+use serde::{Deserialize, Serialize};
+use steadfast::{Attempt, Steadfast, Store, ToolFault, ToolPolicy};
 
-/// The tool: slow, and not always there.
-async fn pay(attempt: Attempt) -> Answer {
+#[derive(Serialize)]
+struct GuardedInvoice {
+    to: &'static str,
+    cents: u64,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct GuardedReceipt {
+    to: String,
+    attempt: u32,
+}
+
+/// The tool. Its first attempt fails in a way that is safe to retry: a response with status 429 did nothing.
+async fn pay(attempt: Attempt) -> Result<GuardedReceipt, ToolFault> {
     if attempt.number == 1 {
-        return Err(Fault::new(Source::Http { status: 429 }, "too many requests").into());
+        return Err(ToolFault::http(429, "too many requests"));
     }
     println!("  really paying, attempt {}", attempt.number);
-    Ok(output("paid 10 to ann"))
+    Ok(GuardedReceipt { to: "ann".to_owned(), attempt: attempt.number })
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let state = std::env::args().nth(1).unwrap_or_else(|| "state.db".to_owned());
-    let steadfast = Steadfast::opening(usual_sources(Start::Library))
-        .set("store.kind", "sqlite")
-        .set("store.path", &state)
-        .set("tools.\"bank/pay\".class", "mutating")
-        .open()
+    let steadfast = Steadfast::from_env()
+        .store(Store::sqlite(state))
+        .tool("bank/pay", ToolPolicy::mutating())
+        .build()
         .await?;
     for _ in 0..2 {
-        let invoice = call("bank", "pay").params(&[("to", "ann"), ("amount", "10")]).key("invoice 42");
-        let called = steadfast.call(invoice.envelope()?, pay).await;
-        let how = if called.result.from_cache { "known from before" } else { "done now" };
-        println!("{how}: {}", serde_json::to_string(&called.result)?);
+        let invoice = GuardedInvoice { to: "ann", cents: 1000 };
+        let paid = steadfast.call("bank/pay").key("invoice 42").args(&invoice).run(pay).await?;
+        let how = if paid.is_replayed() { "replayed" } else { "done now" };
+        println!("{how}: {:?}", paid.output::<GuardedReceipt>()?);
     }
     steadfast.shutdown(Duration::from_secs(5)).await;
     Ok(())

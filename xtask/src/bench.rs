@@ -1,5 +1,5 @@
-//! Measuring. Each suite is a command of the program in `benches`, which prints its report as Markdown;
-//! the report replaces that suite's part of `BENCHMARKS.md` and leaves the other parts alone.
+//! Benchmarks. Each suite is a command of the program in `benches`, which prints its report as Markdown. The report
+//! replaces that suite's part of `BENCHMARKS.md`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,53 +7,54 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use crate::invocation::Invocation;
-use crate::machine::{NPM, Need, PYTHON, REDIS};
-use crate::{Failure, real, step, workspace};
+use crate::machine::{NPM, PYTHON, REDIS, RequiredProgram};
+use crate::{TaskFailure, real_packages, step, workspace};
 
 /// Options of `cargo xtask bench`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// What to measure
-    suite: Suite,
-    /// A tenth of the rounds, and nothing is written: for a look while one changes the code
+    /// The suite to run
+    suite: BenchmarkSuite,
+    /// Run a tenth of the rounds and write nothing: for a quick check during development
     #[arg(long)]
     quick: bool,
-    /// Measure only what has one of these in its name, and write nothing
+    /// Run only benchmarks with one of these in their names, and write nothing
     filters: Vec<String>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Suite {
-    /// The decisions alone, beside the libraries that do a part of them
+enum BenchmarkSuite {
+    /// The core alone, compared with libraries that do a part of its work
     Core,
-    /// The engine and its stores, beside what programs use instead; installs that
+    /// The engine and its stores, compared with alternatives; installs them
     Engine,
-    /// The gateway, beside bare servers and other gateways; installs those, which takes half an hour the first time
+    /// The gateway, compared with bare servers and other gateways; installs them, which takes half an hour the first
+    /// time
     Gateway,
 }
 
-/// `cargo xtask bench`.
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+/// Runs `cargo xtask bench`.
+pub(crate) fn run(options: &Options) -> Result<(), TaskFailure> {
     let name = match options.suite {
-        Suite::Core => "core",
-        Suite::Engine => "engine",
-        Suite::Gateway => "gateway",
+        BenchmarkSuite::Core => "core",
+        BenchmarkSuite::Engine => "engine",
+        BenchmarkSuite::Gateway => "gateway",
     };
     let mut arguments = vec!["run", "--quiet", "--release", "--package", "steadfast-benches", "--", name];
     arguments.extend(options.quick.then_some("--quick"));
     arguments.extend(options.filters.iter().map(String::as_str));
     let run = match options.suite {
-        Suite::Core => Invocation::cargo(&arguments),
-        Suite::Engine => {
+        BenchmarkSuite::Core => Invocation::cargo(&arguments),
+        BenchmarkSuite::Engine => {
             set_up(&[&NPM, &PYTHON, &REDIS])?;
             for install in [install_node("")?, install_python("")?].concat() {
                 said(&install)?;
             }
             Invocation::cargo(&arguments).env("STEADFAST_BENCH_PEERS", &peers()?)
         }
-        Suite::Gateway => {
-            // The server behind everybody, and one of the peers.
-            real::run()?;
+        BenchmarkSuite::Gateway => {
+            // Installs the server behind all gateways, and one of the alternatives.
+            real_packages::run()?;
             install_gateways()?;
             said(&Invocation::cargo(&["build", "--quiet", "--release", "--package", "steadfast-cli"]))?;
             let program = workspace::target().join("release/steadfast").display().to_string();
@@ -75,29 +76,29 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-fn set_up(needs: &[&'static Need]) -> Result<(), Failure> {
+fn set_up(needs: &[&'static RequiredProgram]) -> Result<(), TaskFailure> {
     let missing = step::set_up(needs.iter().copied())?;
     if missing.is_empty() { Ok(()) } else { Err(missing.into_values().collect::<Vec<_>>().join("\n")) }
 }
 
-/// Where everything is that we are compared with.
-fn peers() -> Result<String, Failure> {
+/// Returns the folder of the alternatives.
+fn peers() -> Result<String, TaskFailure> {
     Ok(workspace::scratch("peers")?.display().to_string())
 }
 
-/// Installs other gateways. One that cannot be had is not measured, and the report says so.
-fn install_gateways() -> Result<(), Failure> {
+/// Installs other gateways. One that cannot be installed is not measured, and the report says so.
+fn install_gateways() -> Result<(), TaskFailure> {
     for installs in [install_node("gateway/")?, install_python("gateway/")?, install_rust_proxy()?] {
         if let Err(failure) = installs.iter().try_for_each(said) {
-            eprintln!("{failure}\nit goes on without");
+            eprintln!("{failure}\ncontinuing without it");
         }
     }
     Ok(())
 }
 
-/// What installs the packages from npm that this folder of `benches/peers` pins, into a folder of ours. Quick where they
-/// are there already: npm looks first, as pip does.
-fn install_node(folder: &str) -> Result<Vec<Invocation>, Failure> {
+/// Returns the commands that install the npm packages that this folder of `benches/peers` pins. They are fast if the
+/// packages are already installed: npm checks first, as pip does.
+fn install_node(folder: &str) -> Result<Vec<Invocation>, TaskFailure> {
     let here = copied(&format!("{folder}node"))?.display().to_string();
     let quiet = "--loglevel=error";
     Ok(vec![Invocation::of(
@@ -106,8 +107,8 @@ fn install_node(folder: &str) -> Result<Vec<Invocation>, Failure> {
     )])
 }
 
-/// The same for PyPI.
-fn install_python(folder: &str) -> Result<Vec<Invocation>, Failure> {
+/// Returns the commands for PyPI.
+fn install_python(folder: &str) -> Result<Vec<Invocation>, TaskFailure> {
     let here = copied(&format!("{folder}python"))?;
     let pip = here.join("bin/pip").display().to_string();
     let requirements = here.join("requirements.txt").display().to_string();
@@ -117,17 +118,17 @@ fn install_python(folder: &str) -> Result<Vec<Invocation>, Failure> {
     ])
 }
 
-/// What installs the gateway that is written in Rust as ours is, if it is not there. It is built as its users have it,
-/// optimised, and so it takes half an hour.
-fn install_rust_proxy() -> Result<Vec<Invocation>, Failure> {
+/// Returns the commands that install the gateway written in Rust, if it is missing. It is built as its users have it,
+/// optimized, which takes half an hour.
+fn install_rust_proxy() -> Result<Vec<Invocation>, TaskFailure> {
     const VERSION: &str = "0.6.0";
     let here = workspace::scratch("peers/rust")?;
-    // It does not tell its version itself; the list of what was installed there does.
+    // It has no version option. The list of installed crates has the version.
     let installed = fs::read_to_string(here.join(".crates.toml")).unwrap_or_default();
     if installed.contains(&format!("\"mcp-proxy {VERSION} ")) && here.join("bin/mcp-proxy").exists() {
         return Ok(Vec::new());
     }
-    eprintln!("building mcp-proxy {VERSION}, which we are compared with: half an hour, once");
+    eprintln!("building mcp-proxy {VERSION} for comparison: half an hour, once");
     let (root, what) = (here.display().to_string(), format!("mcp-proxy@{VERSION}"));
     let target = workspace::scratch("peers/rust-target")?.display().to_string();
     Ok(vec![
@@ -136,8 +137,8 @@ fn install_rust_proxy() -> Result<Vec<Invocation>, Failure> {
     ])
 }
 
-/// A folder of ours with the files of this folder of `benches/peers`.
-fn copied(folder: &str) -> Result<PathBuf, Failure> {
+/// Returns a folder with copies of the files of this folder of `benches/peers`.
+fn copied(folder: &str) -> Result<PathBuf, TaskFailure> {
     let source = workspace::root().join("benches/peers").join(folder);
     let here = workspace::scratch(&format!("peers/{folder}"))?;
     let cannot = |error| format!("cannot copy {}: {error}", workspace::shown(&source));
@@ -148,8 +149,8 @@ fn copied(folder: &str) -> Result<PathBuf, Failure> {
     Ok(here)
 }
 
-/// Runs it; what it prints is for whoever waits, because stdout is the report's.
-fn said(invocation: &Invocation) -> Result<(), Failure> {
+/// Runs a command with its output on stderr, because stdout is used for the report.
+fn said(invocation: &Invocation) -> Result<(), TaskFailure> {
     eprint!("{}", invocation.output()?);
     Ok(())
 }
@@ -160,7 +161,7 @@ Written by `cargo xtask bench <suite>`. What counts are the ratios: everything i
 one machine, in one run.
 ";
 
-/// The text with the part of this name replaced, or added at the end.
+/// Returns the text with the part of this name replaced, or added at the end.
 fn with_part(text: &str, name: &str, part: &str) -> String {
     let (begin, end) = (format!("<!-- {name} -->"), format!("<!-- end of {name} -->"));
     let new = format!("{begin}\n{}\n{end}", part.trim());
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_was_cut_off_is_left_and_a_new_one_added() {
+    fn an_incomplete_part_is_kept_and_a_new_one_added() {
         let text = with_part("<!-- core -->\nhalf", "core", "whole");
         assert_eq!(text, "<!-- core -->\nhalf\n\n<!-- core -->\nwhole\n<!-- end of core -->\n");
     }

@@ -1,65 +1,71 @@
-//! Everything that can be said about the sources without running them.
+//! Static checks of the sources.
 
-use crate::Failure;
+use crate::TaskFailure;
 use crate::invocation::Invocation;
-use crate::machine::{CARGO_DENY, CLIPPY, PROMTOOL, RUSTFMT};
-use crate::step::{self, Counts, Step};
+use crate::machine::{CARGO_DENY, CLIPPY, PROMTOOL, PYTHON, RUSTFMT, TYPOS};
+use crate::step::{self, StepCounting, TaskStep};
 
-/// `cargo xtask check`.
-pub(crate) fn run() -> Result<(), Failure> {
+/// Runs `cargo xtask check`.
+pub(crate) fn run() -> Result<(), TaskFailure> {
     step::run_all(&steps())
 }
 
-/// The cheapest first.
-pub(crate) fn steps() -> Vec<Step> {
+/// Returns the steps, cheapest first.
+pub(crate) fn steps() -> Vec<TaskStep> {
     vec![
-        Step {
+        TaskStep {
             name: "format",
             run: Invocation::cargo(&["fmt", "--all", "--check"]),
             needs: &[&RUSTFMT],
-            counts: Counts::Itself,
+            counts: StepCounting::Itself,
         },
-        Step {
-            name: "links and words of the documentation",
+        TaskStep {
+            name: "links, words and names",
             run: Invocation::xtask(&["docs"]),
             needs: &[],
-            counts: Counts::Itself,
+            counts: StepCounting::Itself,
         },
-        Step {
+        TaskStep {
+            name: "spelling",
+            run: Invocation::of("typos", &[]),
+            needs: &[&PYTHON, &TYPOS],
+            counts: StepCounting::Itself,
+        },
+        TaskStep {
             name: "dependencies and licences",
             run: Invocation::cargo(&["deny", "check", "bans", "licenses", "sources"]),
             needs: &[&CARGO_DENY],
-            counts: Counts::Itself,
+            counts: StepCounting::Itself,
         },
-        Step {
+        TaskStep {
             name: "alert rules",
             run: Invocation::of("promtool", &["check", "rules", "docs/operating/alerts.yml"]),
             needs: &[&PROMTOOL],
-            counts: Counts::Itself,
+            counts: StepCounting::Itself,
         },
-        Step {
+        TaskStep {
             name: "alert rules, tested",
             run: Invocation::of("promtool", &["test", "rules", "docs/operating/alerts.test.yml"]),
             needs: &[&PROMTOOL],
-            counts: Counts::Itself,
+            counts: StepCounting::Itself,
         },
-        Step {
+        TaskStep {
             name: "clippy",
             run: Invocation::cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
             needs: &[&CLIPPY],
-            counts: Counts::Itself,
+            counts: StepCounting::Itself,
         },
-        Step {
+        TaskStep {
             name: "documentation",
             run: Invocation::cargo(&["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"),
             needs: &[],
-            counts: Counts::Itself,
+            counts: StepCounting::Itself,
         },
-        Step {
+        TaskStep {
             name: "generated files",
             run: Invocation::xtask(&["gen", "--check"]),
             needs: &[],
-            counts: Counts::Itself,
+            counts: StepCounting::Itself,
         },
     ]
 }

@@ -1,8 +1,8 @@
-//! Fuzzing: an afternoon's work for a machine, not part of the tests.
+//! Fuzzing, which takes hours and is not part of the tests.
 //!
-//! The bodies of the targets run in the normal tests over the inputs in `fuzz/corpus`. Here they meet new
-//! ones. What is found to be interesting goes below `target`, so that the corpus stays hand-written; an
-//! input that breaks something is put into the corpus by hand, with the fix.
+//! The bodies of the targets run in the normal tests over the inputs in `fuzz/corpus`. This command runs them over new
+//! inputs. Interesting inputs are stored below `target`, so that the corpus stays hand-written. An input that breaks
+//! something is added to the corpus manually, with the fix.
 
 use std::fs;
 
@@ -10,20 +10,20 @@ use clap::Args;
 
 use crate::invocation::Invocation;
 use crate::machine::{CARGO_FUZZ, CXX};
-use crate::{Failure, step, workspace};
+use crate::{TaskFailure, step, workspace};
 
 /// Options of `cargo xtask fuzz`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// The target: a file in fuzz/fuzz_targets without its ending
+    /// The target: a file in fuzz/fuzz_targets without its extension
     target: String,
-    /// How long to look
+    /// Duration in seconds
     #[arg(long, default_value_t = 60)]
     seconds: u32,
 }
 
-/// `cargo xtask fuzz`.
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+/// Runs `cargo xtask fuzz`.
+pub(crate) fn run(options: &Options) -> Result<(), TaskFailure> {
     let targets = targets()?;
     if !targets.contains(&options.target) {
         return Err(format!("there is no fuzz target {}; there are {}", options.target, targets.join(", ")));
@@ -39,12 +39,12 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     Invocation::cargo(&["fuzz", "run", &options.target])
         .args([found, written].map(|folder| folder.display().to_string()))
         .args(["--".to_owned(), format!("-max_total_time={}", options.seconds)])
-        // The sanitizers are behind a flag that stable Rust only knows when asked like this.
+        // Sanitizers are unstable flags. Stable Rust accepts them only with this variable.
         .env("RUSTC_BOOTSTRAP", "1")
         .run()
 }
 
-fn targets() -> Result<Vec<String>, Failure> {
+fn targets() -> Result<Vec<String>, TaskFailure> {
     let folder = workspace::root().join("fuzz/fuzz_targets");
     let entries = fs::read_dir(&folder)
         .map_err(|error| format!("cannot list {}: {error}", workspace::shown(&folder)))?;

@@ -1,6 +1,6 @@
-//! Files that are written by a program: made anew, or checked for being current.
+//! Writes generated files, or checks that they are up to date.
 //!
-//! The folders listed here belong to the generator. A file in them that it does not write is an old one.
+//! The folders listed here belong to the generator. A file in them that the generator does not write is obsolete.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,22 +10,22 @@ use clap::Args;
 
 use crate::invocation::Invocation;
 use crate::requirements::Catalogue;
-use crate::{Failure, workspace};
+use crate::{TaskFailure, workspace};
 
 /// Options of `cargo xtask gen`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Change nothing; fail if a file is not what would be written
+    /// Change nothing; fail if a file is out of date
     #[arg(long)]
     check: bool,
 }
 
 const FOLDERS: [&str; 2] = ["docs/reference", "schema"];
-/// What stands in these folders and is written by hand.
+/// Files in these folders that are not generated.
 const BY_HAND: [&str; 2] = ["docs/reference/cli.md", "docs/reference/http-api.md"];
 
-/// `cargo xtask gen`.
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+/// Runs `cargo xtask gen`.
+pub(crate) fn run(options: &Options) -> Result<(), TaskFailure> {
     let wanted = produce()?;
     let mut found = collect(workspace::root(), &FOLDERS)?;
     found.retain(|file, _| !BY_HAND.contains(&file.as_str()));
@@ -38,8 +38,8 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     for (file, change) in changes {
         let path = workspace::root().join(&file);
         match change {
-            Change::Write(text) => workspace::write(&path, text)?,
-            Change::Remove => {
+            FileChange::Write(text) => workspace::write(&path, text)?,
+            FileChange::Remove => {
                 fs::remove_file(&path).map_err(|error| format!("cannot remove {file}: {error}"))?
             }
         }
@@ -48,30 +48,30 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Texts by their paths from the top of the repository.
+/// Texts by their paths from the root of the repository.
 type Files = BTreeMap<String, String>;
 
-/// Everything that is generated, as it should be.
-fn produce() -> Result<Files, Failure> {
+/// Returns all generated files.
+fn produce() -> Result<Files, TaskFailure> {
     let mut files = examples()?;
     files.insert("docs/reference/requirements.md".to_owned(), Catalogue::load()?.page());
     files.insert("docs/reference/metrics.md".to_owned(), metrics()?);
     Ok(files)
 }
 
-/// The page of all metrics, as the telemetry's own example prints it.
-fn metrics() -> Result<String, Failure> {
+/// Returns the page of all metrics, as printed by an example of the telemetry crate.
+fn metrics() -> Result<String, TaskFailure> {
     example("metrics_reference").output()
 }
 
-/// An example of one of the crates, built in the whole workspace as the tests are: with a `--package` cargo would select other
-/// features of its dependencies and compile them once more.
+/// Returns the command of an example of a crate, built in the whole workspace as the tests are. With a `--package`,
+/// cargo would select other features of its dependencies and compile them again.
 fn example(name: &str) -> Invocation {
     Invocation::cargo(&["run", "--example", name])
 }
 
-/// What the examples of the crates write from their own types and tables.
-fn examples() -> Result<Files, Failure> {
+/// Returns the files that the examples of the crates generate from their types and tables.
+fn examples() -> Result<Files, TaskFailure> {
     let stage = workspace::scratch("gen")?;
     for folder in FOLDERS.map(|folder| stage.join(folder)).iter().filter(|folder| folder.exists()) {
         fs::remove_dir_all(folder)
@@ -85,12 +85,12 @@ fn examples() -> Result<Files, Failure> {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Change<'w> {
+enum FileChange<'w> {
     Write(&'w str),
     Remove,
 }
 
-impl Change<'_> {
+impl FileChange<'_> {
     fn word(&self) -> &'static str {
         match self {
             Self::Write(_) => "is not up to date",
@@ -99,15 +99,15 @@ impl Change<'_> {
     }
 }
 
-fn differences<'w>(wanted: &'w Files, found: &Files) -> Vec<(String, Change<'w>)> {
+fn differences<'w>(wanted: &'w Files, found: &Files) -> Vec<(String, FileChange<'w>)> {
     let writes = wanted.iter().filter(|&(file, text)| found.get(file) != Some(text));
     let removals = found.keys().filter(|&file| !wanted.contains_key(file));
-    let writes = writes.map(|(file, text)| (file.clone(), Change::Write(text)));
-    writes.chain(removals.map(|file| (file.clone(), Change::Remove))).collect()
+    let writes = writes.map(|(file, text)| (file.clone(), FileChange::Write(text)));
+    writes.chain(removals.map(|file| (file.clone(), FileChange::Remove))).collect()
 }
 
-/// The files that are in these folders of `root`, and in folders within them.
-fn collect(root: &Path, folders: &[&str]) -> Result<Files, Failure> {
+/// Returns the files in these folders of `root`, recursively.
+fn collect(root: &Path, folders: &[&str]) -> Result<Files, TaskFailure> {
     let mut files = Files::new();
     let mut open: Vec<PathBuf> =
         folders.iter().map(|folder| root.join(folder)).filter(|path| path.exists()).collect();
@@ -135,15 +135,15 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_written_what_is_new_too_and_what_is_old_is_removed() {
+    fn changed_and_new_files_are_written_and_old_ones_removed() {
         let wanted = files(&[("same", "1"), ("other", "2"), ("new", "3")]);
         let found = files(&[("same", "1"), ("other", "x"), ("old", "4")]);
         assert_eq!(
             differences(&wanted, &found),
             [
-                ("new".to_owned(), Change::Write("3")),
-                ("other".to_owned(), Change::Write("2")),
-                ("old".to_owned(), Change::Remove)
+                ("new".to_owned(), FileChange::Write("3")),
+                ("other".to_owned(), FileChange::Write("2")),
+                ("old".to_owned(), FileChange::Remove)
             ]
         );
         assert_eq!(differences(&wanted, &wanted), []);

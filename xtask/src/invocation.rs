@@ -1,4 +1,4 @@
-//! One command line: to be run, or to be shown so that someone can run it again.
+//! A command line that can be run, or shown so that it can be repeated manually.
 
 use std::env;
 use std::ffi::OsString;
@@ -6,9 +6,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 
-use crate::{Failure, workspace};
+use crate::{TaskFailure, workspace};
 
-/// A program with its arguments and what it wants in its environment.
+/// A program with its arguments and environment variables.
 #[derive(Clone, Debug)]
 pub(crate) struct Invocation {
     program: Program,
@@ -16,30 +16,30 @@ pub(crate) struct Invocation {
     environment: Vec<(&'static str, String)>,
 }
 
-/// What is run. Cargo and this program are named apart from others because the command that runs them is
-/// not the command that a person types.
+/// The program to run. Cargo and this program are separate variants because they are run with another command than the
+/// one that is shown.
 #[derive(Clone, Debug)]
 enum Program {
     Cargo,
-    /// With the file that we were started from. It is asked for when the step is written down, before
-    /// anything runs: a build may replace the file, and then the system no longer knows its name.
+    /// This program, with its path. The path is determined when the step is defined, before anything runs: a build may
+    /// replace the file, and then the system no longer knows its name.
     Xtask(PathBuf),
     Other(String),
 }
 
 impl Invocation {
-    /// The cargo that started us.
+    /// Returns a command of the cargo that started this program.
     pub(crate) fn cargo(arguments: &[&str]) -> Self {
         Self::new(Program::Cargo, arguments)
     }
 
-    /// Another command of this program.
+    /// Returns another command of this program.
     pub(crate) fn xtask(arguments: &[&str]) -> Self {
         let program = env::current_exe().unwrap_or_else(|_| "xtask".into());
         Self::new(Program::Xtask(program), arguments)
     }
 
-    /// Any other program.
+    /// Returns a command of any other program.
     pub(crate) fn of(program: &str, arguments: &[&str]) -> Self {
         Self::new(Program::Other(program.to_owned()), arguments)
     }
@@ -49,19 +49,20 @@ impl Invocation {
         Self { program, arguments, environment: Vec::new() }
     }
 
-    /// With more arguments.
+    /// Adds arguments.
     pub(crate) fn args(mut self, more: impl IntoIterator<Item = String>) -> Self {
         self.arguments.extend(more);
         self
     }
 
-    /// With a variable in its environment.
+    /// Adds an environment variable.
     pub(crate) fn env(mut self, name: &'static str, value: &str) -> Self {
         self.environment.push((name, value.to_owned()));
         self
     }
 
-    /// Ready to run, at the top of the repository, with our tools in reach.
+    /// Returns the command with the root of the repository as its working folder, and the installed tools in its
+    /// `PATH`.
     pub(crate) fn command(&self) -> Command {
         let program: OsString = match &self.program {
             Program::Cargo => env::var_os("CARGO").unwrap_or_else(|| "cargo".into()),
@@ -77,37 +78,37 @@ impl Invocation {
         command
     }
 
-    /// Runs it in the open: what it prints is printed.
-    pub(crate) fn run(&self) -> Result<(), Failure> {
+    /// Runs it with its output on the terminal.
+    pub(crate) fn run(&self) -> Result<(), TaskFailure> {
         let status = self.command().status().map_err(|error| self.did_not_start(&error))?;
         self.judge(status)
     }
 
-    /// Runs it and gives what it printed to stdout; what it says on stderr is shown.
-    pub(crate) fn output(&self) -> Result<String, Failure> {
+    /// Runs it and returns its stdout. Its stderr goes to the terminal.
+    pub(crate) fn output(&self) -> Result<String, TaskFailure> {
         let output = self.command().stderr(Stdio::inherit()).output();
         let output = output.map_err(|error| self.did_not_start(&error))?;
         self.judge(output.status)?;
         String::from_utf8(output.stdout).map_err(|_| format!("`{self}` printed something that is not text"))
     }
 
-    /// What it prints, if it runs and succeeds. Shows nothing.
+    /// Returns its stdout if it runs and succeeds. Prints nothing.
     pub(crate) fn probe(&self) -> Option<String> {
         let output = self.command().output().ok()?;
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// The sentence for a program that is not there.
-    pub(crate) fn did_not_start(&self, error: &std::io::Error) -> Failure {
+    /// Returns the message for a program that is missing.
+    pub(crate) fn did_not_start(&self, error: &std::io::Error) -> TaskFailure {
         format!("`{self}` did not start: {error}")
     }
 
-    fn judge(&self, status: ExitStatus) -> Result<(), Failure> {
+    fn judge(&self, status: ExitStatus) -> Result<(), TaskFailure> {
         if status.success() { Ok(()) } else { Err(format!("`{self}` failed ({status})")) }
     }
 }
 
-/// As a person would type it at the top of the repository.
+/// Formats the command as typed at the root of the repository.
 impl fmt::Display for Invocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, value) in &self.environment {
@@ -139,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_line_is_shown_as_a_person_would_type_it() {
+    fn a_command_line_is_shown_as_it_is_typed() {
         let doc = Invocation::cargo(&["doc", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
         assert_eq!(doc.to_string(), "RUSTDOCFLAGS='-D warnings' cargo doc --no-deps");
         assert_eq!(Invocation::xtask(&["gen", "--check"]).to_string(), "cargo xtask gen --check");
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_tells_what_was_printed_or_nothing() {
+    fn a_probe_returns_the_output_or_nothing() {
         assert_eq!(Invocation::of("echo", &["tool 1.2.3"]).probe().as_deref(), Some("tool 1.2.3\n"));
         assert_eq!(Invocation::of("false", &[]).probe(), None);
         assert_eq!(Invocation::of("no-such-program-here", &[]).probe(), None);

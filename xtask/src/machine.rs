@@ -1,106 +1,117 @@
-//! What has to be on the machine, and how it gets there.
+//! Programs that the steps need, and their installation.
 //!
-//! Each [`Need`] says how to see whether it is there, how to install it, and so also what to tell a person
-//! on a machine where we may not. A step names the needs it has. What cannot be installed fails the steps
-//! that need it and no others: nothing passes because it could not be run.
+//! Each [`RequiredProgram`] defines how to check that it is there, how to install it, and the advice for a machine on which
+//! installation is not allowed. A step names its needs. A need that cannot be installed fails the steps that use it and
+//! no others: no step passes because it could not be run.
 //!
-//! To add one: write a constant, and name it in the steps that need it. A new way to install (npm, pip) is
-//! a variant of [`Install`], where the compiler asks for its command and its advice.
+//! To add one, write a constant and name it in the steps that need it. A new way to install (npm, pip) is a variant of
+//! [`Install`], for which the compiler requires a command and advice.
 
 use std::path::Path;
 
 use crate::invocation::Invocation;
 use crate::workspace;
 
-/// Something that must be on the machine before a step can run.
+/// A program that must be on the machine before a step can run.
 #[derive(Debug)]
-pub(crate) struct Need {
+pub(crate) struct RequiredProgram {
     pub(crate) name: &'static str,
-    /// A command that only works if it is there, and what it then prints.
+    /// A command that succeeds only if it is there, and its expected output.
     probe: (&'static [&'static str], &'static str),
     install: Install,
 }
 
-/// How a thing gets onto the machine.
+/// Method of installation.
 #[derive(Debug)]
 enum Install {
-    /// Built from the registry into a folder of ours, so that neither root nor the user's home is touched.
+    /// Built from the registry into a folder below `target`, so that neither root nor the user's home is changed.
     Cargo { package: &'static str, version: &'static str },
-    /// A part of the Rust toolchain that a minimal installation leaves out.
+    /// Downloaded from PyPI into the same folder.
+    Pip { package: &'static str, version: &'static str },
+    /// A component of the Rust toolchain that a minimal installation leaves out.
     Component(&'static str),
-    /// A package of Debian and its relatives; only as root.
+    /// A package of Debian and its derivatives. Needs root.
     Debian(&'static str),
 }
 
-pub(crate) const RUSTFMT: Need = Need {
+pub(crate) const RUSTFMT: RequiredProgram = RequiredProgram {
     name: "rustfmt",
     probe: (&["cargo", "fmt", "--version"], "rustfmt"),
     install: Install::Component("rustfmt"),
 };
 
-pub(crate) const CLIPPY: Need = Need {
+pub(crate) const CLIPPY: RequiredProgram = RequiredProgram {
     name: "clippy",
     probe: (&["cargo", "clippy", "--version"], "clippy"),
     install: Install::Component("clippy"),
 };
 
-pub(crate) const CARGO_DENY: Need = Need {
+pub(crate) const CARGO_DENY: RequiredProgram = RequiredProgram {
     name: "cargo-deny",
     probe: (&["cargo-deny", "--version"], "cargo-deny 0.20.2"),
     install: Install::Cargo { package: "cargo-deny", version: "0.20.2" },
 };
 
-pub(crate) const CARGO_FUZZ: Need = Need {
+pub(crate) const CARGO_FUZZ: RequiredProgram = RequiredProgram {
     name: "cargo-fuzz",
     probe: (&["cargo-fuzz", "--version"], "cargo-fuzz 0.13.2"),
     install: Install::Cargo { package: "cargo-fuzz", version: "0.13.2" },
 };
 
-pub(crate) const CARGO_MUTANTS: Need = Need {
+pub(crate) const CARGO_MUTANTS: RequiredProgram = RequiredProgram {
     name: "cargo-mutants",
     probe: (&["cargo-mutants", "mutants", "--version"], "cargo-mutants 27.1.0"),
     install: Install::Cargo { package: "cargo-mutants", version: "27.1.0" },
 };
 
 /// libFuzzer is compiled from C++ with every fuzz target.
-pub(crate) const CXX: Need =
-    Need { name: "a C++ compiler", probe: (&["c++", "--version"], ""), install: Install::Debian("g++") };
+pub(crate) const CXX: RequiredProgram = RequiredProgram {
+    name: "a C++ compiler",
+    probe: (&["c++", "--version"], ""),
+    install: Install::Debian("g++"),
+};
 
 /// Reads alert rules and runs their tests.
-pub(crate) const PROMTOOL: Need = Need {
+pub(crate) const PROMTOOL: RequiredProgram = RequiredProgram {
     name: "promtool",
     probe: (&["promtool", "--version"], ""),
     install: Install::Debian("prometheus"),
 };
 
-/// The tests of what is shared between machines start real servers.
-pub(crate) const REDIS: Need = Need {
+/// The tests of the shared store start real servers.
+pub(crate) const REDIS: RequiredProgram = RequiredProgram {
     name: "redis-server",
     probe: (&["redis-server", "--version"], "Redis server"),
     install: Install::Debian("redis-server"),
 };
 
-/// Installs what Node programs use, Node itself included.
-pub(crate) const NPM: Need =
-    Need { name: "npm", probe: (&["npm", "--version"], ""), install: Install::Debian("npm") };
+/// Installs Node packages, including Node itself.
+pub(crate) const NPM: RequiredProgram =
+    RequiredProgram { name: "npm", probe: (&["npm", "--version"], ""), install: Install::Debian("npm") };
 
-/// Python with its own way to make a folder of packages.
-pub(crate) const PYTHON: Need = Need {
+/// Python with its own command to create a folder of packages.
+pub(crate) const PYTHON: RequiredProgram = RequiredProgram {
     name: "python3 with venv",
     probe: (&["python3", "-c", "import venv, ensurepip"], ""),
     install: Install::Debian("python3-venv"),
 };
 
-/// The tests of the page look at it with a real browser, without the parts that draw windows: they take half of the time
-/// of a processor.
-pub(crate) const CHROMIUM: Need = Need {
+/// The tests of the dashboard use a real browser. The headless build takes half of the processor time.
+pub(crate) const CHROMIUM: RequiredProgram = RequiredProgram {
     name: "chromium-headless-shell",
     probe: (&["chromium-headless-shell", "--version"], "Chromium"),
     install: Install::Debian("chromium-headless-shell"),
 };
 
-impl Need {
-    /// Whether it is there, in the version that we want.
+/// Finds spelling errors in code and documentation.
+pub(crate) const TYPOS: RequiredProgram = RequiredProgram {
+    name: "typos",
+    probe: (&["typos", "--version"], "typos-cli 1.51.1"),
+    install: Install::Pip { package: "typos", version: "1.51.1" },
+};
+
+impl RequiredProgram {
+    /// Returns true if it is there in the required version.
     pub(crate) fn is_met(&self) -> bool {
         let (command, words) = self.probe;
         let Some((program, arguments)) = command.split_first() else { return false };
@@ -112,15 +123,16 @@ impl Need {
         .is_some_and(|printed| printed.contains(words))
     }
 
-    /// The command that installs it here, or why we may not.
+    /// Returns the command that installs it here, or the reason why that is not allowed.
     pub(crate) fn installer(&self) -> Result<Invocation, &'static str> {
-        self.install.command(Rights::of_this_machine())
+        self.install.command(MachineRights::of_this_machine())
     }
 
-    /// What to tell a person who has to do it.
+    /// Returns advice for a manual installation.
     pub(crate) fn advice(&self) -> String {
         let how = match self.install {
             Install::Cargo { package, version } => format!("`cargo install --locked {package}@{version}`"),
+            Install::Pip { package, version } => format!("`pipx install {package}=={version}`"),
             Install::Component(component) => {
                 format!("`rustup component add {component}`, or the package of your system that brings it")
             }
@@ -133,10 +145,9 @@ impl Need {
 }
 
 impl Install {
-    fn command(&self, rights: Rights) -> Result<Invocation, &'static str> {
+    fn command(&self, rights: MachineRights) -> Result<Invocation, &'static str> {
         match *self {
-            // Whoever installs a tool to run it for a second does not want to wait for link-time
-            // optimisation, nor for any other.
+            // The tool runs for a second, so link-time and other optimizations are not worth their build time.
             Self::Cargo { package, version } => {
                 let what = format!("{package}@{version}");
                 let tools = workspace::tools().display().to_string();
@@ -144,6 +155,14 @@ impl Install {
                     .env("CARGO_PROFILE_RELEASE_LTO", "off")
                     .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
                     .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0"))
+            }
+            Self::Pip { package, version } => {
+                let tools = workspace::tools().display().to_string();
+                let line = format!(
+                    "python3 -m venv '{tools}/python' && '{tools}/python/bin/pip' install --quiet \
+                     --disable-pip-version-check --prefix '{tools}' '{package}=={version}'"
+                );
+                Ok(Invocation::of("sh", &["-c", &line]))
             }
             Self::Component(component) if rights.has_rustup => {
                 Ok(Invocation::of("rustup", &["component", "add", component]))
@@ -159,14 +178,14 @@ impl Install {
     }
 }
 
-/// What we may do to this machine.
+/// Permissions to change this machine.
 #[derive(Clone, Copy, Debug)]
-struct Rights {
+struct MachineRights {
     has_rustup: bool,
     is_debian_root: bool,
 }
 
-impl Rights {
+impl MachineRights {
     fn of_this_machine() -> Self {
         Self {
             has_rustup: Invocation::of("rustup", &["--version"]).probe().is_some(),
@@ -180,10 +199,22 @@ impl Rights {
 mod tests {
     use super::*;
 
-    const NONE: Rights = Rights { has_rustup: false, is_debian_root: false };
-    const ALL: Rights = Rights { has_rustup: true, is_debian_root: true };
-    const EVERY_NEED: [Need; 11] =
-        [RUSTFMT, CLIPPY, CARGO_DENY, CARGO_FUZZ, CARGO_MUTANTS, CXX, PROMTOOL, REDIS, NPM, PYTHON, CHROMIUM];
+    const NONE: MachineRights = MachineRights { has_rustup: false, is_debian_root: false };
+    const ALL: MachineRights = MachineRights { has_rustup: true, is_debian_root: true };
+    const EVERY_NEED: [RequiredProgram; 12] = [
+        RUSTFMT,
+        CLIPPY,
+        CARGO_DENY,
+        CARGO_FUZZ,
+        CARGO_MUTANTS,
+        CXX,
+        PROMTOOL,
+        REDIS,
+        NPM,
+        PYTHON,
+        CHROMIUM,
+        TYPOS,
+    ];
 
     #[test]
     fn with_all_rights_everything_can_be_installed() {
@@ -193,11 +224,11 @@ mod tests {
     }
 
     #[test]
-    fn without_rights_only_cargo_installs_and_the_rest_says_why_not() {
+    fn without_rights_only_registries_install_and_other_needs_have_reasons() {
         for need in EVERY_NEED {
             let command = need.install.command(NONE);
             match need.install {
-                Install::Cargo { .. } => assert!(command.is_ok(), "{}", need.name),
+                Install::Cargo { .. } | Install::Pip { .. } => assert!(command.is_ok(), "{}", need.name),
                 Install::Component(_) | Install::Debian(_) => assert!(command.is_err(), "{}", need.name),
             }
         }
@@ -223,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_probe_that_does_not_run_means_that_it_is_not_there() {
-        let need = Need {
+        let need = RequiredProgram {
             name: "nothing",
             probe: (&["no-such-program-here"], ""),
             install: Install::Component("nothing"),

@@ -1,8 +1,7 @@
-//! What a developer and CI run: `cargo xtask <command>`.
+//! The commands for developers and CI: `cargo xtask <command>`.
 //!
-//! Everything that has to happen to this repository is a command here, so that a fresh machine with Rust
-//! on it needs to know one thing. Each command is a list of other programs' command lines; what is printed
-//! after a failure can be pasted and run alone.
+//! Every task of this repository is a command here, so that a new machine needs only Rust. Each command is a list of
+//! command lines of other programs. The command line that is printed after a failure can be run alone.
 
 mod bench;
 mod check;
@@ -12,7 +11,7 @@ mod generated;
 mod invocation;
 mod machine;
 mod mutants;
-mod real;
+mod real_packages;
 mod requirements;
 mod simulation;
 mod step;
@@ -25,19 +24,19 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// What a command that failed has to say for itself. Empty if it was said already.
-type Failure = String;
+/// Message of a failed command. Empty if it was already printed.
+type TaskFailure = String;
 
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask", about = "Set up, check, test, simulate, measure", max_term_width = 100)]
 struct Arguments {
     #[command(subcommand)]
-    command: Command,
+    command: XtaskCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
-    /// Set up what is missing and run everything: checks, tests, simulation, requirements
+enum XtaskCommand {
+    /// Install what is missing and run everything: checks, tests, simulation, requirements
     Test(test::Options),
     /// Build and run all tests without the checks; `--stress` repeats them in random order on a busy machine
     Suite(suite::Options),
@@ -51,29 +50,29 @@ enum Command {
     Sim(simulation::Options),
     /// List the requirement ids and the tests that show them
     Requirements(requirements::Options),
-    /// Write the generated files anew
+    /// Write the generated files
     Gen(generated::Options),
-    /// Measure, and write the figures to BENCHMARKS.md
+    /// Run benchmarks and write the results to BENCHMARKS.md
     Bench(bench::Options),
-    /// Look for inputs that break an invariant
+    /// Search for inputs that break an invariant
     Fuzz(fuzz::Options),
-    /// Change the core in small ways, and see whether the tests or the simulation notice
+    /// Run mutation tests of the core: apply small changes and expect the tests or the simulation to fail
     Mutants(mutants::Options),
 }
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
-        Command::Test(options) => test::run(&options),
-        Command::Suite(options) => suite::run(&options),
-        Command::Setup => real::run(),
-        Command::Check => check::run(),
-        Command::Docs => documents::run(),
-        Command::Sim(options) => simulation::run(&options),
-        Command::Requirements(options) => requirements::run(&options),
-        Command::Gen(options) => generated::run(&options),
-        Command::Bench(options) => bench::run(&options),
-        Command::Fuzz(options) => fuzz::run(&options),
-        Command::Mutants(options) => mutants::run(&options),
+        XtaskCommand::Test(options) => test::run(&options),
+        XtaskCommand::Suite(options) => suite::run(&options),
+        XtaskCommand::Setup => real_packages::run(),
+        XtaskCommand::Check => check::run(),
+        XtaskCommand::Docs => documents::run(),
+        XtaskCommand::Sim(options) => simulation::run(&options),
+        XtaskCommand::Requirements(options) => requirements::run(&options),
+        XtaskCommand::Gen(options) => generated::run(&options),
+        XtaskCommand::Bench(options) => bench::run(&options),
+        XtaskCommand::Fuzz(options) => fuzz::run(&options),
+        XtaskCommand::Mutants(options) => mutants::run(&options),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

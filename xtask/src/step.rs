@@ -1,7 +1,7 @@
 //! Runs a list of steps, reports progress, and prints a summary at the end.
 //!
-//! Every step runs, also after one that failed. The output of a step goes to a file; only the output of a failed
-//! step is printed: its end, and the command that repeats it.
+//! Every step runs, even after a failed one. The output of a step goes to a file. Of a failed step, the end of its
+//! output is printed, with the command that repeats it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,30 +12,30 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::invocation::Invocation;
-use crate::machine::Need;
+use crate::machine::RequiredProgram;
 use crate::suite;
 use crate::tally::Tally;
-use crate::{Failure, workspace};
+use crate::{TaskFailure, workspace};
 
-/// One thing to run.
-pub(crate) struct Step {
+/// A command to run, with its needs.
+pub(crate) struct TaskStep {
     pub(crate) name: &'static str,
     pub(crate) run: Invocation,
-    pub(crate) needs: &'static [&'static Need],
-    pub(crate) counts: Counts,
+    pub(crate) needs: &'static [&'static RequiredProgram],
+    pub(crate) counts: StepCounting,
 }
 
-/// What a step adds to the closing line.
+/// Contribution of a step to the summary.
 #[derive(Clone, Copy)]
-pub(crate) enum Counts {
-    /// Itself: it passed or it failed.
+pub(crate) enum StepCounting {
+    /// The step itself: it passed or failed.
     Itself,
-    /// The tests that cargo's test binaries say they ran.
+    /// The tests that cargo's test binaries report.
     CargoTests,
 }
 
-/// Runs all of them. Talk goes to stderr; the closing line, alone, to stdout.
-pub(crate) fn run_all(steps: &[Step]) -> Result<(), Failure> {
+/// Runs all steps. Progress goes to stderr, and only the summary line to stdout.
+pub(crate) fn run_all(steps: &[TaskStep]) -> Result<(), TaskFailure> {
     eprintln!(
         "{} steps; their outputs are in {}",
         steps.len(),
@@ -58,13 +58,13 @@ pub(crate) fn run_all(steps: &[Step]) -> Result<(), Failure> {
         eprintln!("\nfailed: {}", failed.join(", "));
     }
     println!("{total}");
-    if failed.is_empty() { Ok(()) } else { Err(Failure::new()) }
+    if failed.is_empty() { Ok(()) } else { Err(TaskFailure::new()) }
 }
 
-/// Installs what is not there. Gives what is still missing afterwards, by name, with what to do about it.
+/// Installs missing needs. Returns the needs that are still missing, by name, with advice.
 pub(crate) fn set_up<'n>(
-    needs: impl IntoIterator<Item = &'n Need>,
-) -> Result<BTreeMap<&'static str, String>, Failure> {
+    needs: impl IntoIterator<Item = &'n RequiredProgram>,
+) -> Result<BTreeMap<&'static str, String>, TaskFailure> {
     let mut missing = BTreeMap::new();
     let by_name: BTreeMap<_, _> = needs.into_iter().map(|need| (need.name, need)).collect();
     for need in by_name.values().filter(|need| !need.is_met()) {
@@ -88,7 +88,7 @@ pub(crate) fn set_up<'n>(
     Ok(missing)
 }
 
-fn run(step: &Step, (number, of): (usize, usize)) -> Result<Tally, Failure> {
+fn run(step: &TaskStep, (number, of): (usize, usize)) -> Result<Tally, TaskFailure> {
     let log = log_file(step.name)?;
     let ended = watched(&format!("{} (step {number} of {of})", step.name), &step.run, &log);
     let tally = ended.tally(step.counts);
@@ -96,7 +96,7 @@ fn run(step: &Step, (number, of): (usize, usize)) -> Result<Tally, Failure> {
     Ok(tally)
 }
 
-fn not_run(step: &Step, lacking: &[&str]) -> Tally {
+fn not_run(step: &TaskStep, lacking: &[&str]) -> Tally {
     eprintln!("  {:<8}{} (not run)", "FAILED", step.name);
     for advice in lacking {
         eprintln!("          {advice}");
@@ -104,20 +104,20 @@ fn not_run(step: &Step, lacking: &[&str]) -> Tally {
     Tally::FAIL
 }
 
-/// How a command ended.
-struct Ended {
+/// Result of a command.
+struct StepResult {
     success: bool,
     took: Duration,
     output: String,
 }
 
-impl Ended {
-    /// A command that failed has at least one failure, whatever it managed to count before.
-    fn tally(&self, counts: Counts) -> Tally {
+impl StepResult {
+    /// Counts its tests. A failed command has at least one failure, whatever it counted before.
+    fn tally(&self, counts: StepCounting) -> Tally {
         let mut tally = match (counts, self.success) {
-            (Counts::CargoTests, _) => Tally::of_cargo_test(&self.output),
-            (Counts::Itself, true) => Tally::PASS,
-            (Counts::Itself, false) => Tally::FAIL,
+            (StepCounting::CargoTests, _) => Tally::of_cargo_test(&self.output),
+            (StepCounting::Itself, true) => Tally::PASS,
+            (StepCounting::Itself, false) => Tally::FAIL,
         };
         if !self.success && tally.failed == 0 {
             tally += Tally::FAIL;
@@ -139,8 +139,8 @@ impl Ended {
     }
 }
 
-/// Runs a command into a file, and reports its progress.
-fn watched(label: &str, run: &Invocation, log: &Path) -> Ended {
+/// Runs a command with its output to a file, and reports its progress.
+fn watched(label: &str, run: &Invocation, log: &Path) -> StepResult {
     let began = Instant::now();
     let (ended, end) = mpsc::channel::<()>();
     let success = thread::scope(|scope| {
@@ -153,37 +153,37 @@ fn watched(label: &str, run: &Invocation, log: &Path) -> Ended {
     if let Err(problem) = &success {
         output.push_str(problem);
     }
-    Ended { success: success == Ok(true), took: began.elapsed(), output }
+    StepResult { success: success == Ok(true), took: began.elapsed(), output }
 }
 
-fn into_file(run: &Invocation, log: &Path) -> Result<bool, Failure> {
+fn into_file(run: &Invocation, log: &Path) -> Result<bool, TaskFailure> {
     let file = File::create(log).and_then(|file| Ok((file.try_clone()?, file)));
     let (out, err) = file.map_err(|error| format!("cannot write {}: {error}", workspace::shown(log)))?;
     let mut command = run.command();
-    // A file has no colours. rustfmt goes by the name of the terminal instead of asking whether there is one.
+    // Disables colours in the file. rustfmt reads the name of the terminal instead of checking for one.
     command.env("CARGO_TERM_COLOR", "never").env("NO_COLOR", "1").env("TERM", "dumb").stdout(out).stderr(err);
-    // Cargo's progress bar says how far a build is; `how_far` reads it.
+    // Cargo's progress bar shows the state of a build; `how_far` reads it.
     command.env("CARGO_TERM_PROGRESS_WHEN", "always").env("CARGO_TERM_PROGRESS_WIDTH", "80");
     let status = command.status();
     Ok(status.map_err(|error| run.did_not_start(&error))?.success())
 }
 
-/// The output of a command as it would stand on a terminal: of what was written over in a line, the last.
+/// Returns the output of a command as a terminal would show it: of overwritten lines only the last version.
 fn read_log(log: &Path) -> String {
     let bytes = std::fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
     text.split_inclusive('\n').map(|line| line.rsplit_once('\r').map_or(line, |(_, last)| last)).collect()
 }
 
-/// Reports that a command is running and how far it is: on a terminal in a line that is written over each second, elsewhere in
-/// a line at the start and then every half minute.
+/// Reports that a command is running, and its progress. On a terminal, one line is updated each second. Otherwise a
+/// line is printed at the start and then every half minute.
 fn report_progress(label: &str, log: &Path, began: Instant, end: &mpsc::Receiver<()>) {
     let mut terminal = io::stderr();
     let is_terminal = terminal.is_terminal();
     let pause = Duration::from_secs(if is_terminal { 1 } else { 30 });
     let mut far = String::new();
     loop {
-        // A terminal that cannot be written to is no reason to stop the step.
+        // A terminal that cannot be written to must not stop the step.
         let _ = if is_terminal {
             write!(terminal, "\r  {:<8}{label}{far}, {} s{:8}", "…", began.elapsed().as_secs(), "")
         } else if far.is_empty() && began.elapsed() < pause {
@@ -202,7 +202,7 @@ fn report_progress(label: &str, log: &Path, began: Instant, end: &mpsc::Receiver
     }
 }
 
-/// How far a command is, by its output so far: tests that have ended, or what cargo has built.
+/// Returns the progress of a command from its output so far: tests that have ended, or crates that were built.
 fn how_far(output: &str) -> String {
     if let Some((_, rest)) = output.split_once(suite::TOTAL) {
         let total = rest.lines().next().unwrap_or_default();
@@ -218,7 +218,7 @@ fn how_far(output: &str) -> String {
     }
 }
 
-/// What of an output helps: the names of tests that failed and what each of them said, and its end.
+/// Returns the useful lines of an output: the names and messages of failed tests, and the end.
 fn telling_lines(output: &str) -> Vec<String> {
     const TAIL: usize = 40;
     let lines: Vec<&str> = output.lines().collect();
@@ -227,7 +227,7 @@ fn telling_lines(output: &str) -> Vec<String> {
     failed.copied().chain(said_by_failed_tests(before)).chain(tail.iter().copied()).map(cut).collect()
 }
 
-/// The beginning of each block that the test harness heads with the name of a failed test.
+/// Returns the beginning of each block for a failed test.
 fn said_by_failed_tests<'a>(lines: &'a [&'a str]) -> impl Iterator<Item = &'a str> {
     const BLOCK: usize = 30;
     let heads = lines.iter().enumerate().filter(|(_, line)| is_head_of_failed_test(line));
@@ -242,7 +242,7 @@ fn is_head_of_failed_test(line: &str) -> bool {
     line.starts_with("---- ") && line.ends_with(" ----")
 }
 
-/// A line that a person can read: whole messages stand in the log.
+/// Shortens a line. The log has the whole line.
 fn cut(line: &str) -> String {
     const WIDTH: usize = 400;
     match line.char_indices().nth(WIDTH) {
@@ -251,7 +251,7 @@ fn cut(line: &str) -> String {
     }
 }
 
-fn log_file(name: &str) -> Result<PathBuf, Failure> {
+fn log_file(name: &str) -> Result<PathBuf, TaskFailure> {
     let plain: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     Ok(workspace::scratch("logs")?.join(format!("{plain}.log")))
 }
@@ -260,26 +260,26 @@ fn log_file(name: &str) -> Result<PathBuf, Failure> {
 mod tests {
     use super::*;
 
-    fn ended(success: bool, output: &str) -> Ended {
-        Ended { success, took: Duration::ZERO, output: output.to_owned() }
+    fn ended(success: bool, output: &str) -> StepResult {
+        StepResult { success, took: Duration::ZERO, output: output.to_owned() }
     }
 
     #[test]
     fn a_test_run_that_does_not_compile_counts_as_one_failure() {
-        assert_eq!(ended(false, "error: could not compile").tally(Counts::CargoTests), Tally::FAIL);
+        assert_eq!(ended(false, "error: could not compile").tally(StepCounting::CargoTests), Tally::FAIL);
     }
 
     #[test]
     fn a_test_binary_that_dies_fails_the_run_although_the_others_passed() {
         let output = "test result: ok. 5 passed; 0 failed; 0 ignored;\nerror: test failed (signal: 6)";
-        let tally = ended(false, output).tally(Counts::CargoTests);
+        let tally = ended(false, output).tally(StepCounting::CargoTests);
         assert_eq!(tally, Tally { passed: 5, failed: 1, skipped: 0 });
     }
 
     #[test]
     fn failures_that_were_counted_are_not_counted_twice() {
         let output = "test result: FAILED. 5 passed; 2 failed; 0 ignored;";
-        let tally = ended(false, output).tally(Counts::CargoTests);
+        let tally = ended(false, output).tally(StepCounting::CargoTests);
         assert_eq!(tally, Tally { passed: 5, failed: 2, skipped: 0 });
     }
 
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_failed_test_said_is_told_wherever_it_stands() {
+    fn the_output_of_a_failed_test_is_reported_wherever_it_is() {
         let mut output = String::from(
             "test one ... FAILED\n\nfailures:\n\n---- one stdout ----\nleft: 1\nright: 2\n\n\
              ---- two stdout ----\nno answer\n\nfailures:\n    one\n    two\n",
@@ -328,14 +328,14 @@ mod tests {
     }
 
     #[test]
-    fn of_a_line_that_was_written_over_the_last_is_kept() {
+    fn the_last_version_of_an_overwritten_line_is_kept() {
         let log = log_file("test of a line that is written over").unwrap();
         std::fs::write(&log, "one\nBuilding 1/2\rBuilding 2/2\rdone\nend\n").unwrap();
         assert_eq!(read_log(&log), "one\ndone\nend\n");
     }
 
     #[test]
-    fn what_cannot_start_fails_and_says_so() {
+    fn a_step_that_cannot_start_fails_with_a_reason() {
         let log = log_file("test of a step that cannot start").unwrap();
         let ended = watched("nothing", &Invocation::of("no-such-program-here", &[]), &log);
         assert!(!ended.success);
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_step_prints_is_kept_in_its_log() {
+    fn the_output_of_a_step_is_kept_in_its_log() {
         let log = log_file("test of a step that prints").unwrap();
         let ended = watched("echo", &Invocation::of("echo", &["heard"]), &log);
         assert!(ended.success);
@@ -352,8 +352,13 @@ mod tests {
     }
 
     #[test]
-    fn a_step_whose_need_is_missing_fails_instead_of_being_left_out() {
-        let step = Step { name: "x", run: Invocation::of("true", &[]), needs: &[], counts: Counts::Itself };
+    fn a_step_with_a_missing_need_fails() {
+        let step = TaskStep {
+            name: "x",
+            run: Invocation::of("true", &[]),
+            needs: &[],
+            counts: StepCounting::Itself,
+        };
         assert_eq!(not_run(&step, &["it is missing"]), Tally::FAIL);
     }
 }

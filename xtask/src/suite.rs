@@ -17,7 +17,7 @@ use clap::Args;
 use serde::Deserialize;
 
 use crate::invocation::Invocation;
-use crate::{Failure, workspace};
+use crate::{TaskFailure, workspace};
 
 /// Options of `cargo xtask suite`.
 #[derive(Args)]
@@ -26,7 +26,7 @@ pub(crate) struct Options {
     /// a store
     #[arg(long)]
     stress: bool,
-    /// How often those tests run under stress
+    /// Number of runs of those tests under stress
     #[arg(long, default_value_t = 20, requires = "stress")]
     rounds: u32,
     /// Repeats the order of an earlier run; without it the order is new
@@ -38,7 +38,7 @@ pub(crate) struct Options {
 }
 
 /// `cargo xtask suite`.
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+pub(crate) fn run(options: &Options) -> Result<(), TaskFailure> {
     let mut binaries = build()?;
     binaries.retain(|binary| {
         options.only.is_empty() || options.only.iter().any(|part| binary.name.contains(part))
@@ -48,7 +48,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         println!("order: --seed {seed}");
         shuffled_rounds(&binaries, options.rounds, seed)
     } else {
-        binaries.iter().map(|binary| Run { binary, shuffle: None }).collect()
+        binaries.iter().map(|binary| BinaryRun { binary, shuffle: None }).collect()
     };
     println!("{TOTAL}{}", runs.iter().map(|run| run.binary.tests).sum::<usize>());
     let failed = if options.stress { beside_busy_loops(|| run_side_by_side(&runs)) } else { run_all(&runs) }?;
@@ -72,13 +72,13 @@ struct TestBinary {
 const PURE: &[&str] = &["steadfast-core", "steadfast-fuzz-bodies", "steadfast-simulation"];
 
 /// A test binary that is run once. With a seed, its tests run in an order drawn from it.
-struct Run<'b> {
+struct BinaryRun<'b> {
     binary: &'b TestBinary,
     shuffle: Option<u64>,
 }
 
 /// Builds all test binaries, and asks each for its tests.
-fn build() -> Result<Vec<TestBinary>, Failure> {
+fn build() -> Result<Vec<TestBinary>, TaskFailure> {
     let messages =
         Invocation::cargo(&["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"])
             .output()?;
@@ -89,23 +89,23 @@ fn build() -> Result<Vec<TestBinary>, Failure> {
         .collect()
 }
 
-/// What cargo reports about a target that it has built.
+/// A target that cargo has built, as it reports it.
 #[derive(Deserialize)]
 struct Artifact {
     manifest_path: PathBuf,
     package_id: String,
-    target: Target,
-    profile: Profile,
+    target: CargoTarget,
+    profile: CargoProfile,
     executable: Option<PathBuf>,
 }
 
 #[derive(Deserialize)]
-struct Target {
+struct CargoTarget {
     name: String,
 }
 
 #[derive(Deserialize)]
-struct Profile {
+struct CargoProfile {
     test: bool,
 }
 
@@ -117,7 +117,7 @@ fn executable_of(message: &str) -> Option<(Artifact, PathBuf)> {
 }
 
 impl Artifact {
-    fn binary(self, executable: PathBuf) -> Result<TestBinary, Failure> {
+    fn binary(self, executable: PathBuf) -> Result<TestBinary, TaskFailure> {
         let package = package_name(&self.package_id);
         let root = self.manifest_path.parent().unwrap_or(workspace::root()).to_owned();
         let name = format!("{package}::{}", self.target.name);
@@ -147,7 +147,7 @@ impl TestBinary {
     }
 
     /// The number of its tests.
-    fn list(&self) -> Result<usize, Failure> {
+    fn list(&self) -> Result<usize, TaskFailure> {
         let output = self.command().args(["--list", "--format", "terse"]).output();
         let output = output.map_err(|error| format!("cannot list the tests of {}: {error}", self.name))?;
         let text = String::from_utf8_lossy(&output.stdout);
@@ -155,7 +155,7 @@ impl TestBinary {
     }
 }
 
-impl Run<'_> {
+impl BinaryRun<'_> {
     fn command(&self) -> Command {
         let mut command = self.binary.command();
         // Most tests wait for processes and sockets more than they compute.
@@ -173,14 +173,14 @@ impl Run<'_> {
         command
     }
 
-    /// Whether all tests passed. Their output is ours.
-    fn passes(&self) -> Result<bool, Failure> {
+    /// Returns true if all tests passed. Their output goes to the terminal.
+    fn passes(&self) -> Result<bool, TaskFailure> {
         let status = self.command().status().map_err(|error| self.did_not_start(&error))?;
         Ok(status.success())
     }
 
-    /// The same while others run: each line of the output stays whole, and what is told of failures stays together.
-    fn passes_beside_others(&self) -> Result<bool, Failure> {
+    /// Does the same while others run. Lines of the output stay whole, and the details of failures stay together.
+    fn passes_beside_others(&self) -> Result<bool, TaskFailure> {
         let mut child =
             self.command().stdout(Stdio::piped()).spawn().map_err(|error| self.did_not_start(&error))?;
         let mut told = format!("\n{}\n", self.binary.name);
@@ -198,13 +198,13 @@ impl Run<'_> {
         Ok(status.success())
     }
 
-    fn did_not_start(&self, error: &io::Error) -> Failure {
+    fn did_not_start(&self, error: &io::Error) -> TaskFailure {
         format!("{} did not start: {error}", self.binary.name)
     }
 }
 
 /// Runs them one after the other. Returns the names of binaries with failed tests.
-fn run_all(runs: &[Run<'_>]) -> Result<Vec<String>, Failure> {
+fn run_all(runs: &[BinaryRun<'_>]) -> Result<Vec<String>, TaskFailure> {
     let mut failed = Vec::new();
     for run in runs.iter().filter(|run| run.binary.tests > 0) {
         println!("\n{}", run.binary.name);
@@ -219,10 +219,10 @@ fn run_all(runs: &[Run<'_>]) -> Result<Vec<String>, Failure> {
 const SIDE_BY_SIDE: usize = 8;
 
 /// Runs several at a time. Returns the names of binaries with failed tests.
-fn run_side_by_side(runs: &[Run<'_>]) -> Result<Vec<String>, Failure> {
+fn run_side_by_side(runs: &[BinaryRun<'_>]) -> Result<Vec<String>, TaskFailure> {
     let left = Mutex::new(runs.iter().filter(|run| run.binary.tests > 0));
     let failed = Mutex::new(Vec::new());
-    let lane = || -> Result<(), Failure> {
+    let lane = || -> Result<(), TaskFailure> {
         loop {
             let next = lock(&left).next();
             let Some(run) = next else { return Ok(()) };
@@ -246,13 +246,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Every binary in the first round, those that are not pure in all of them, each round in an order of its own.
-fn shuffled_rounds(binaries: &[TestBinary], rounds: u32, seed: u64) -> Vec<Run<'_>> {
-    let mut random = Random(seed);
+fn shuffled_rounds(binaries: &[TestBinary], rounds: u32, seed: u64) -> Vec<BinaryRun<'_>> {
+    let mut random = ShuffleGenerator(seed);
     let mut runs = Vec::new();
     for round in 0..rounds {
         let begin = runs.len();
         let wanted = binaries.iter().filter(|binary| round == 0 || !binary.is_pure);
-        runs.extend(wanted.map(|binary| Run { binary, shuffle: Some(random.next()) }));
+        runs.extend(wanted.map(|binary| BinaryRun { binary, shuffle: Some(random.next()) }));
         random.shuffle(runs.get_mut(begin..).unwrap_or_default());
     }
     runs
@@ -280,9 +280,9 @@ fn cores() -> usize {
 }
 
 /// SplitMix64: enough to draw an order from.
-struct Random(u64);
+struct ShuffleGenerator(u64);
 
-impl Random {
+impl ShuffleGenerator {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.0;
@@ -308,7 +308,7 @@ mod tests {
         TestBinary { name: name.to_owned(), executable: "true".into(), package_root: root, tests: 1, is_pure }
     }
 
-    fn names(runs: &[Run<'_>]) -> Vec<String> {
+    fn names(runs: &[BinaryRun<'_>]) -> Vec<String> {
         runs.iter().map(|run| run.binary.name.clone()).collect()
     }
 
@@ -346,7 +346,7 @@ mod tests {
     fn a_binary_whose_tests_fail_is_named_once() {
         let (good, bad) =
             (binary("good", false), TestBinary { executable: "false".into(), ..binary("bad", false) });
-        let runs = [&good, &bad, &bad].map(|binary| Run { binary, shuffle: None });
+        let runs = [&good, &bad, &bad].map(|binary| BinaryRun { binary, shuffle: None });
         assert_eq!(run_all(&runs).unwrap(), ["bad"]);
     }
 }

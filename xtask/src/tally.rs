@@ -1,24 +1,24 @@
-//! How many tests passed and failed, over everything that ran.
+//! Counts passed and failed tests over all steps.
 
 use std::fmt;
 use std::ops::AddAssign;
 
-/// Counts of outcomes. Printed, it is the closing line of a run.
+/// Counts of test results. Printed, it is the last line of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
-    /// Tests that exist and were not run. They do not fail a run, and they do not hide.
+    /// Tests that exist and were not run. They do not fail a run, but they are reported.
     pub(crate) skipped: u64,
 }
 
 impl Tally {
-    /// One thing that held.
+    /// One success.
     pub(crate) const PASS: Self = Self { passed: 1, failed: 0, skipped: 0 };
-    /// One thing that did not.
+    /// One failure.
     pub(crate) const FAIL: Self = Self { passed: 0, failed: 1, skipped: 0 };
 
-    /// The sum of the `test result:` lines that cargo's test binaries print, one each.
+    /// Returns the sum of the `test result:` lines that cargo's test binaries print, one each.
     pub(crate) fn of_cargo_test(output: &str) -> Self {
         let mut sum = Self::default();
         for line in output.lines() {

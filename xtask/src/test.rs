@@ -4,8 +4,8 @@ use clap::Args;
 
 use crate::invocation::Invocation;
 use crate::machine::{CHROMIUM, NPM, PYTHON, REDIS};
-use crate::step::{self, Counts, Step};
-use crate::{Failure, check, simulation};
+use crate::step::{self, StepCounting, TaskStep};
+use crate::{TaskFailure, check, simulation};
 
 /// Options of `cargo xtask test`.
 #[derive(Args)]
@@ -20,7 +20,7 @@ pub(crate) struct Options {
 }
 
 /// `cargo xtask test`.
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+pub(crate) fn run(options: &Options) -> Result<(), TaskFailure> {
     let steps = if options.stress {
         let mut steps = real_programs();
         steps.push(tests(Invocation::xtask(&["suite", "--stress"])));
@@ -42,56 +42,56 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
 
 /// The servers, clients and the browser that the tests use. Each is a step of its own: where it cannot be installed, the tests
 /// that need it fail and all others still run.
-fn real_programs() -> Vec<Step> {
+fn real_programs() -> Vec<TaskStep> {
     vec![
-        Step {
+        TaskStep {
             name: "a redis server to test with",
             run: Invocation::of("redis-server", &["--version"]),
             needs: &[&REDIS],
-            counts: Counts::Itself,
+            counts: StepCounting::Itself,
         },
-        Step {
+        TaskStep {
             name: "servers and clients to test with",
             run: Invocation::xtask(&["setup"]),
             needs: &[&NPM, &PYTHON],
-            counts: Counts::Itself,
+            counts: StepCounting::Itself,
         },
-        Step {
+        TaskStep {
             name: "a browser to test with",
             run: Invocation::of("chromium-headless-shell", &["--version"]),
             needs: &[&CHROMIUM],
-            counts: Counts::Itself,
+            counts: StepCounting::Itself,
         },
     ]
 }
 
-fn tests(run: Invocation) -> Step {
-    Step { name: "tests", run, needs: &[], counts: Counts::CargoTests }
+fn tests(run: Invocation) -> TaskStep {
+    TaskStep { name: "tests", run, needs: &[], counts: StepCounting::CargoTests }
 }
 
-fn doc_tests() -> Step {
-    Step {
+fn doc_tests() -> TaskStep {
+    TaskStep {
         name: "examples in the documentation",
         run: Invocation::cargo(&["test", "--workspace", "--doc"]),
         needs: &[],
-        counts: Counts::CargoTests,
+        counts: StepCounting::CargoTests,
     }
 }
 
-fn simulation(seeds: &str) -> Step {
-    Step {
+fn simulation(seeds: &str) -> TaskStep {
+    TaskStep {
         name: "simulation",
         run: simulation::invocation(&["--seeds", seeds, "--check-coverage"]),
         needs: &[],
-        counts: Counts::Itself,
+        counts: StepCounting::Itself,
     }
 }
 
-fn requirements() -> Step {
-    Step {
+fn requirements() -> TaskStep {
+    TaskStep {
         name: "requirements",
         run: Invocation::xtask(&["requirements"]),
         needs: &[],
-        counts: Counts::Itself,
+        counts: StepCounting::Itself,
     }
 }

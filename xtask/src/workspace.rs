@@ -1,18 +1,18 @@
-//! Where things are in this repository.
+//! Paths in this repository.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use crate::Failure;
+use crate::TaskFailure;
 
-/// The top of the repository.
+/// Returns the root of the repository.
 pub(crate) fn root() -> &'static Path {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here)
 }
 
-/// What cargo builds into, and what we keep between runs.
+/// Returns the folder of cargo's output and of files that are kept between runs.
 pub(crate) fn target() -> PathBuf {
     match env::var_os("CARGO_TARGET_DIR") {
         Some(chosen) => root().join(chosen),
@@ -20,19 +20,19 @@ pub(crate) fn target() -> PathBuf {
     }
 }
 
-/// A folder of our own below `target`.
-pub(crate) fn scratch(name: &str) -> Result<PathBuf, Failure> {
+/// Returns a folder below `target` for this program.
+pub(crate) fn scratch(name: &str) -> Result<PathBuf, TaskFailure> {
     let path = target().join("xtask").join(name);
     fs::create_dir_all(&path).map_err(|error| format!("cannot make {}: {error}", path.display()))?;
     Ok(path)
 }
 
-/// Where tools are installed that this repository needs and the machine does not have.
+/// Returns the folder for tools that this repository needs and the machine does not have.
 pub(crate) fn tools() -> PathBuf {
     target().join("tools")
 }
 
-/// `PATH` with our own tools first.
+/// Returns `PATH` with that folder first.
 pub(crate) fn search_path() -> OsString {
     let inherited = env::var_os("PATH").unwrap_or_default();
     let ours = tools().join("bin");
@@ -40,18 +40,18 @@ pub(crate) fn search_path() -> OsString {
     joined.unwrap_or(inherited)
 }
 
-/// A path as it is written in messages: from the top of the repository where it is below it.
+/// Formats a path for messages: relative to the root of the repository if it is below it.
 pub(crate) fn shown(path: &Path) -> String {
     path.strip_prefix(root()).unwrap_or(path).display().to_string()
 }
 
-/// Reads a text of the repository.
-pub(crate) fn read(path: &Path) -> Result<String, Failure> {
+/// Reads a text file.
+pub(crate) fn read(path: &Path) -> Result<String, TaskFailure> {
     fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", shown(path)))
 }
 
-/// Writes a text of the repository, with the folders that lead to it.
-pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
+/// Writes a text file and creates its parent folders.
+pub(crate) fn write(path: &Path, text: &str) -> Result<(), TaskFailure> {
     let written = match path.parent() {
         Some(folder) => fs::create_dir_all(folder).and_then(|()| fs::write(path, text)),
         None => fs::write(path, text),

@@ -1,7 +1,7 @@
-// What a Node program would put around its tool calls instead.
+// The alternatives of a Node program for its tool calls.
 //
-// First prints what it runs on. Then reads lines `<what> <count>` and answers each with the nanoseconds that this many
-// calls took, so that the program that asks can let everybody take turns.
+// First prints its runtime. Then reads lines `<what> <count>` and answers each with the nanoseconds that this many
+// calls took, so that the caller can run all contestants in turns.
 
 import { createRequire } from "node:module";
 import { createInterface } from "node:readline";

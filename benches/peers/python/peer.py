@@ -13,7 +13,7 @@ import warnings
 from importlib.metadata import version
 
 os.environ.setdefault("POWERTOOLS_SERVICE_NAME", "bench")
-# Outside of Lambda nobody tells it how long a call may take, and it says so at every call.
+# Outside of Lambda it does not know the time limit of a call, and warns at every call.
 warnings.simplefilter("ignore")
 
 import pybreaker

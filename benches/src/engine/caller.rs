@@ -1,34 +1,34 @@
-//! Who calls the engine in these measurements, and what it is given.
+//! The caller of the engine in these measurements, and its input.
 
 use std::future::{Future, ready};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{self, StreamExt as _};
-use steadfast_core::classify::{Fault, Source};
-use steadfast_core::code::{Code, Status};
-use steadfast_core::envelope::{CallEnvelope, IdempotencyKey, UnknownFields};
+use steadfast_core::classify::{AttemptFault, FaultSource};
+use steadfast_core::code::{CallStatus, Code};
+use steadfast_core::envelope::{CallEnvelope, IdempotencyKey, UnknownFieldPolicy};
 use steadfast_core::id::{SessionKey, TurnId};
 use steadfast_core::key::DedupeMode;
-use steadfast_core::output::{Output, RawJson};
-use steadfast_core::policy::{Mode, Policy, Profile, ToolClass};
-use steadfast_executor::{Answer, Attempt, Called, Engine, Policies, Tool};
-use steadfast_store::Store;
+use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::policy::{CallPolicy, EnforcementMode, PolicyProfile, ToolClass};
+use steadfast_executor::{Attempt, CallResponse, Engine, PolicySource, ToolHandler, ToolResult};
+use steadfast_store::StateStore;
 use tokio::runtime::Runtime;
 
-use super::Unmade;
+use super::MeasurementError;
 use crate::sample;
 
-/// How a call ends here.
+/// The way in which a call ends here.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum EngineCallScenario {
     Fresh,
     Replayed,
     RefusedByBreaker,
     RefusedByGuard,
 }
 
-impl Way {
+impl EngineCallScenario {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Fresh => "fresh",
@@ -38,47 +38,47 @@ impl Way {
         }
     }
 
-    /// Whether a call went this way. A race in which one takes a short cut says nothing.
-    fn was_taken(self, called: &Called) -> bool {
+    /// Returns true if a call ended this way. A race in which one takes a short cut means nothing.
+    fn was_taken(self, called: &CallResponse) -> bool {
         let result = &called.result;
         let code = result.error.as_ref().map(|error| error.code);
         match self {
-            Self::Fresh => result.status == Status::Success && !result.from_cache && result.attempts == 1,
-            Self::Replayed => result.status == Status::Success && result.from_cache,
+            Self::Fresh => result.status == CallStatus::Success && !result.from_cache && result.attempts == 1,
+            Self::Replayed => result.status == CallStatus::Success && result.from_cache,
             Self::RefusedByBreaker => code == Some(Code::CircuitOpen),
             Self::RefusedByGuard => matches!(code, Some(Code::LoopDetected | Code::ToolErrorLimit)),
         }
     }
 }
 
-/// What the caller sends along to be recognised by.
+/// The identification that the caller sends.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Given {
-    /// Nothing, but it asks for duplicates to be found.
+pub(crate) enum EngineKeyChoice {
+    /// None, but the caller asks for deduplication.
     Nothing,
     Key,
 }
 
 /// A program that calls a tool through an engine, one call after the other, from a task of its runtime.
-pub(crate) struct Caller {
+pub(crate) struct EngineCaller {
     runtime: Arc<Runtime>,
     engine: Engine,
-    way: Way,
-    given: Given,
+    way: EngineCallScenario,
+    given: EngineKeyChoice,
     template: CallEnvelope,
     params: String,
-    tool: Ready,
+    tool: InstantTool,
     number: u64,
 }
 
-impl Caller {
-    /// A caller of an engine of its own, whose next calls go this way.
+impl EngineCaller {
+    /// Creates a caller with an engine of its own, whose next calls end this way.
     pub(crate) fn new(
         runtime: &Arc<Runtime>,
-        store: Option<Arc<dyn Store>>,
-        way: Way,
-        given: Given,
-    ) -> Result<Self, Unmade> {
+        store: Option<Arc<dyn StateStore>>,
+        way: EngineCallScenario,
+        given: EngineKeyChoice,
+    ) -> Result<Self, MeasurementError> {
         let builder = Engine::builder().policies(policies());
         let builder = match store {
             Some(store) => builder.store(store),
@@ -91,15 +91,16 @@ impl Caller {
             given,
             template: template()?,
             params: sample::params(1024),
-            tool: Ready::well(),
+            tool: InstantTool::well(),
             number: 0,
         };
-        caller.lead_there()?;
+        caller.prepare_engine()?;
         assert!(caller.call_once().is_some_and(|called| way.was_taken(&called)), "{}", way.name());
         Ok(caller)
     }
 
-    /// Makes that many calls and says how long they took. The envelopes are there before: whoever calls has them.
+    /// Makes this many calls and returns their duration. The envelopes are made before, because a caller already has
+    /// them.
     pub(crate) fn calls(&mut self, count: u32) -> Duration {
         let envelopes: Vec<_> = (0..count).filter_map(|_| self.envelope()).collect();
         let (engine, tool, way) = (self.engine.clone(), self.tool.clone(), self.way);
@@ -111,11 +112,11 @@ impl Caller {
             }
             started.elapsed()
         };
-        // Into a task, because that is where calls are made from.
+        // In a task, because calls are made from tasks.
         self.runtime.block_on(async { tokio::spawn(calls).await }).unwrap_or(Duration::MAX)
     }
 
-    /// The same number of calls, so many at once.
+    /// Makes the same number of calls with this concurrency.
     pub(super) fn calls_at_once(&mut self, count: u32, at_once: usize) -> Duration {
         let envelopes: Vec<_> = (0..count).filter_map(|_| self.envelope()).collect();
         let (engine, tool, way) = (self.engine.clone(), self.tool.clone(), self.way);
@@ -131,73 +132,74 @@ impl Caller {
         self.runtime.block_on(async { tokio::spawn(calls).await }).unwrap_or(Duration::MAX)
     }
 
-    /// The same caller with arguments of this size.
+    /// Returns the same caller with arguments of this size.
     pub(super) fn with_params(self, bytes: usize) -> Self {
         Self { params: sample::params(bytes), ..self }
     }
 
-    /// One call on this thread, for counting what it allocates. The envelope is the caller's; it is counted as well.
-    pub(crate) fn call_once(&mut self) -> Option<Called> {
+    /// Makes one call on this thread, for counting its allocations. The envelope of the caller is counted as well.
+    pub(crate) fn call_once(&mut self) -> Option<CallResponse> {
         let envelope = self.envelope()?;
         Some(self.runtime.block_on(self.engine.call(envelope, self.tool.clone())))
     }
 
-    /// The next envelope on this way.
+    /// Returns the next envelope for this way.
     pub(crate) fn envelope(&mut self) -> Option<CallEnvelope> {
         self.number += 1;
         let number = self.number;
         let mut envelope = self.template.clone();
         let (key, same_arguments) = match self.way {
-            Way::Fresh | Way::RefusedByBreaker => (number, false),
-            Way::Replayed => (0, true),
-            Way::RefusedByGuard => (number, true),
+            EngineCallScenario::Fresh | EngineCallScenario::RefusedByBreaker => (number, false),
+            EngineCallScenario::Replayed => (0, true),
+            EngineCallScenario::RefusedByGuard => (number, true),
         };
         let text = numbered(&self.params, if same_arguments { 0 } else { number });
         envelope.payload.params = RawJson::from_trusted(text);
         match self.given {
-            Given::Key => {
+            EngineKeyChoice::Key => {
                 envelope.payload.idempotency_key =
                     Some(IdempotencyKey::new(format!("order-{key:016x}")).ok()?);
             }
-            Given::Nothing => envelope.transport.dedupe_mode = Some(DedupeMode::Enforced),
+            EngineKeyChoice::Nothing => envelope.transport.dedupe_mode = Some(DedupeMode::Enforced),
         }
-        // Refusals count as failures of their turn, and too many of them are a refusal by the guard.
-        if self.way == Way::RefusedByBreaker {
+        // Refusals count as failures of their turn, and too many of them cause a refusal by the guard.
+        if self.way == EngineCallScenario::RefusedByBreaker {
             envelope.target.turn_id = Some(TurnId::new(format!("turn-{number}")).ok()?);
         }
         Some(envelope)
     }
 
-    /// Makes what has to happen before calls go this way.
-    fn lead_there(&mut self) -> Result<(), Unmade> {
+    /// Prepares the engine so that calls end this way.
+    fn prepare_engine(&mut self) -> Result<(), MeasurementError> {
         let failures = match self.way {
-            Way::Fresh => 0,
-            Way::Replayed => {
+            EngineCallScenario::Fresh => 0,
+            EngineCallScenario::Replayed => {
                 self.call_once();
                 0
             }
-            Way::RefusedByBreaker => 5,
-            Way::RefusedByGuard => 2,
+            EngineCallScenario::RefusedByBreaker => 5,
+            EngineCallScenario::RefusedByGuard => 2,
         };
         for number in 0..failures {
             let mut envelope = self.template.clone();
-            let same = self.way == Way::RefusedByGuard;
+            let same = self.way == EngineCallScenario::RefusedByGuard;
             envelope.payload.params =
                 RawJson::from_trusted(numbered(&self.params, if same { 0 } else { number }));
-            // What one session does must not be what another is refused for.
+            // The calls of one session must not cause refusals in another.
             if !same {
                 envelope.target.session_key = SessionKey::new(format!("{OTHERS}{number}"))?;
             }
-            // One attempt each, without a key: nothing to be replayed, nothing to wait for.
+            // One attempt each, without a key: nothing to replay, and nothing to wait for.
             envelope.transport.retry_budget.max_attempts = Some(1);
-            self.runtime
-                .block_on(self.engine.call(envelope, if same { Ready::badly() } else { Ready::dead() }));
+            self.runtime.block_on(
+                self.engine.call(envelope, if same { InstantTool::badly() } else { InstantTool::dead() }),
+            );
         }
         Ok(())
     }
 }
 
-/// The arguments with this number in the place of their last bytes, so that no two calls have the same.
+/// Returns the arguments with this number in place of their last bytes, so that no two calls have the same.
 pub(super) fn numbered(params: &str, number: u64) -> String {
     let tail = format!("{number:016x}\"}}");
     let mut text = String::with_capacity(params.len());
@@ -206,20 +208,20 @@ pub(super) fn numbered(params: &str, number: u64) -> String {
     text
 }
 
-/// The arguments of so many calls in a row.
+/// Returns the arguments of this many calls in a row.
 pub(crate) fn arguments(count: u64) -> Vec<String> {
     let params = sample::params(1024);
     (0..count).map(|number| numbered(&params, number)).collect()
 }
 
-/// Sessions whose calls fail so that the breaker opens. Trust does not judge them: it would ask for a person
-/// before the breaker has seen enough.
+/// Prefix of the sessions whose calls fail so that the breaker opens. Trust does not judge them, because it would
+/// request approval before the breaker has counted enough failures.
 const OTHERS: &str = "another-";
 
-pub(super) fn policies() -> impl Policies {
+pub(super) fn policies() -> impl PolicySource {
     let usual = policy();
     let mut led = (*usual).clone();
-    led.modes.trust = Mode::Off;
+    led.modes.trust = EnforcementMode::Off;
     let led = Arc::new(led);
     move |call: &CallEnvelope| {
         let other = call.target.session_key.as_str().starts_with(OTHERS);
@@ -227,42 +229,42 @@ pub(super) fn policies() -> impl Policies {
     }
 }
 
-pub(crate) fn policy() -> Arc<Policy> {
-    Arc::new(Profile::Standard.policy(ToolClass::Unknown))
+pub(crate) fn policy() -> Arc<CallPolicy> {
+    Arc::new(PolicyProfile::Standard.policy(ToolClass::Unknown))
 }
 
-pub(super) fn template() -> Result<CallEnvelope, Unmade> {
+pub(super) fn template() -> Result<CallEnvelope, MeasurementError> {
     let text = r#"{"contractVersion":"1.1","requestId":"request-0123456789abcdef","toolCallId":"call-0123456789",
         "toolName":"update_entries","toolNamespace":"accounts",
         "target":{"sessionKey":"session-0123456789abcdef","actorId":"someone"},
         "payload":{"version":"1.0","params":{}}}"#;
-    Ok(CallEnvelope::parse(text.as_bytes(), UnknownFields::Refuse)?)
+    Ok(CallEnvelope::parse(text.as_bytes(), UnknownFieldPolicy::Refuse)?)
 }
 
-/// A tool that answers at once, always the same.
+/// A tool that always gives the same answer at once.
 #[derive(Clone)]
-pub(super) struct Ready(Arc<Answer>);
+pub(super) struct InstantTool(Arc<ToolResult>);
 
-impl Ready {
+impl InstantTool {
     pub(super) fn well() -> Self {
         let content =
             RawJson::from_trusted(r#"{"content":[{"type":"text","text":"42 entries were updated"}]}"#);
-        Self(Arc::new(Ok(Output { content, metadata: None })))
+        Self(Arc::new(Ok(ToolOutput { content, metadata: None })))
     }
 
-    /// It says no.
+    /// Creates one that answers with an error.
     fn badly() -> Self {
-        Self(Arc::new(Err(Fault::new(Source::Tool, "the entry is not there").into())))
+        Self(Arc::new(Err(AttemptFault::new(FaultSource::Tool, "the entry is not there").into())))
     }
 
-    /// Its server is down.
+    /// Creates one whose server is down.
     fn dead() -> Self {
-        Self(Arc::new(Err(Fault::new(Source::Http { status: 503 }, "unavailable").into())))
+        Self(Arc::new(Err(AttemptFault::new(FaultSource::Http { status: 503 }, "unavailable").into())))
     }
 }
 
-impl Tool for Ready {
-    fn run(&self, _: Attempt) -> impl Future<Output = Answer> + Send + 'static {
-        ready(Answer::clone(&self.0))
+impl ToolHandler for InstantTool {
+    fn run(&self, _: Attempt) -> impl Future<Output = ToolResult> + Send + 'static {
+        ready(ToolResult::clone(&self.0))
     }
 }

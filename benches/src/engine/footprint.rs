@@ -1,25 +1,25 @@
-//! What 25,000 finished records of 1 KiB take of the machine's memory: the pages of a process of its own, because
-//! an allocator's own needs count too, and what was freed before would hide what is taken.
+//! The memory of 25,000 finished records of 1 KiB, measured in a process of its own. Its pages include the overhead of
+//! the allocator, and memory that was freed earlier would hide new allocations.
 
 use std::process::Command;
 use std::sync::Arc;
 
-use steadfast_core::output::{Output, RawJson};
+use steadfast_core::output::{RawJson, ToolOutput};
 use steadfast_executor::{Attempt, Engine};
-use steadfast_store::{Keep, MemoryStore};
+use steadfast_store::{JournalLimits, MemoryStore};
 
-use super::caller::{Caller, Given, Way, policy};
-use super::{Unmade, runtime};
-use crate::report::{Budget, Figure, Report, Row};
+use super::caller::{EngineCallScenario, EngineCaller, EngineKeyChoice, policy};
+use super::{MeasurementError, runtime};
+use crate::report::{BenchBudget, BenchReport, Figure, ReportRow};
 
 const RECORDS: u32 = 25_000;
 const ALLOWED: f64 = 60.0 * (1 << 20) as f64;
 const PAGE: f64 = 4096.0;
 
-pub(crate) fn run(report: &mut Report) -> Result<(), Unmade> {
+pub(crate) fn run(report: &mut BenchReport) -> Result<(), MeasurementError> {
     let whats = [
-        ("records", "25,000 finished records of 1 KiB", Budget::AtMost(1.0)),
-        ("history", "25,000 finished records of 1 KiB and the history of their calls", Budget::None),
+        ("records", "25,000 finished records of 1 KiB", BenchBudget::AtMost(1.0)),
+        ("history", "25,000 finished records of 1 KiB and the history of their calls", BenchBudget::None),
     ];
     for (name, what, budget) in whats {
         if !report.wants(what) {
@@ -27,23 +27,31 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Unmade> {
         }
         let output = Command::new(std::env::current_exe()?).args([CHILD, name]).output()?;
         let text = String::from_utf8_lossy(&output.stdout);
-        let bytes: f64 = text.trim().parse().map_err(|_| Unmade(format!("no figure but `{text}`")))?;
+        let bytes: f64 =
+            text.trim().parse().map_err(|_| MeasurementError(format!("no figure but `{text}`")))?;
         let peer = Some(("allowed".to_owned(), Figure::Bytes(ALLOWED)));
-        report.add(&Row { what: what.to_owned(), ours: Figure::Bytes(bytes), peer, ratio: None, budget });
+        report.add(&ReportRow {
+            what: what.to_owned(),
+            ours: Figure::Bytes(bytes),
+            peer,
+            ratio: None,
+            budget,
+        });
     }
     Ok(())
 }
 
-/// The argument that makes this program the process that is looked at.
+/// Argument that makes this program the measured process.
 pub(crate) const CHILD: &str = "footprint";
 
-/// In the process that is looked at: makes the calls, and prints by how many bytes it has grown.
-pub(crate) fn child(what: &str) -> Result<(), Unmade> {
+/// Makes the calls in the measured process, and prints the number of bytes by which it has grown.
+pub(crate) fn child(what: &str) -> Result<(), MeasurementError> {
     let runtime = runtime()?;
-    let mut envelopes = Caller::new(&runtime, None, Way::Fresh, Given::Key)?;
+    let mut envelopes = EngineCaller::new(&runtime, None, EngineCallScenario::Fresh, EngineKeyChoice::Key)?;
     let store = Arc::new(MemoryStore::default());
     let kept = if what == "history" { u64::from(RECORDS) } else { 0 };
-    let keep = Keep { most: kept, most_per_subject: None, age: std::time::Duration::from_secs(3600) };
+    let keep =
+        JournalLimits { most: kept, most_per_subject: None, age: std::time::Duration::from_secs(3600) };
     let engine =
         runtime.block_on(Engine::builder().policies(policy()).store(store.clone()).history(keep).start());
     let content: Arc<str> = format!("\"{}\"", "a".repeat(1022)).into();
@@ -54,13 +62,13 @@ pub(crate) fn child(what: &str) -> Result<(), Unmade> {
             let content = Arc::clone(&content);
             engine
                 .call(envelope, move |_: Attempt| {
-                    // An answer of its own, as tools have it.
+                    // Each answer has its own text, as answers of tools do.
                     let content = RawJson::from_trusted(Arc::<str>::from(&*content));
-                    std::future::ready(Ok(Output { content, metadata: None }))
+                    std::future::ready(Ok(ToolOutput { content, metadata: None }))
                 })
                 .await;
             if number.is_multiple_of(200) {
-                // The history is written beside the calls and drops what it cannot keep up with.
+                // The history is written beside the calls and drops entries when it is too slow.
                 tokio::time::sleep(std::time::Duration::from_millis(5)).await;
             }
         }
@@ -69,9 +77,9 @@ pub(crate) fn child(what: &str) -> Result<(), Unmade> {
     Ok(())
 }
 
-/// The bytes of memory that this process has, where the system tells it in the way of Linux.
-fn resident() -> Result<f64, Unmade> {
+/// Returns the bytes of memory of this process, on systems with a Linux `/proc`.
+fn resident() -> Result<f64, MeasurementError> {
     let text = std::fs::read_to_string("/proc/self/statm")?;
     let pages = text.split_whitespace().nth(1).and_then(|pages| pages.parse::<f64>().ok());
-    Ok(pages.ok_or_else(|| Unmade("the system does not tell its pages".to_owned()))? * PAGE)
+    Ok(pages.ok_or_else(|| MeasurementError("the system does not tell its pages".to_owned()))? * PAGE)
 }

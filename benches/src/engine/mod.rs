@@ -1,7 +1,7 @@
 //! The whole path of a call through the engine with the memory store, beside the parts that it cannot do without.
 //!
 //! The clock runs from the envelope to the answer, in a task of a runtime with as many workers as there are cores.
-//! What the engine does beside its calls (the history, the sweeps) goes on meanwhile, as it does anywhere.
+//! The engine's background work (history, sweeps) goes on meanwhile, as in production.
 
 mod caller;
 mod footprint;
@@ -14,57 +14,57 @@ use std::time::{Duration, Instant};
 
 use steadfast_core::envelope::EnvelopeError;
 use steadfast_core::id::{Digest, InvalidId};
-use steadfast_core::json::{Document, Limits};
+use steadfast_core::json::{JsonDocument, JsonLimits};
 use steadfast_core::key::arguments_digest;
-use steadfast_core::policy::Policy;
+use steadfast_core::policy::CallPolicy;
 use tokio::runtime::Runtime;
 
-pub(crate) use self::caller::{Caller, Given, Way};
+pub(crate) use self::caller::{EngineCallScenario, EngineCaller, EngineKeyChoice};
 pub(crate) use self::footprint::{CHILD as FOOTPRINT, child as footprint_child, run as run_footprint};
 pub(crate) use self::turn::run as run_turn;
 use crate::measure::{allocations, contest};
-use crate::report::{Budget, Figure, Report, Row};
+use crate::report::{BenchBudget, BenchReport, Figure, ReportRow};
 
 const PARTS: &str = "read + canonical form + SHA-256";
 const FRESH: &str = "a fresh call";
-/// Enough to forget what the caches held before.
+/// Enough operations to replace the contents of the caches.
 const PER_ROUND: u32 = 100;
 
-/// Why something cannot be measured.
+/// The reason why something cannot be measured.
 #[derive(Debug)]
-pub(crate) struct Unmade(String);
+pub(crate) struct MeasurementError(String);
 
-impl Unmade {
+impl MeasurementError {
     pub(crate) fn because(why: impl Into<String>) -> Self {
         Self(why.into())
     }
 }
 
-impl fmt::Display for Unmade {
+impl fmt::Display for MeasurementError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl From<InvalidId> for Unmade {
+impl From<InvalidId> for MeasurementError {
     fn from(problem: InvalidId) -> Self {
         Self(problem.to_string())
     }
 }
 
-impl From<EnvelopeError> for Unmade {
+impl From<EnvelopeError> for MeasurementError {
     fn from(problem: EnvelopeError) -> Self {
         Self(problem.to_string())
     }
 }
 
-impl From<std::io::Error> for Unmade {
+impl From<std::io::Error> for MeasurementError {
     fn from(problem: std::io::Error) -> Self {
         Self(problem.to_string())
     }
 }
 
-pub(crate) fn run(report: &mut Report) -> Result<(), Unmade> {
+pub(crate) fn run(report: &mut BenchReport) -> Result<(), MeasurementError> {
     let runtime = runtime()?;
     fresh_beside_its_parts(report, &runtime)?;
     full_beside_not_full(report, &runtime)?;
@@ -72,19 +72,20 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Unmade> {
     count_allocations(report, &runtime)
 }
 
-/// A runtime as a program has it.
-pub(crate) fn runtime() -> Result<Arc<Runtime>, Unmade> {
+/// Creates a runtime like that of a program.
+pub(crate) fn runtime() -> Result<Arc<Runtime>, MeasurementError> {
     Ok(Arc::new(tokio::runtime::Builder::new_multi_thread().enable_all().build()?))
 }
 
-fn fresh_beside_its_parts(report: &mut Report, runtime: &Arc<Runtime>) -> Result<(), Unmade> {
+fn fresh_beside_its_parts(report: &mut BenchReport, runtime: &Arc<Runtime>) -> Result<(), MeasurementError> {
     let texts: Arc<[String]> = caller::arguments(1000).into();
-    for (name, given) in [("explicit key", Given::Key), ("computed key", Given::Nothing)] {
+    for (name, given) in [("explicit key", EngineKeyChoice::Key), ("computed key", EngineKeyChoice::Nothing)]
+    {
         let what = format!("fresh, 1 KiB, {name}");
         if !report.wants(&what) {
             continue;
         }
-        let mut caller = Caller::new(runtime, None, Way::Fresh, given)?;
+        let mut caller = EngineCaller::new(runtime, None, EngineCallScenario::Fresh, given)?;
         let standing = contest(
             PER_ROUND,
             &mut [
@@ -92,73 +93,77 @@ fn fresh_beside_its_parts(report: &mut Report, runtime: &Arc<Runtime>) -> Result
                 Box::new(|count| parts_in_a_task(runtime, &texts, count)),
             ],
         );
-        report.add_peers(&what, &standing, &[(PARTS, Budget::AtMost(1.5))]);
+        report.add_peers(&what, &standing, &[(PARTS, BenchBudget::AtMost(1.5))]);
     }
     Ok(())
 }
 
-/// What it costs that an old record has to go for every new one.
-fn full_beside_not_full(report: &mut Report, runtime: &Arc<Runtime>) -> Result<(), Unmade> {
+/// Measures the cost of removing an old record for every new one.
+fn full_beside_not_full(report: &mut BenchReport, runtime: &Arc<Runtime>) -> Result<(), MeasurementError> {
     const WHAT: &str = "fresh, 1 KiB, explicit key, the store full of 25,000 records";
     if !report.wants(WHAT) {
         return Ok(());
     }
-    let mut full = Caller::new(runtime, None, Way::Fresh, Given::Key)?;
+    let mut full = EngineCaller::new(runtime, None, EngineCallScenario::Fresh, EngineKeyChoice::Key)?;
     for _ in 0..26 {
         full.calls(1000);
     }
-    let mut other = Caller::new(runtime, None, Way::Fresh, Given::Key)?;
+    let mut other = EngineCaller::new(runtime, None, EngineCallScenario::Fresh, EngineKeyChoice::Key)?;
     let standing = contest(
         PER_ROUND,
         &mut [Box::new(move |calls| full.calls(calls)), Box::new(move |calls| other.calls(calls))],
     );
-    report.add_peers(WHAT, &standing, &[("the same, not full", Budget::None)]);
+    report.add_peers(WHAT, &standing, &[("the same, not full", BenchBudget::None)]);
     Ok(())
 }
 
-/// A call that does not run must not cost more than one that does.
-fn short_ways_beside_fresh(report: &mut Report, runtime: &Arc<Runtime>) -> Result<(), Unmade> {
-    for way in [Way::Replayed, Way::RefusedByBreaker, Way::RefusedByGuard] {
+/// Measures calls that do not run. They must not cost more than one that does.
+fn short_ways_beside_fresh(report: &mut BenchReport, runtime: &Arc<Runtime>) -> Result<(), MeasurementError> {
+    for way in [
+        EngineCallScenario::Replayed,
+        EngineCallScenario::RefusedByBreaker,
+        EngineCallScenario::RefusedByGuard,
+    ] {
         let what = format!("{}, 1 KiB", way.name());
         if !report.wants(&what) {
             continue;
         }
-        let mut short = Caller::new(runtime, None, way, Given::Key)?;
-        let mut fresh = Caller::new(runtime, None, Way::Fresh, Given::Key)?;
+        let mut short = EngineCaller::new(runtime, None, way, EngineKeyChoice::Key)?;
+        let mut fresh = EngineCaller::new(runtime, None, EngineCallScenario::Fresh, EngineKeyChoice::Key)?;
         let standing = contest(
             PER_ROUND,
             &mut [Box::new(move |calls| short.calls(calls)), Box::new(move |calls| fresh.calls(calls))],
         );
-        report.add_peers(&what, &standing, &[(FRESH, Budget::AtMost(1.0))]);
+        report.add_peers(&what, &standing, &[(FRESH, BenchBudget::AtMost(1.0))]);
     }
     Ok(())
 }
 
-fn count_allocations(report: &mut Report, runtime: &Arc<Runtime>) -> Result<(), Unmade> {
+fn count_allocations(report: &mut BenchReport, runtime: &Arc<Runtime>) -> Result<(), MeasurementError> {
     let ways = [
-        (Way::Fresh, Given::Key, "explicit key"),
-        (Way::Fresh, Given::Nothing, "computed key"),
-        (Way::Replayed, Given::Key, "explicit key"),
-        (Way::RefusedByBreaker, Given::Key, "explicit key"),
-        (Way::RefusedByGuard, Given::Key, "explicit key"),
+        (EngineCallScenario::Fresh, EngineKeyChoice::Key, "explicit key"),
+        (EngineCallScenario::Fresh, EngineKeyChoice::Nothing, "computed key"),
+        (EngineCallScenario::Replayed, EngineKeyChoice::Key, "explicit key"),
+        (EngineCallScenario::RefusedByBreaker, EngineKeyChoice::Key, "explicit key"),
+        (EngineCallScenario::RefusedByGuard, EngineKeyChoice::Key, "explicit key"),
     ];
     for (way, given, name) in ways {
         let what = format!("allocations per call, {}, {name}", way.name());
         if !report.wants(&what) {
             continue;
         }
-        let mut caller = Caller::new(runtime, None, way, given)?;
-        // What the caller needs for its envelope is not the engine's.
+        let mut caller = EngineCaller::new(runtime, None, way, given)?;
+        // The caller's work on its envelope does not count for the engine.
         let envelope = allocations(|_| caller.envelope());
         let whole = allocations(|_| caller.call_once());
         let ours = Figure::Allocations(whole - envelope);
-        report.add(&Row { what, ours, peer: None, ratio: None, budget: Budget::None });
+        report.add(&ReportRow { what, ours, peer: None, ratio: None, budget: BenchBudget::None });
     }
     Ok(())
 }
 
-/// Where calls are made, the parts are done too: a thread that comes from other work begins with cold caches.
-/// The same bytes as well: no two calls have the same arguments, so neither have the parts.
+/// Measures the parts in a task like calls: a thread that comes from other work begins with cold caches. As no two
+/// calls have the same arguments, neither have the parts.
 fn parts_in_a_task(runtime: &Runtime, texts: &Arc<[String]>, count: u32) -> Duration {
     let (texts, policy) = (Arc::clone(texts), caller::policy());
     let work = async move {
@@ -171,8 +176,8 @@ fn parts_in_a_task(runtime: &Runtime, texts: &Arc<[String]>, count: u32) -> Dura
     runtime.block_on(async { tokio::spawn(work).await }).unwrap_or_default()
 }
 
-/// What the budget is counted in.
-fn parts(text: &str, policy: &Policy) -> Option<Digest> {
-    let document = Document::parse(text.as_bytes(), Limits::ENVELOPE).ok()?;
+/// Does the work in which the budget is counted.
+fn parts(text: &str, policy: &CallPolicy) -> Option<Digest> {
+    let document = JsonDocument::parse(text.as_bytes(), JsonLimits::ENVELOPE).ok()?;
     Some(arguments_digest(document.root(), policy.class, &policy.dedupe))
 }

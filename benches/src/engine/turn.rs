@@ -7,49 +7,52 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use steadfast_core::envelope::CallEnvelope;
-use steadfast_core::turn::{Limits, Plan, TurnStatus};
-use steadfast_executor::{Engine, Found, Shelf, TurnOptions};
+use steadfast_core::turn::{TurnLimits, TurnPlan, TurnStatus};
+use steadfast_executor::{Engine, ResolvedTool, ToolRegistry, TurnOptions};
 use tokio::runtime::Runtime;
 
-use super::caller::{Caller, Given, Ready, Way, numbered, policies, template};
-use super::{Unmade, runtime};
+use super::caller::{
+    EngineCallScenario, EngineCaller, EngineKeyChoice, InstantTool, numbered, policies, template,
+};
+use super::{MeasurementError, runtime};
 use crate::measure::contest_in;
-use crate::report::{Budget, Report};
+use crate::report::{BenchBudget, BenchReport};
 use crate::sample;
 
 const CALLS: u32 = 1000;
-/// Of the arguments of one call: a thousand of them fit into a plan.
+/// Size of the arguments of one call. A thousand of them fit into a plan.
 const BYTES: usize = 512;
 const WHAT: &str = "1,000 calls of 512 B with random dependencies, for each call";
 const ROUNDS: usize = 41;
 
-pub(crate) fn run(report: &mut Report) -> Result<(), Unmade> {
+pub(crate) fn run(report: &mut BenchReport) -> Result<(), MeasurementError> {
     if !report.wants(WHAT) {
         return Ok(());
     }
     let runtime = runtime()?;
-    let mut named = Turns::new(&runtime, true)?;
-    let mut unnamed = Turns::new(&runtime, false)?;
-    let mut bare = Caller::new(&runtime, None, Way::Fresh, Given::Key)?.with_params(BYTES);
+    let mut named = TurnRunner::new(&runtime, true)?;
+    let mut unnamed = TurnRunner::new(&runtime, false)?;
+    let mut bare = EngineCaller::new(&runtime, None, EngineCallScenario::Fresh, EngineKeyChoice::Key)?
+        .with_params(BYTES);
     let standing = contest_in(
         ROUNDS,
         CALLS,
         &mut [
             Box::new(move |_| named.turn()),
-            Box::new(move |calls| bare.calls_at_once(calls, Limits::DEFAULT.parallelism)),
+            Box::new(move |calls| bare.calls_at_once(calls, TurnLimits::DEFAULT.parallelism)),
             Box::new(move |_| unnamed.turn()),
         ],
     );
     let peers = [
-        ("the same calls without a turn, as many at once", Budget::AtMost(4.0)),
-        ("the turn without a name", Budget::None),
+        ("the same calls without a turn, as many at once", BenchBudget::AtMost(4.0)),
+        ("the turn without a name", BenchBudget::None),
     ];
     report.add_peers(WHAT, &standing, &peers);
     Ok(())
 }
 
 /// Runs one turn after the other.
-struct Turns {
+struct TurnRunner {
     runtime: Arc<Runtime>,
     engine: Engine,
     template: CallEnvelope,
@@ -58,8 +61,8 @@ struct Turns {
     number: u64,
 }
 
-impl Turns {
-    fn new(runtime: &Arc<Runtime>, is_named: bool) -> Result<Self, Unmade> {
+impl TurnRunner {
+    fn new(runtime: &Arc<Runtime>, is_named: bool) -> Result<Self, MeasurementError> {
         Ok(Self {
             runtime: Arc::clone(runtime),
             engine: runtime.block_on(Engine::builder().policies(policies()).start()),
@@ -70,16 +73,18 @@ impl Turns {
         })
     }
 
-    /// How long one takes, from the text of its plan to its result.
+    /// Runs one turn. Returns its duration, from the text of its plan to its result.
     fn turn(&mut self) -> Duration {
         self.number += 1;
         let plan = self.plan();
         let options = TurnOptions::of(self.template.target.clone());
-        let shelf = Arc::new(One);
+        let shelf = Arc::new(SingleToolRegistry);
         let engine = self.engine.clone();
         let turn = async move {
             let started = Instant::now();
-            let Ok(plan) = Plan::parse(plan.as_bytes(), &Limits::DEFAULT) else { return Duration::MAX };
+            let Ok(plan) = TurnPlan::parse(plan.as_bytes(), &TurnLimits::DEFAULT) else {
+                return Duration::MAX;
+            };
             let turned = engine.turn(Arc::new(plan), shelf, options).await;
             let status = turned.ok().map(|turned| turned.result.status);
             assert_eq!(status, Some(TurnStatus::Completed), "each of its calls succeeds");
@@ -88,7 +93,7 @@ impl Turns {
         self.runtime.block_on(async { tokio::spawn(turn).await }).unwrap_or(Duration::MAX)
     }
 
-    /// Each call waits for up to three of those before it.
+    /// Returns a plan in which each call depends on up to three of those before it.
     fn plan(&self) -> String {
         let mut seed = self.number;
         let mut random = move |below: u64| {
@@ -113,11 +118,14 @@ impl Turns {
     }
 }
 
-/// The one tool.
-struct One;
+/// A registry with a single tool.
+struct SingleToolRegistry;
 
-impl Shelf for One {
-    fn find<'a>(&'a self, _: &'a CallEnvelope) -> Pin<Box<dyn Future<Output = Option<Found>> + Send + 'a>> {
-        Box::pin(std::future::ready(Some(Found::new(Ready::well()))))
+impl ToolRegistry for SingleToolRegistry {
+    fn find<'a>(
+        &'a self,
+        _: &'a CallEnvelope,
+    ) -> Pin<Box<dyn Future<Output = Option<ResolvedTool>> + Send + 'a>> {
+        Box::pin(std::future::ready(Some(ResolvedTool::new(InstantTool::well()))))
     }
 }

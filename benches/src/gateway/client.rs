@@ -1,7 +1,7 @@
-//! A client, plain and synchronous, so that its own cost is small and the same for everybody: the handshake of the era with
+//! A plain, synchronous client, so that its own cost is small and the same for all: the handshake of the era with
 //! sessions, and then calls of `echo`, one after the other.
 //!
-//! The clock of a call stops when its answer is complete. A stream that carries nothing more is read to its end after
+//! The clock of a call stops when its answer is complete. A stream without further messages is read to its end after
 //! that, before the next call.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -13,60 +13,65 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::process::{Process, end_unless_told};
-use crate::engine::Unmade;
+use super::process::{GroupedProcess, end_unless_told};
+use crate::engine::MeasurementError;
 
 const VERSION: &str = "2025-06-18";
-/// How long the handshake on the streams of a process may take: some take seconds to load.
+/// Maximum duration of the handshake over stdio. Some processes take seconds to load.
 const HANDSHAKE: Duration = Duration::from_secs(60);
 const ANSWER: Duration = Duration::from_secs(20);
-/// A connection that was not used for so long is opened anew before the clock of a call runs.
+/// Idle time after which a connection is reopened before the clock of a call runs.
 const REST: Duration = Duration::from_secs(1);
 
-/// Somebody who makes calls.
-pub(crate) struct Client {
-    way: Way,
+/// A client that makes calls.
+pub(crate) struct BenchClient {
+    way: BenchTransport,
     tool: String,
 }
 
-enum Way {
-    Lines(Lines),
-    Http(Http),
+enum BenchTransport {
+    Lines(StdioBenchClient),
+    Http(HttpBenchClient),
 }
 
-impl Client {
-    /// Starts this command and speaks to it on its streams.
-    pub(crate) fn of_command(command: &mut Command, words: &Path, tool: &str) -> Result<Self, Unmade> {
-        let (process, asked, answers) = Process::start_with_streams(command, words)?;
-        let mut lines = Lines { asked, answers: BufReader::new(answers), process };
+impl BenchClient {
+    /// Starts this command and uses its stdio.
+    pub(crate) fn of_command(
+        command: &mut Command,
+        words: &Path,
+        tool: &str,
+    ) -> Result<Self, MeasurementError> {
+        let (process, asked, answers) = GroupedProcess::start_with_streams(command, words)?;
+        let mut lines = StdioBenchClient { asked, answers: BufReader::new(answers), process };
         let told = end_unless_told(lines.process.id(), HANDSHAKE);
         lines.ask(&initialize())?;
         while !is_answer(&lines.next()?, 0)? {}
         lines.ask(&initialized())?;
-        let mut client = Self { way: Way::Lines(lines), tool: tool.to_owned() };
+        let mut client = Self { way: BenchTransport::Lines(lines), tool: tool.to_owned() };
         client.call()?;
-        // Nobody listens any more if it took too long, and then the call has failed already.
+        // If it took too long, the receiver is gone and the call has failed already.
         let _ = told.send(());
         Ok(client)
     }
 
-    /// Speaks to whoever listens there.
-    pub(crate) fn of_address(port: u16, path: &str, tool: &str) -> Result<Self, Unmade> {
-        let mut http = Http { port, path: path.to_owned(), session: String::new(), connection: None };
+    /// Connects to a listening server.
+    pub(crate) fn of_address(port: u16, path: &str, tool: &str) -> Result<Self, MeasurementError> {
+        let mut http =
+            HttpBenchClient { port, path: path.to_owned(), session: String::new(), connection: None };
         http.make_ready()?;
         http.post(&initialize().to_string(), "\"id\":0")?;
         http.make_ready()?;
         http.post(&initialized().to_string(), "")?;
-        let mut client = Self { way: Way::Http(http), tool: tool.to_owned() };
+        let mut client = Self { way: BenchTransport::Http(http), tool: tool.to_owned() };
         client.call()?;
         Ok(client)
     }
 
-    /// One call; how long its answer took.
-    pub(crate) fn call(&mut self) -> Result<Duration, Unmade> {
+    /// Makes one call. Returns the time until its answer.
+    pub(crate) fn call(&mut self) -> Result<Duration, MeasurementError> {
         static NUMBER: AtomicU64 = AtomicU64::new(1);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        // What it says is different each time: equal calls are not equal to everybody.
+        // The text differs each time, because some gateways treat equal calls as one.
         let mark = format!("call {number} of many");
         let message = format!("{mark}, {FILLING}");
         let call = json!({
@@ -74,7 +79,7 @@ impl Client {
             "params": { "name": self.tool, "arguments": { "message": message } },
         });
         match &mut self.way {
-            Way::Lines(lines) => {
+            BenchTransport::Lines(lines) => {
                 let mut call = call.to_string();
                 call.push('\n');
                 let begun = Instant::now();
@@ -89,7 +94,7 @@ impl Client {
                     }
                 }
             }
-            Way::Http(http) => {
+            BenchTransport::Http(http) => {
                 http.make_ready()?;
                 let call = call.to_string();
                 let begun = Instant::now();
@@ -101,7 +106,7 @@ impl Client {
     }
 }
 
-/// Makes a message of about 200 bytes.
+/// Padding for a message of about 200 bytes.
 const FILLING: &str = "with arguments of the size that calls of tools often have: a path, a pattern, a few words of a \
                        question, or the first lines of a text";
 
@@ -120,8 +125,8 @@ fn initialized() -> Value {
     json!({ "jsonrpc": "2.0", "method": "notifications/initialized" })
 }
 
-/// Whether this is the answer to the request with this id; an error if it says no.
-fn is_answer(line: &[u8], id: u64) -> Result<bool, Unmade> {
+/// Returns true if this is the answer to the request with this id. Returns an error if it is an error answer.
+fn is_answer(line: &[u8], id: u64) -> Result<bool, MeasurementError> {
     let message: Value = serde_json::from_slice(line).map_err(|_| unexpected(line))?;
     match message.get("error") {
         Some(_) => Err(unexpected(line)),
@@ -129,57 +134,57 @@ fn is_answer(line: &[u8], id: u64) -> Result<bool, Unmade> {
     }
 }
 
-fn unexpected(said: &[u8]) -> Unmade {
+fn unexpected(said: &[u8]) -> MeasurementError {
     let said = String::from_utf8_lossy(said);
     let said: String = said.chars().take(300).collect();
-    Unmade::because(format!("it answered `{}`", said.trim()))
+    MeasurementError::because(format!("it answered `{}`", said.trim()))
 }
 
 fn contains(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len().max(1)).any(|window| window == part)
 }
 
-struct Lines {
+struct StdioBenchClient {
     asked: ChildStdin,
     answers: BufReader<ChildStdout>,
-    /// Ends after its input, which is dropped first.
-    process: Process,
+    /// The process ends after its input, which is dropped first.
+    process: GroupedProcess,
 }
 
-impl Lines {
-    fn ask(&mut self, message: &Value) -> Result<(), Unmade> {
+impl StdioBenchClient {
+    fn ask(&mut self, message: &Value) -> Result<(), MeasurementError> {
         Ok(self.asked.write_all(format!("{message}\n").as_bytes())?)
     }
 
-    fn next(&mut self) -> Result<Vec<u8>, Unmade> {
+    fn next(&mut self) -> Result<Vec<u8>, MeasurementError> {
         let mut line = Vec::new();
         match self.answers.read_until(b'\n', &mut line)? {
-            0 => Err(Unmade::because("it ended")),
+            0 => Err(MeasurementError::because("it ended")),
             _ => Ok(line),
         }
     }
 }
 
-/// One connection that stays, as long as the other side lets it.
-struct Http {
+/// One persistent connection, as long as the server keeps it open.
+struct HttpBenchClient {
     port: u16,
     path: String,
     /// The header with the session, once there is one.
     session: String,
-    connection: Option<Connection>,
+    connection: Option<BenchConnection>,
 }
 
-struct Connection {
+struct BenchConnection {
     reader: BufReader<TcpStream>,
-    rest: Rest,
+    rest: RemainingBody,
     used: Instant,
 }
 
-/// What of an answer is still to come.
+/// The part of an answer that is still to be read.
 #[derive(Clone, Copy)]
-enum Rest {
+enum RemainingBody {
     Nothing,
-    /// So many bytes.
+    /// This many bytes.
     Bytes(usize),
     /// Chunks, up to an empty one.
     Chunks,
@@ -187,9 +192,9 @@ enum Rest {
     Everything,
 }
 
-impl Http {
-    /// Posts a message, and reads the answer up to the end of what carries the mark, or to its own end.
-    fn post(&mut self, body: &str, mark: &str) -> Result<Vec<u8>, Unmade> {
+impl HttpBenchClient {
+    /// Posts a message. Reads the answer up to the end of the part with the mark, or to its own end.
+    fn post(&mut self, body: &str, mark: &str) -> Result<Vec<u8>, MeasurementError> {
         let request = format!(
             "POST {} HTTP/1.1\r\nhost: 127.0.0.1:{}\r\ncontent-type: application/json\r\naccept: application/json, text/event-stream\r\n{}content-length: {}\r\n\r\n{body}",
             self.path,
@@ -197,12 +202,13 @@ impl Http {
             self.session,
             body.len()
         );
-        let connection = self.connection.as_mut().ok_or_else(|| Unmade::because("it is not connected"))?;
+        let connection =
+            self.connection.as_mut().ok_or_else(|| MeasurementError::because("it is not connected"))?;
         connection.used = Instant::now();
         connection.reader.get_mut().write_all(request.as_bytes())?;
         let head = connection.head()?;
         if !(200..300).contains(&head.status) {
-            return Err(Unmade::because(format!("it answered with HTTP status {}", head.status)));
+            return Err(MeasurementError::because(format!("it answered with HTTP status {}", head.status)));
         }
         if self.session.is_empty()
             && let Some(session) = &head.session
@@ -216,71 +222,73 @@ impl Http {
         Ok(answer)
     }
 
-    /// Reads what is left of the last answer, and sees to it that there is a connection that can carry another.
-    fn make_ready(&mut self) -> Result<(), Unmade> {
+    /// Reads the rest of the last answer, and makes sure that there is a usable connection.
+    fn make_ready(&mut self) -> Result<(), MeasurementError> {
         if let Some(connection) = &mut self.connection {
             match connection.rest {
-                // Who lets a connection rest may find it closed: Node closes it after five seconds.
+                // An idle connection may be closed by the server: Node closes it after five seconds.
                 _ if connection.used.elapsed() > REST => self.connection = None,
-                Rest::Everything => self.connection = None,
-                Rest::Nothing | Rest::Bytes(_) | Rest::Chunks => {
+                RemainingBody::Everything => self.connection = None,
+                RemainingBody::Nothing | RemainingBody::Bytes(_) | RemainingBody::Chunks => {
                     let mut left = Vec::new();
                     while connection.more(&mut left)? {}
                 }
             }
         }
         if self.connection.is_none() {
-            self.connection = Some(Connection::open(self.port)?);
+            self.connection = Some(BenchConnection::open(self.port)?);
         }
         Ok(())
     }
 }
 
-struct Head {
+struct BenchResponseHead {
     status: u16,
     session: Option<String>,
     is_stream: bool,
     closes: bool,
 }
 
-impl Connection {
-    fn open(port: u16) -> Result<Self, Unmade> {
+impl BenchConnection {
+    fn open(port: u16) -> Result<Self, MeasurementError> {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(ANSWER))?;
         Ok(Self {
             reader: BufReader::with_capacity(16 * 1024, stream),
-            rest: Rest::Nothing,
+            rest: RemainingBody::Nothing,
             used: Instant::now(),
         })
     }
 
-    fn line(&mut self) -> Result<String, Unmade> {
+    fn line(&mut self) -> Result<String, MeasurementError> {
         let mut line = String::new();
         match self.reader.read_line(&mut line)? {
-            0 => Err(Unmade::because("it closed the connection")),
+            0 => Err(MeasurementError::because("it closed the connection")),
             _ => Ok(line),
         }
     }
 
-    fn head(&mut self) -> Result<Head, Unmade> {
+    fn head(&mut self) -> Result<BenchResponseHead, MeasurementError> {
         let line = self.line()?;
         let status = line.split(' ').nth(1).and_then(|status| status.parse().ok());
-        let status =
-            status.ok_or_else(|| Unmade::because(format!("it answered `{}`, no HTTP", line.trim())))?;
-        let mut head = Head { status, session: None, is_stream: false, closes: false };
-        // Without a word about it there is nothing after some of them, and everything after the others.
-        self.rest = if status == 202 || status == 204 { Rest::Nothing } else { Rest::Everything };
+        let status = status
+            .ok_or_else(|| MeasurementError::because(format!("it answered `{}`, not HTTP", line.trim())))?;
+        let mut head = BenchResponseHead { status, session: None, is_stream: false, closes: false };
+        // Without a length, some statuses have no body, and the others have one up to the end of the connection.
+        self.rest =
+            if status == 202 || status == 204 { RemainingBody::Nothing } else { RemainingBody::Everything };
         loop {
             let line = self.line()?;
             let Some((name, value)) = line.trim_end().split_once(':') else { return Ok(head) };
             let value = value.trim();
             match name.to_ascii_lowercase().as_str() {
                 "content-length" => {
-                    let length = value.parse().map_err(|_| Unmade::because("it has no length"))?;
-                    self.rest = Rest::Bytes(length);
+                    let length =
+                        value.parse().map_err(|_| MeasurementError::because("invalid Content-Length"))?;
+                    self.rest = RemainingBody::Bytes(length);
                 }
-                "transfer-encoding" => self.rest = Rest::Chunks,
+                "transfer-encoding" => self.rest = RemainingBody::Chunks,
                 "content-type" => head.is_stream = value.starts_with("text/event-stream"),
                 "mcp-session-id" => head.session = Some(value.to_owned()),
                 "connection" => head.closes = value.eq_ignore_ascii_case("close"),
@@ -289,8 +297,8 @@ impl Connection {
         }
     }
 
-    /// The body; of a stream no more than up to the end of the event with the mark.
-    fn body(&mut self, is_stream: bool, mark: &str) -> Result<Vec<u8>, Unmade> {
+    /// Reads the body. Of a stream it reads only up to the end of the event with the mark.
+    fn body(&mut self, is_stream: bool, mark: &str) -> Result<Vec<u8>, MeasurementError> {
         let mut body = Vec::new();
         loop {
             let is_there = is_stream && !mark.is_empty() && contains(&body, mark.as_bytes());
@@ -303,34 +311,34 @@ impl Connection {
         }
     }
 
-    /// Reads on, if there is more.
-    fn more(&mut self, body: &mut Vec<u8>) -> Result<bool, Unmade> {
+    /// Reads more of the body, if there is more.
+    fn more(&mut self, body: &mut Vec<u8>) -> Result<bool, MeasurementError> {
         match self.rest {
-            Rest::Nothing => return Ok(false),
-            Rest::Bytes(length) => {
+            RemainingBody::Nothing => return Ok(false),
+            RemainingBody::Bytes(length) => {
                 self.exactly(length, body)?;
-                self.rest = Rest::Nothing;
+                self.rest = RemainingBody::Nothing;
             }
-            Rest::Chunks => {
+            RemainingBody::Chunks => {
                 let line = self.line()?;
                 let length = line.trim().split(';').next().unwrap_or_default();
                 let length = usize::from_str_radix(length, 16)
-                    .map_err(|_| Unmade::because("a chunk without length"))?;
+                    .map_err(|_| MeasurementError::because("a chunk without length"))?;
                 self.exactly(length, body)?;
                 self.line()?;
                 if length == 0 {
-                    self.rest = Rest::Nothing;
+                    self.rest = RemainingBody::Nothing;
                 }
             }
-            Rest::Everything => {
+            RemainingBody::Everything => {
                 self.reader.read_to_end(body)?;
-                self.rest = Rest::Nothing;
+                self.rest = RemainingBody::Nothing;
             }
         }
         Ok(true)
     }
 
-    fn exactly(&mut self, length: usize, body: &mut Vec<u8>) -> Result<(), Unmade> {
+    fn exactly(&mut self, length: usize, body: &mut Vec<u8>) -> Result<(), MeasurementError> {
         let from = body.len();
         body.resize(from + length, 0);
         match body.get_mut(from..) {

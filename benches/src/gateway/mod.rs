@@ -1,35 +1,35 @@
-//! What the gateway adds to a call, beside the bare server and beside other gateways.
+//! The overhead that the gateway adds to a call, beside the bare server and beside other gateways.
 //!
-//! Everything runs as users run it: in processes of its own, on streams or on ports of this machine. Bare means that the
-//! client speaks to the server itself: on its streams where ours does, otherwise over its own HTTP front.
+//! Everything runs as users run it: in processes of its own, over stdio or on ports of this machine. Bare means that
+//! the client uses the server itself: over stdio where Steadfast does, otherwise over its own HTTP front.
 
-mod between;
 mod client;
 mod process;
 mod race;
 mod server;
+mod setup;
 
-use self::between::{Between, Class, Front, Kept, Ours, Place};
-pub(crate) use self::between::{Server, Shape};
-use self::race::{CALLERS, Callers, Party};
+use self::race::{CALLERS, CallerCounts, RaceEntrant};
 pub(crate) use self::server::{CHILD as FAST_SERVER, child as fast_server_child};
-use crate::engine::Unmade;
+use self::setup::{BenchPaths, BenchTarget, BenchToolClass, GatewayKind, RecordStorage, SteadfastSetup};
+pub(crate) use self::setup::{BenchServer, TransportShape};
+use crate::engine::MeasurementError;
 use crate::measure::is_quick;
-use crate::report::{Budget, Figure, Report, Row};
+use crate::report::{BenchBudget, BenchReport, Figure, ReportRow};
 
-/// For those who read the table.
+/// The method, for readers of the table.
 pub(crate) const METHOD: &str = "\
 Everything ran in processes of its own on one machine and made the same calls in turns, in many short rounds: `echo` with
 about 200 bytes of arguments that differ each time. *Added* is the median over rounds of the difference between the
 medians of single rounds, ours or the peer's minus the bare server's; rates are medians over rounds, their ratios medians
 of the ratios of single rounds; p99 is over all calls of a run. *Ours* has the memory store and its whole policy on, for a
-tool that changes something; like the others it writes no line of log for a call, and over HTTP it is `serve`, which shares a
+tool that changes something; like the others it logs no line per call, and over HTTP it is `serve`, which shares a
 server between callers as they do. The fast server answers at once; the Node server is `server-everything`. The client costs
-everybody the same, and its part is in all figures that are not differences. A row without budget is for information.";
+the same for all, and its part is in all figures that are not differences. A row without budget is for information.";
 
 const MS: f64 = 1e6;
 
-impl Shape {
+impl TransportShape {
     const fn name(self) -> &'static str {
         match self {
             Self::StdioToStdio => "stdio to stdio",
@@ -39,27 +39,32 @@ impl Shape {
         }
     }
 
-    /// Who can do this.
-    const fn peers(self) -> &'static [Between] {
+    /// Returns the peers that support this shape.
+    const fn peers(self) -> &'static [GatewayKind] {
         match self {
-            Self::StdioToStdio => &[Between::Fastmcp],
-            Self::StdioBehindHttp => {
-                &[Between::RustProxy, Between::NpmProxy, Between::Supergateway, Between::PythonProxy]
+            Self::StdioToStdio => &[GatewayKind::Fastmcp],
+            Self::StdioBehindHttp => &[
+                GatewayKind::RustProxy,
+                GatewayKind::NpmProxy,
+                GatewayKind::Supergateway,
+                GatewayKind::PythonProxy,
+            ],
+            Self::HttpToHttp => &[GatewayKind::RustProxy, GatewayKind::Fastmcp],
+            Self::HttpBehindStdio => &[GatewayKind::Supergateway, GatewayKind::PythonProxy],
+        }
+    }
+
+    /// Returns the servers to measure. The cheapest server shows the cost of two transports best.
+    const fn servers(self) -> &'static [BenchServer] {
+        match self {
+            Self::StdioToStdio | Self::StdioBehindHttp | Self::HttpToHttp => {
+                &[BenchServer::Fast, BenchServer::Node]
             }
-            Self::HttpToHttp => &[Between::RustProxy, Between::Fastmcp],
-            Self::HttpBehindStdio => &[Between::Supergateway, Between::PythonProxy],
+            Self::HttpBehindStdio => &[BenchServer::Fast],
         }
     }
 
-    /// Where the question is what two transports cost, the server that costs least says most.
-    const fn servers(self) -> &'static [Server] {
-        match self {
-            Self::StdioToStdio | Self::StdioBehindHttp | Self::HttpToHttp => &[Server::Fast, Server::Node],
-            Self::HttpBehindStdio => &[Server::Fast],
-        }
-    }
-
-    /// What may be added to the median of a call.
+    /// Returns the allowed addition to the median of a call.
     const fn allowed(self) -> Option<f64> {
         match self {
             Self::StdioToStdio => Some(0.1 * MS),
@@ -68,20 +73,21 @@ impl Shape {
         }
     }
 
-    /// On streams every caller starts a process, and of some servers these would be too many.
-    const fn callers(self, server: Server) -> Callers {
+    /// Returns the number of callers. Over stdio every caller starts a process, and of some servers these would be too
+    /// many.
+    const fn callers(self, server: BenchServer) -> CallerCounts {
         match (self, server) {
-            (Self::StdioToStdio, Server::Node) | (Self::HttpBehindStdio, _) => Callers::One,
-            (Self::StdioToStdio, Server::Fast) | (Self::StdioBehindHttp | Self::HttpToHttp, _) => {
-                Callers::OneAndMany
+            (Self::StdioToStdio, BenchServer::Node) | (Self::HttpBehindStdio, _) => CallerCounts::One,
+            (Self::StdioToStdio, BenchServer::Fast) | (Self::StdioBehindHttp | Self::HttpToHttp, _) => {
+                CallerCounts::OneAndMany
             }
         }
     }
 }
 
-/// What is told of one shape before one server.
+/// A row for one shape with one server.
 #[derive(Clone, Copy)]
-enum Told {
+enum ReportedFigure {
     Median,
     Policy,
     P99,
@@ -89,12 +95,12 @@ enum Told {
     RateTogether,
 }
 
-impl Told {
+impl ReportedFigure {
     const ALL: [Self; 5] = [Self::Median, Self::Policy, Self::P99, Self::Rate, Self::RateTogether];
 
-    fn name(self, server: Server, shape: Shape) -> String {
+    fn name(self, server: BenchServer, shape: TransportShape) -> String {
         let what = match self {
-            Self::Median if shape == Shape::StdioBehindHttp => "median of a call".to_owned(),
+            Self::Median if shape == TransportShape::StdioBehindHttp => "median of a call".to_owned(),
             Self::Median => "added median".to_owned(),
             Self::Policy => "added by the policy".to_owned(),
             Self::P99 => "p99 of a call".to_owned(),
@@ -105,26 +111,26 @@ impl Told {
     }
 }
 
-pub(crate) fn run(report: &mut Report, shape: Shape) -> Result<(), Unmade> {
+pub(crate) fn run(report: &mut BenchReport, shape: TransportShape) -> Result<(), MeasurementError> {
     for server in shape.servers().iter().copied() {
         let wanted: Vec<_> =
-            Told::ALL.into_iter().filter(|told| report.wants(&told.name(server, shape))).collect();
+            ReportedFigure::ALL.into_iter().filter(|told| report.wants(&told.name(server, shape))).collect();
         if wanted.is_empty() {
             continue;
         }
-        let place = Place::find()?;
-        let without_policy = Between::Ours(Ours::OFF);
-        let mut others = vec![Between::Ours(Ours::ON)];
+        let place = BenchPaths::find()?;
+        let without_policy = GatewayKind::Ours(SteadfastSetup::OFF);
+        let mut others = vec![GatewayKind::Ours(SteadfastSetup::ON)];
         others.extend(shape.peers());
-        // Before the other server, a few microseconds could not be seen.
-        others.extend((server == Server::Fast).then_some(without_policy));
+        // With the other server, a few microseconds would not show.
+        others.extend((server == BenchServer::Fast).then_some(without_policy));
         let parties = race::run(report, &place, shape, server, &others, shape.callers(server))?;
         let [bare, ours, ..] = parties.as_slice() else {
-            return Err(Unmade::because("somebody is missing"));
+            return Err(MeasurementError::because("the bare server or our gateway is missing"));
         };
         let peers = parties.iter().filter(|party| party.front.between().is_peer()).collect();
         let without_policy = parties.iter().find(|party| party.front.between() == without_policy);
-        let table = Table { shape, server, bare, ours, without_policy, peers };
+        let table = ShapeResults { shape, server, bare, ours, without_policy, peers };
         for told in wanted {
             table.tell(report, told);
         }
@@ -132,43 +138,47 @@ pub(crate) fn run(report: &mut Report, shape: Shape) -> Result<(), Unmade> {
     Ok(())
 }
 
-/// What was seen of one shape before one server.
-struct Table<'a> {
-    shape: Shape,
-    server: Server,
-    bare: &'a Party,
-    ours: &'a Party,
-    without_policy: Option<&'a Party>,
-    peers: Vec<&'a Party>,
+/// The results of one shape with one server.
+struct ShapeResults<'a> {
+    shape: TransportShape,
+    server: BenchServer,
+    bare: &'a RaceEntrant,
+    ours: &'a RaceEntrant,
+    without_policy: Option<&'a RaceEntrant>,
+    peers: Vec<&'a RaceEntrant>,
 }
 
-impl Table<'_> {
-    fn tell(&self, report: &mut Report, told: Told) {
+impl ShapeResults<'_> {
+    fn tell(&self, report: &mut BenchReport, told: ReportedFigure) {
         let what = told.name(self.server, self.shape);
         let mut add = |ours, peer: (&str, Figure), ratio: Option<f64>, budget| {
             let peer = Some((peer.0.to_owned(), peer.1));
-            report.add(&Row { what: what.clone(), ours, peer, ratio, budget });
+            report.add(&ReportRow { what: what.clone(), ours, peer, ratio, budget });
         };
         let bare_and_peers = || std::iter::once(self.bare).chain(self.peers.iter().copied());
         match told {
-            Told::Median if self.shape == Shape::StdioBehindHttp => {
+            ReportedFigure::Median if self.shape == TransportShape::StdioBehindHttp => {
                 for other in bare_and_peers() {
                     let peer = (other.name(), Figure::Nanos(other.median()));
                     add(
                         Figure::Nanos(self.ours.median()),
                         peer,
                         Some(self.ours.time_to(other)),
-                        Budget::None,
+                        BenchBudget::None,
                     );
                 }
             }
-            Told::Median => {
+            ReportedFigure::Median => {
                 let ours = self.ours.added_to(self.bare);
                 if let Some(allowed) = self.shape.allowed() {
                     add(Figure::Nanos(ours), ("allowed", Figure::Nanos(allowed)), None, self.allowance());
                 }
-                // Not to be slower than any is not to be slower than the best.
-                let budget = if self.shape == Shape::HttpToHttp { Budget::AtMost(1.0) } else { Budget::None };
+                // "Not slower than any peer" does not mean "not slower than the best".
+                let budget = if self.shape == TransportShape::HttpToHttp {
+                    BenchBudget::AtMost(1.0)
+                } else {
+                    BenchBudget::None
+                };
                 for peer in &self.peers {
                     let theirs = peer.added_to(self.bare);
                     add(
@@ -179,29 +189,29 @@ impl Table<'_> {
                     );
                 }
             }
-            Told::Policy => {
+            ReportedFigure::Policy => {
                 let Some(without) = self.without_policy else { return };
                 let added = Figure::Nanos(self.ours.added_to(without));
                 add(added, ("allowed", Figure::Nanos(0.01 * MS)), None, self.allowance());
             }
-            Told::P99 => {
+            ReportedFigure::P99 => {
                 for other in bare_and_peers() {
                     add(
                         Figure::Nanos(self.ours.p99()),
                         (other.name(), Figure::Nanos(other.p99())),
                         None,
-                        Budget::None,
+                        BenchBudget::None,
                     );
                 }
             }
-            Told::Rate => {
+            ReportedFigure::Rate => {
                 for other in bare_and_peers() {
                     let peer = (other.name(), Figure::PerSecond(other.rate()));
                     let (ours, ratio) = (self.ours.rate(), self.ours.rate_to(other));
                     add(Figure::PerSecond(ours), peer, Some(ratio), self.rate_budget(other));
                 }
             }
-            Told::RateTogether => {
+            ReportedFigure::RateTogether => {
                 let Some(ours) = self.ours.rate_together() else { return };
                 for other in bare_and_peers() {
                     let Some(theirs) = other.rate_together() else { continue };
@@ -213,33 +223,35 @@ impl Table<'_> {
         }
     }
 
-    /// What is allowed in microseconds is held against the fast server. The medians of the Node server move by more than
-    /// that by themselves.
-    const fn allowance(&self) -> Budget {
+    /// Returns the budget of the added microseconds, which applies to the fast server. The medians of the Node server
+    /// vary by more than that.
+    const fn allowance(&self) -> BenchBudget {
         match self.server {
-            Server::Fast => Budget::AtMost(1.0),
-            Server::Node => Budget::None,
+            BenchServer::Fast => BenchBudget::AtMost(1.0),
+            BenchServer::Node => BenchBudget::None,
         }
     }
 
-    /// A server on its streams must be faster through us than through the best peer, and than through its own front if it
-    /// is one that people have.
-    fn rate_budget(&self, other: &Party) -> Budget {
+    /// Returns the budget of the rate. A server on stdio must be faster through our gateway than through the best peer,
+    /// and than through its own front if that is in use.
+    fn rate_budget(&self, other: &RaceEntrant) -> BenchBudget {
         match (self.shape, other.front.between(), self.server) {
-            (Shape::StdioBehindHttp, Between::RustProxy, _)
-            | (Shape::StdioBehindHttp, Between::Nothing, Server::Node) => Budget::AtLeast(1.0),
-            _ => Budget::None,
+            (TransportShape::StdioBehindHttp, GatewayKind::RustProxy, _)
+            | (TransportShape::StdioBehindHttp, GatewayKind::Nothing, BenchServer::Node) => {
+                BenchBudget::AtLeast(1.0)
+            }
+            _ => BenchBudget::None,
         }
     }
 }
 
-impl Party {
+impl RaceEntrant {
     fn name(&self) -> &'static str {
         self.front.between().name()
     }
 }
 
-/// Ours divided by theirs, where both are additions: whoever adds nothing cannot be divided by.
+/// Returns the added time of Steadfast divided by that of the peer. There is no ratio to a peer that adds nothing.
 fn share(ours: f64, theirs: f64) -> Option<f64> {
     Some(match () {
         () if theirs > 0.0 => ours / theirs,
@@ -248,34 +260,40 @@ fn share(ours: f64, theirs: f64) -> Option<f64> {
     })
 }
 
-/// What it costs to remember durably.
-pub(crate) fn run_sqlite(report: &mut Report) -> Result<(), Unmade> {
-    for (class, name) in [(Class::Mutating, "mutating"), (Class::ReadOnly, "read_only")] {
+/// Measures the cost of a durable store.
+pub(crate) fn run_sqlite(report: &mut BenchReport) -> Result<(), MeasurementError> {
+    for (class, name) in [(BenchToolClass::Mutating, "mutating"), (BenchToolClass::ReadOnly, "read_only")] {
         let what = format!("fast server, stdio to stdio, median of a {name} call");
         if !report.wants(&what) {
             continue;
         }
-        let place = Place::find()?;
-        let [sqlite, memory] =
-            [Kept::Sqlite, Kept::Memory].map(|kept| Between::Ours(Ours { kept, class, ..Ours::ON }));
-        let parties =
-            race::run(report, &place, Shape::StdioToStdio, Server::Fast, &[sqlite, memory], Callers::One)?;
+        let place = BenchPaths::find()?;
+        let [sqlite, memory] = [RecordStorage::Sqlite, RecordStorage::Memory]
+            .map(|kept| GatewayKind::Ours(SteadfastSetup { kept, class, ..SteadfastSetup::ON }));
+        let parties = race::run(
+            report,
+            &place,
+            TransportShape::StdioToStdio,
+            BenchServer::Fast,
+            &[sqlite, memory],
+            CallerCounts::One,
+        )?;
         let [_, sqlite, memory] = parties.as_slice() else {
-            return Err(Unmade::because("somebody is missing"));
+            return Err(MeasurementError::because("the bare server or our gateway is missing"));
         };
-        report.add(&Row {
+        report.add(&ReportRow {
             what,
             ours: Figure::Nanos(sqlite.median()),
             peer: Some(("the same with the memory store".to_owned(), Figure::Nanos(memory.median()))),
             ratio: Some(sqlite.time_to(memory)),
-            budget: Budget::None,
+            budget: BenchBudget::None,
         });
     }
     Ok(())
 }
 
-/// What a gateway takes of the machine's memory.
-pub(crate) fn run_memory(report: &mut Report) -> Result<(), Unmade> {
+/// Measures the memory of a gateway.
+pub(crate) fn run_memory(report: &mut BenchReport) -> Result<(), MeasurementError> {
     const IDLE: &str = "idle, without its children";
     const USED: &str = "after 8 sessions, without its children";
     const WHOLE: &str = "after 8 sessions, with its children";
@@ -285,15 +303,15 @@ pub(crate) fn run_memory(report: &mut Report) -> Result<(), Unmade> {
     if !wanted.contains(&true) {
         return Ok(());
     }
-    let place = Place::find()?;
-    let (shape, server) = (Shape::StdioBehindHttp, Server::Node);
-    // Who is in a hurry sees how we stand beside the best one.
-    let peers = if is_quick() { &[Between::RustProxy] } else { shape.peers() };
-    let everybody = [Between::Ours(Ours::ON)].into_iter().chain(peers.iter().copied());
+    let place = BenchPaths::find()?;
+    let (shape, server) = (TransportShape::StdioBehindHttp, BenchServer::Node);
+    // A quick run compares with the best peer only.
+    let peers = if is_quick() { &[GatewayKind::RustProxy] } else { shape.peers() };
+    let everybody = [GatewayKind::Ours(SteadfastSetup::ON)].into_iter().chain(peers.iter().copied());
     let mut seen = Vec::new();
     for between in race::installed(report, &place, everybody) {
-        let look = || -> Result<[Option<f64>; 3], Unmade> {
-            let mut front = Front::start(&place, between, shape, server, None)?;
+        let look = || -> Result<[Option<f64>; 3], MeasurementError> {
+            let mut front = BenchTarget::start(&place, between, shape, server, None)?;
             front.until_open()?;
             let idle = front.listening().and_then(|listening| listening.process().resident());
             let mut clients = Vec::new();
@@ -323,7 +341,7 @@ pub(crate) fn run_memory(report: &mut Report) -> Result<(), Unmade> {
             Figure::Bytes(figures.get(index).copied().flatten().unwrap_or(f64::NAN))
         };
         let mut add = |peer: String, bytes, budget| {
-            let row = Row {
+            let row = ReportRow {
                 what: what.to_owned(),
                 ours: figure(ours),
                 peer: Some((peer, bytes)),
@@ -333,10 +351,10 @@ pub(crate) fn run_memory(report: &mut Report) -> Result<(), Unmade> {
             report.add(&row);
         };
         if what == IDLE {
-            add("allowed".to_owned(), Figure::Bytes(ALLOWED), Budget::AtMost(1.0));
+            add("allowed".to_owned(), Figure::Bytes(ALLOWED), BenchBudget::AtMost(1.0));
         }
         for (between, figures) in peers {
-            add(between.name().to_owned(), figure(figures), Budget::None);
+            add(between.name().to_owned(), figure(figures), BenchBudget::None);
         }
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! Processes that take part: started with their words kept in a file, and ended by their ids with all that they
-//! have started themselves, because most of what is measured here starts children and not all of it ends them.
+//! Processes under test. Their output goes to a file. They are ended by id, with all processes that they have started,
+//! because most of them start children and not all of them end these.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -9,45 +9,45 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::engine::Unmade;
+use crate::engine::MeasurementError;
 
-/// How long one that was asked to end may take.
+/// Maximum time until a process that was asked to end has ended.
 const GRACE: Duration = Duration::from_secs(2);
 const PAGE: f64 = 4096.0;
 
 /// A process that ends when it is dropped.
 ///
-/// It is in the same group as we are, so that whoever interrupts us from a terminal interrupts it too.
-pub(crate) struct Process {
+/// It is in our own process group, so that an interrupt from a terminal reaches it too.
+pub(crate) struct GroupedProcess {
     child: Child,
-    /// Some end when their input does, and so it stays open.
+    /// Open input. Some processes end when it closes.
     input: Option<ChildStdin>,
 }
 
-impl Process {
-    /// Starts it; what it says goes to the file.
-    pub(crate) fn start(command: &mut Command, words: &Path) -> Result<Self, Unmade> {
+impl GroupedProcess {
+    /// Starts it, with its output in the file.
+    pub(crate) fn start(command: &mut Command, words: &Path) -> Result<Self, MeasurementError> {
         let words = File::create(words)?;
         command.stdin(Stdio::piped()).stdout(words.try_clone()?).stderr(words);
         Self::of(command)
     }
 
-    /// Starts it with its streams in our hands; what it says beside them goes to the file.
+    /// Starts it with our pipes as its streams. Its stderr goes to the file.
     pub(crate) fn start_with_streams(
         command: &mut Command,
         words: &Path,
-    ) -> Result<(Self, ChildStdin, ChildStdout), Unmade> {
+    ) -> Result<(Self, ChildStdin, ChildStdout), MeasurementError> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(File::create(words)?);
         let mut process = Self::of(command)?;
         match (process.input.take(), process.child.stdout.take()) {
             (Some(input), Some(output)) => Ok((process, input, output)),
-            _ => Err(Unmade::because("a child was started without its pipes")),
+            _ => Err(MeasurementError::because("a child was started without its pipes")),
         }
     }
 
-    fn of(command: &mut Command) -> Result<Self, Unmade> {
+    fn of(command: &mut Command) -> Result<Self, MeasurementError> {
         let mut child = command.spawn().map_err(|error| {
-            Unmade::because(format!("{} did not start: {error}", command.get_program().display()))
+            MeasurementError::because(format!("{} did not start: {error}", command.get_program().display()))
         })?;
         let input = child.stdin.take();
         Ok(Self { child, input })
@@ -57,23 +57,23 @@ impl Process {
         self.child.id()
     }
 
-    /// Whether it has ended by itself.
+    /// Returns true if it has ended by itself.
     pub(crate) fn has_ended(&mut self) -> bool {
         self.child.try_wait().is_ok_and(|status| status.is_some())
     }
 
-    /// The bytes of memory that it has itself.
+    /// Returns the bytes of its own memory.
     pub(crate) fn resident(&self) -> Option<f64> {
         resident(self.id())
     }
 
-    /// The bytes of memory that it has with all that it started. Pages that they share count for each.
+    /// Returns the bytes of memory of the process and all its descendants. Shared pages count for each.
     pub(crate) fn resident_with_children(&self) -> Option<f64> {
         Some(self.resident()? + descendants(self.id()).keys().filter_map(|id| resident(*id)).sum::<f64>())
     }
 }
 
-impl Drop for Process {
+impl Drop for GroupedProcess {
     fn drop(&mut self) {
         let started = descendants(self.id());
         drop(self.input.take());
@@ -82,11 +82,11 @@ impl Drop for Process {
         while !self.has_ended() && asked.elapsed() < GRACE {
             thread::sleep(Duration::from_millis(5));
         }
-        // What cannot be ended any more has ended.
+        // A failure means that it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         for (id, began) in started {
-            // The id may be another's by now.
+            // The id may belong to another process by now.
             if stat(id).is_some_and(|stat| stat.began == began) {
                 signal("-KILL", id);
             }
@@ -94,7 +94,7 @@ impl Drop for Process {
     }
 }
 
-/// Ends a process that does not answer, unless it is told in time that it does.
+/// Ends a process that does not answer, unless a message arrives in time.
 pub(crate) fn end_unless_told(id: u32, within: Duration) -> std::sync::mpsc::Sender<()> {
     let (tell, told) = std::sync::mpsc::channel();
     thread::spawn(move || {
@@ -105,8 +105,8 @@ pub(crate) fn end_unless_told(id: u32, within: Duration) -> std::sync::mpsc::Sen
     tell
 }
 
-/// A port of this machine that nobody listens on at the moment.
-pub(crate) fn free_port() -> Result<u16, Unmade> {
+/// Returns a port of this machine that is free at the moment.
+pub(crate) fn free_port() -> Result<u16, MeasurementError> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
@@ -119,8 +119,7 @@ fn resident(id: u32) -> Option<f64> {
     Some(text.split_whitespace().nth(1)?.parse::<f64>().ok()? * PAGE)
 }
 
-/// What a process and its children have started, with the moment at which each began, where the system tells it in the
-/// way of Linux.
+/// Returns the descendants of a process with their start times, on systems with a Linux `/proc`.
 fn descendants(of: u32) -> BTreeMap<u32, u64> {
     let ids = fs::read_dir("/proc").into_iter().flatten().flatten();
     let ids = ids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -137,16 +136,16 @@ fn descendants(of: u32) -> BTreeMap<u32, u64> {
     found
 }
 
-struct Stat {
+struct ProcessStat {
     parent: u32,
     began: u64,
 }
 
-fn stat(id: u32) -> Option<Stat> {
+fn stat(id: u32) -> Option<ProcessStat> {
     let text = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-    // The name is in brackets and may hold anything.
+    // The name is in parentheses and may contain anything.
     let mut fields = text.rsplit_once(')')?.1.split_whitespace();
     let parent = fields.nth(1)?.parse().ok()?;
     let began = fields.nth(17)?.parse().ok()?;
-    Some(Stat { parent, began })
+    Some(ProcessStat { parent, began })
 }

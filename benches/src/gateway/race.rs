@@ -1,102 +1,102 @@
 //! Rounds of the same calls, in turns.
 //!
-//! In each round everybody makes calls for about as long, so the slow ones make fewer; those that take milliseconds for
-//! one take part in every fourth round only. What is compared are neighbours in time: the difference or the ratio of two
-//! within one round, and then the median of that over rounds.
+//! In each round every entrant makes calls for about the same time, so slow ones make fewer. Entrants with calls of
+//! several milliseconds run in every fourth round only. The comparison uses neighbours in time: the difference or the
+//! ratio of two entrants within one round, and then the median over rounds.
 
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::between::{Between, Front, Place, Server, Shape};
-use super::client::Client;
-use crate::engine::Unmade;
+use super::client::BenchClient;
+use super::setup::{BenchPaths, BenchServer, BenchTarget, GatewayKind, TransportShape};
+use crate::engine::MeasurementError;
 use crate::measure::{is_quick, median};
-use crate::report::Report;
+use crate::report::BenchReport;
 
-/// How many call at once, where it is not one.
+/// Number of concurrent callers, where it is not one.
 pub(crate) const CALLERS: usize = 8;
-/// How long one round of one of them takes.
+/// Duration of one round of one entrant.
 const ALONE: Duration = Duration::from_millis(40);
 const TOGETHER: Duration = Duration::from_millis(80);
-/// Just-in-time compilers are given so long.
+/// Time for just-in-time compilers to warm up.
 const WARM_UP: Duration = Duration::from_millis(700);
-/// A call that takes this long makes a round too long for every round.
+/// Duration of a call that is too long for every round.
 const SLOW: Duration = Duration::from_millis(2);
 const SLOW_ONES_EVERY: usize = 4;
 
-/// Somebody who takes part, and what was seen of it.
-pub(crate) struct Party {
-    /// Before the front, so that it does not wait for them when it is to end.
-    clients: Vec<Client>,
-    pub(crate) front: Front,
-    pace: Pace,
+/// An entrant, and its results.
+pub(crate) struct RaceEntrant {
+    /// Declared before the front, so that the front does not wait for them when it ends.
+    clients: Vec<BenchClient>,
+    pub(crate) front: BenchTarget,
+    pace: RacePace,
     /// By round: the median of its calls in nanoseconds, and its calls per second.
     alone: Vec<Option<(f64, f64)>>,
-    /// Each call of one caller, in nanoseconds.
+    /// Duration of each call of one caller, in nanoseconds.
     calls: Vec<f64>,
     /// By round: calls per second of all callers.
     together: Vec<Option<f64>>,
 }
 
-struct Pace {
+struct RacePace {
     calls: u32,
     every: usize,
 }
 
-/// How many callers a race has.
+/// The number of callers of a race.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Callers {
+pub(crate) enum CallerCounts {
     One,
     /// One in some rounds, and [`CALLERS`] in others.
     OneAndMany,
 }
 
-/// Starts everybody, lets them run, and gives the bare server first and the others in the order in which they were named.
-/// Peers that cannot take part are left out, with a remark.
+/// Starts all entrants and lets them run. Returns the bare server first and the others in the given order. Peers that
+/// cannot take part are left out, with a remark.
 pub(crate) fn run(
-    report: &mut Report,
-    place: &Place,
-    shape: Shape,
-    server: Server,
-    others: &[Between],
-    callers: Callers,
-) -> Result<Vec<Party>, Unmade> {
-    let mut parties = vec![Party::of(place, Front::bare(place, shape, server)?)?];
-    // They start at the same time, because most of them take long to.
+    report: &mut BenchReport,
+    place: &BenchPaths,
+    shape: TransportShape,
+    server: BenchServer,
+    others: &[GatewayKind],
+    callers: CallerCounts,
+) -> Result<Vec<RaceEntrant>, MeasurementError> {
+    let mut parties = vec![RaceEntrant::of(place, BenchTarget::bare(place, shape, server)?)?];
+    // They start concurrently, because most of them take long.
     let upstream = parties.first().and_then(|bare| bare.front.listening());
     let fronts: Vec<_> = installed(report, place, others.iter().copied())
         .into_iter()
-        .map(|between| (between, Front::start(place, between, shape, server, upstream)))
+        .map(|between| (between, BenchTarget::start(place, between, shape, server, upstream)))
         .collect();
     for (between, front) in fronts {
-        match front.and_then(|front| Party::of(place, front)) {
+        match front.and_then(|front| RaceEntrant::of(place, front)) {
             Ok(party) => parties.push(party),
             Err(problem) => leave_out(report, between, shape, server, problem)?,
         }
     }
     let (rounds_alone, rounds_together) = if is_quick() { (8, 3) } else { (80, 40) };
-    take_turns(report, &mut parties, (shape, server), rounds_alone, Party::round_alone)?;
-    if callers == Callers::OneAndMany {
+    take_turns(report, &mut parties, (shape, server), rounds_alone, RaceEntrant::round_alone)?;
+    if callers == CallerCounts::OneAndMany {
         for index in (0..parties.len()).rev() {
             if let Some(party) = parties.get_mut(index)
-                && let Err(problem) = party.call_in_others(place)
+                && let Err(problem) = party.connect_other_callers(place)
             {
                 let between = parties.remove(index).front.between();
                 leave_out(report, between, shape, server, problem)?;
             }
         }
-        take_turns(report, &mut parties, (shape, server), rounds_together, Party::round_together)?;
+        take_turns(report, &mut parties, (shape, server), rounds_together, RaceEntrant::round_together)?;
     }
     Ok(parties)
 }
 
-/// Those that there are; of the others the report says that they are missing.
+/// Returns the installed gateways. The report gets a remark about each missing one.
 pub(crate) fn installed(
-    report: &mut Report,
-    place: &Place,
-    all: impl Iterator<Item = Between>,
-) -> Vec<Between> {
+    report: &mut BenchReport,
+    place: &BenchPaths,
+    all: impl Iterator<Item = GatewayKind>,
+) -> Vec<GatewayKind> {
     let (there, missing): (Vec<_>, Vec<_>) = all.partition(|between| between.is_installed(place));
     for between in missing {
         report.remark(&format!("Left out: {}, which is not installed.", between.name()));
@@ -105,12 +105,12 @@ pub(crate) fn installed(
 }
 
 fn take_turns(
-    report: &mut Report,
-    parties: &mut Vec<Party>,
-    (shape, server): (Shape, Server),
+    report: &mut BenchReport,
+    parties: &mut Vec<RaceEntrant>,
+    (shape, server): (TransportShape, BenchServer),
     rounds: usize,
-    run: fn(&mut Party, usize) -> Result<(), Unmade>,
-) -> Result<(), Unmade> {
+    run: fn(&mut RaceEntrant, usize) -> Result<(), MeasurementError>,
+) -> Result<(), MeasurementError> {
     for round in 0..rounds {
         let count = parties.len();
         for turn in 0..count {
@@ -119,7 +119,7 @@ fn take_turns(
             if let Err(problem) = run(party, round) {
                 let between = parties.remove(index).front.between();
                 leave_out(report, between, shape, server, problem)?;
-                // Whoever came after it misses this turn, which nobody will notice.
+                // The entrants after it miss this round, which does no harm.
                 break;
             }
         }
@@ -127,24 +127,24 @@ fn take_turns(
     Ok(())
 }
 
-/// Goes on without a peer; without the bare server or ours there is nothing to tell.
+/// Leaves a peer out. Without the bare server or Steadfast there is nothing to report.
 pub(crate) fn leave_out(
-    report: &mut Report,
-    between: Between,
-    shape: Shape,
-    server: Server,
-    problem: Unmade,
-) -> Result<(), Unmade> {
+    report: &mut BenchReport,
+    between: GatewayKind,
+    shape: TransportShape,
+    server: BenchServer,
+    problem: MeasurementError,
+) -> Result<(), MeasurementError> {
     let sentence = format!("{}, {}, {}: {problem}", between.name(), shape.name(), server.name());
     if !between.is_peer() {
-        return Err(Unmade::because(sentence));
+        return Err(MeasurementError::because(sentence));
     }
     report.remark(&format!("Left out: {sentence}."));
     Ok(())
 }
 
-impl Party {
-    fn of(place: &Place, mut front: Front) -> Result<Self, Unmade> {
+impl RaceEntrant {
+    fn of(place: &BenchPaths, mut front: BenchTarget) -> Result<Self, MeasurementError> {
         let mut first = front.client(place)?;
         let warm_up = if is_quick() { WARM_UP / 5 } else { WARM_UP };
         let begun = Instant::now();
@@ -152,12 +152,12 @@ impl Party {
         while begun.elapsed() < warm_up {
             took.push(first.call()?.as_secs_f64());
         }
-        // The last ones are the warmest.
+        // The last calls are the warmest.
         let typical = median(took.iter().rev().take(20).copied());
         Ok(Self {
             front,
             clients: vec![first],
-            pace: Pace {
+            pace: RacePace {
                 calls: calls_in(ALONE, typical),
                 every: if typical > SLOW.as_secs_f64() { SLOW_ONES_EVERY } else { 1 },
             },
@@ -167,7 +167,7 @@ impl Party {
         })
     }
 
-    fn round_alone(&mut self, round: usize) -> Result<(), Unmade> {
+    fn round_alone(&mut self, round: usize) -> Result<(), MeasurementError> {
         if !round.is_multiple_of(self.pace.every) {
             self.alone.push(None);
             return Ok(());
@@ -184,10 +184,10 @@ impl Party {
         Ok(())
     }
 
-    /// The callers that are still missing, each with a connection of its own; and how many calls each makes in a round.
-    fn call_in_others(&mut self, place: &Place) -> Result<(), Unmade> {
+    /// Connects the missing callers, each on a connection of its own, and sets the number of calls of each in a round.
+    fn connect_other_callers(&mut self, place: &BenchPaths) -> Result<(), MeasurementError> {
         if self.front.listening().is_none() && self.pace.every > 1 {
-            // Each caller would start a process of it, and what takes long for a call takes longer to start.
+            // Each caller would start a process of it, and a slow gateway starts even more slowly.
             return Ok(());
         }
         while self.clients.len() < CALLERS {
@@ -200,7 +200,7 @@ impl Party {
         Ok(())
     }
 
-    fn round_together(&mut self, round: usize) -> Result<(), Unmade> {
+    fn round_together(&mut self, round: usize) -> Result<(), MeasurementError> {
         let rate = match self.clients.len() == CALLERS && round.is_multiple_of(self.pace.every) {
             true => Some(self.together_once().map(|(made, took)| f64::from(made) / took)?),
             false => None,
@@ -209,8 +209,8 @@ impl Party {
         Ok(())
     }
 
-    /// All make their calls; how many these were, and how many seconds it took from the first to the last.
-    fn together_once(&mut self) -> Result<(u32, f64), Unmade> {
+    /// Lets all callers run. Returns the number of calls, and the seconds from the first to the last.
+    fn together_once(&mut self) -> Result<(u32, f64), MeasurementError> {
         let calls = self.pace.calls;
         let start = Barrier::new(self.clients.len());
         let spans: Vec<_> = thread::scope(|scope| {
@@ -225,75 +225,77 @@ impl Party {
                         for _ in 0..calls {
                             client.call()?;
                         }
-                        Ok::<_, Unmade>((begun, Instant::now()))
+                        Ok::<_, MeasurementError>((begun, Instant::now()))
                     })
                 })
                 .collect();
             callers
                 .into_iter()
                 .map(|caller| {
-                    caller.join().unwrap_or_else(|_| Err(Unmade::because("a caller came to no end")))
+                    caller
+                        .join()
+                        .unwrap_or_else(|_| Err(MeasurementError::because("a caller thread panicked")))
                 })
                 .collect::<Result<_, _>>()
         })?;
         let begun = spans.iter().map(|(begun, _)| *begun).min();
         let ended = spans.iter().map(|(_, ended)| *ended).max();
         let (Some(begun), Some(ended)) = (begun, ended) else {
-            return Err(Unmade::because("nobody called"));
+            return Err(MeasurementError::because("no calls were made"));
         };
         let callers = u32::try_from(spans.len()).unwrap_or(u32::MAX);
         Ok((calls * callers, (ended - begun).as_secs_f64()))
     }
 
-    /// Nanoseconds of a call.
+    /// Returns the median duration of a call in nanoseconds.
     pub(crate) fn median(&self) -> f64 {
         median(self.alone.iter().flatten().map(|(median, _)| *median))
     }
 
-    /// Nanoseconds that a call takes longer than with the other.
+    /// Returns the nanoseconds by which a call takes longer than with the other.
     pub(crate) fn added_to(&self, other: &Self) -> f64 {
         median(pairs(&self.alone, &other.alone).map(|((ours, _), (theirs, _))| ours - theirs))
     }
 
-    /// The nanoseconds of a call divided by the other's.
+    /// Returns the nanoseconds of a call divided by the other's.
     pub(crate) fn time_to(&self, other: &Self) -> f64 {
         median(pairs(&self.alone, &other.alone).map(|((ours, _), (theirs, _))| ours / theirs))
     }
 
-    /// Nanoseconds that one call of a hundred takes longer than.
+    /// Returns the 99th percentile of the durations in nanoseconds.
     pub(crate) fn p99(&self) -> f64 {
         let mut calls = self.calls.clone();
         calls.sort_by(f64::total_cmp);
         calls.get(calls.len() * 99 / 100).copied().unwrap_or(f64::NAN)
     }
 
-    /// Calls per second of one caller.
+    /// Returns the calls per second of one caller.
     pub(crate) fn rate(&self) -> f64 {
         median(self.alone.iter().flatten().map(|(_, rate)| *rate))
     }
 
-    /// The same divided by the other's.
+    /// Returns the same divided by the other's.
     pub(crate) fn rate_to(&self, other: &Self) -> f64 {
         median(pairs(&self.alone, &other.alone).map(|((_, ours), (_, theirs))| ours / theirs))
     }
 
-    /// Calls per second of [`CALLERS`] callers, if it had so many.
+    /// Returns the calls per second of [`CALLERS`] callers, if it had so many.
     pub(crate) fn rate_together(&self) -> Option<f64> {
         Some(median(self.together.iter().flatten().copied())).filter(|rate| rate.is_finite())
     }
 
-    /// The same divided by the other's.
+    /// Returns the same divided by the other's.
     pub(crate) fn rate_together_to(&self, other: &Self) -> f64 {
         median(pairs(&self.together, &other.together).map(|(ours, theirs)| ours / theirs))
     }
 }
 
-/// What both have done in the same round.
+/// Returns pairs of results of the same round.
 fn pairs<'a, T: Copy>(ours: &'a [Option<T>], theirs: &'a [Option<T>]) -> impl Iterator<Item = (T, T)> {
     ours.iter().zip(theirs).filter_map(|(ours, theirs)| Some(((*ours)?, (*theirs)?)))
 }
 
-/// How many calls of so many seconds fit, within reason.
+/// Returns the number of calls of this duration that fit, within reason.
 fn calls_in(time: Duration, seconds: f64) -> u32 {
     let fit = (time.as_secs_f64() / seconds).clamp(2.0, 400.0);
     (1..=400).rev().find(|calls| f64::from(*calls) <= fit).unwrap_or(2)

@@ -1,5 +1,5 @@
-//! A server whose own work is next to nothing, so that what stands in front of it shows: one tool, `echo`, on stdio or
-//! over HTTP, in the era with sessions. Answers over HTTP are one JSON text in one write, on connections that stay.
+//! A server that does almost no work, so that the cost of a gateway shows: one tool, `echo`, on stdio or over HTTP, in
+//! the era with sessions. An answer over HTTP is one JSON text in one write, on a persistent connection.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -8,32 +8,32 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::engine::Unmade;
+use crate::engine::MeasurementError;
 
-/// The argument that makes this program the server.
+/// Argument that makes this program the server.
 pub(crate) const CHILD: &str = "fast-server";
-/// The argument after it for the streams of the process; otherwise there is a port.
+/// Argument after it for stdio. Otherwise it is a port.
 pub(crate) const ON_STDIO: &str = "stdio";
 
-/// In the process of the server: answers until its input ends, or for ever.
-pub(crate) fn child(on: &str) -> Result<(), Unmade> {
+/// Runs the server in its own process until its input ends, or for ever.
+pub(crate) fn child(on: &str) -> Result<(), MeasurementError> {
     if on == ON_STDIO {
         return serve_lines();
     }
-    let port = on.parse().map_err(|_| Unmade::because(format!("`{on}` is no port")))?;
+    let port = on.parse().map_err(|_| MeasurementError::because(format!("`{on}` is not a port")))?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
     for connection in listener.incoming() {
         let connection = connection?;
-        // Its client has gone, or breaks the protocol: either way only this connection ends.
+        // Its client has gone, or breaks the protocol. Either way only this connection ends.
         thread::spawn(move || serve_connection(&connection));
     }
     Ok(())
 }
 
-fn serve_lines() -> Result<(), Unmade> {
+fn serve_lines() -> Result<(), MeasurementError> {
     let mut output = io::stdout().lock();
     for line in io::stdin().lock().lines() {
-        if let Some(Answer { mut text, .. }) = answer(line?.as_bytes()) {
+        if let Some(BenchAnswer { mut text, .. }) = answer(line?.as_bytes()) {
             text.push('\n');
             output.write_all(text.as_bytes())?;
             output.flush()?;
@@ -47,12 +47,12 @@ fn serve_connection(connection: &TcpStream) -> io::Result<()> {
     let (mut reader, mut writer) = (BufReader::new(connection), connection);
     let mut body = Vec::new();
     loop {
-        let Some(request) = Request::read(&mut reader)? else { return Ok(()) };
+        let Some(request) = BenchRequest::read(&mut reader)? else { return Ok(()) };
         body.resize(request.length, 0);
         reader.read_exact(&mut body)?;
         let response = match request.kind {
-            Kind::Post => match answer(&body) {
-                Some(Answer { text, begins_session }) => {
+            BenchRequestKind::Post => match answer(&body) {
+                Some(BenchAnswer { text, begins_session }) => {
                     let length = text.len();
                     let session = if begins_session { session() } else { String::new() };
                     format!(
@@ -61,35 +61,37 @@ fn serve_connection(connection: &TcpStream) -> io::Result<()> {
                 }
                 None => "HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n".to_owned(),
             },
-            Kind::Delete => "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_owned(),
-            Kind::Other => "HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\n\r\n".to_owned(),
+            BenchRequestKind::Delete => "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_owned(),
+            BenchRequestKind::Other => {
+                "HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\n\r\n".to_owned()
+            }
         };
         writer.write_all(response.as_bytes())?;
     }
 }
 
-struct Request {
-    kind: Kind,
+struct BenchRequest {
+    kind: BenchRequestKind,
     length: usize,
 }
 
-enum Kind {
+enum BenchRequestKind {
     Post,
     Delete,
     Other,
 }
 
-impl Request {
-    /// The head of the next request; none if the client has gone.
+impl BenchRequest {
+    /// Reads the head of the next request. `None` if the client has gone.
     fn read(reader: &mut BufReader<&TcpStream>) -> io::Result<Option<Self>> {
         let mut line = String::new();
         if reader.read_line(&mut line)? == 0 {
             return Ok(None);
         }
         let kind = match line.split(' ').next() {
-            Some("POST") => Kind::Post,
-            Some("DELETE") => Kind::Delete,
-            _ => Kind::Other,
+            Some("POST") => BenchRequestKind::Post,
+            Some("DELETE") => BenchRequestKind::Delete,
+            _ => BenchRequestKind::Other,
         };
         let mut length = 0;
         loop {
@@ -106,19 +108,19 @@ impl Request {
     }
 }
 
-/// A header with a session of its own. Which one a later request names makes no difference here.
+/// Returns a header with a new session. Later requests may name any session.
 fn session() -> String {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     format!("mcp-session-id: session-{}\r\n", NUMBER.fetch_add(1, Ordering::Relaxed))
 }
 
-struct Answer {
+struct BenchAnswer {
     text: String,
     begins_session: bool,
 }
 
-/// What is answered to a message, if anything is.
-fn answer(message: &[u8]) -> Option<Answer> {
+/// Returns the answer to a message, if it has one.
+fn answer(message: &[u8]) -> Option<BenchAnswer> {
     let message: Value = serde_json::from_slice(message).ok()?;
     let id = message.get("id")?;
     let method = message.get("method")?.as_str()?;
@@ -127,7 +129,7 @@ fn answer(message: &[u8]) -> Option<Answer> {
             json!({ "content": [{ "type": "text", "text": message.pointer("/params/arguments/message") }] })
         }
         "initialize" => json!({
-            // Whoever asks for an era without sessions is told the last one with them.
+            // A request for an era without sessions gets the last version with sessions.
             "protocolVersion": message
                 .pointer("/params/protocolVersion")
                 .and_then(Value::as_str)
@@ -149,11 +151,11 @@ fn answer(message: &[u8]) -> Option<Answer> {
         _ => {
             let error = json!({ "code": -32601, "message": format!("there is no method {method}") });
             let text = json!({ "jsonrpc": "2.0", "id": id, "error": error }).to_string();
-            return Some(Answer { text, begins_session: false });
+            return Some(BenchAnswer { text, begins_session: false });
         }
     };
     let text = json!({ "jsonrpc": "2.0", "id": id, "result": result }).to_string();
-    Some(Answer { text, begins_session: method == "initialize" })
+    Some(BenchAnswer { text, begins_session: method == "initialize" })
 }
 
 /// The last version of the protocol that has sessions.

@@ -1,93 +1,98 @@
-//! Who may ask for what.
+//! Authorization of requests.
 //!
-//! A page of a stranger can reach every port of this machine through its visitor's browser, so the name that is asked for and
-//! the page that asks are checked before anything else. Beyond that there are three kinds of token: those of clients, with
-//! which agents make calls, those of viewers, who see everything and do nothing, and that of the admin, which lets a person see
-//! and steer. As long as no client has a token, which is only so on the loopback interface, whoever is on this machine may
-//! call and look; steering needs the admin token even there, because agents run on this machine too.
+//! A malicious web page can reach every port of this machine through the browser of a visitor, so the host name and the
+//! origin of a request are checked first. There are three kinds of token. Client tokens let agents make calls. Viewer
+//! tokens allow reading everything and changing nothing. The admin token allows reading and changing. While no client
+//! token exists, which is possible on the loopback interface only, every local program may call and read. Changes
+//! require the admin token even there, because agents run on the same machine.
 
 use http::header::{HOST, ORIGIN};
 use http::{HeaderMap, Uri};
 use steadfast_core::id::ActorId;
-use steadfast_mcp::http::front::{
-    AdminToken, Follower, Holder, Names, Principal, Tokens, bearer, target_host,
+use steadfast_mcp::http::server::{
+    AdminToken, AllowedHosts, BearerTokens, Principal, StreamFollower, TokenHolder, bearer, target_host,
 };
 
-use crate::problem::Problem;
+use crate::problem::ApiProblem;
 
-/// Who may ask for something.
+/// The permission that an endpoint requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Who {
-    /// Whoever reaches us.
+pub(crate) enum Permission {
+    /// None.
     Anyone,
-    /// Whoever may make calls.
+    /// Permission to make calls.
     Caller,
-    /// Whoever may see what happens here.
-    Looker,
-    /// The person who runs this, and nobody else.
+    /// Permission to read the state.
+    Viewer,
+    /// The admin token.
     Admin,
 }
 
-/// Who asks.
+/// The identity of a requester.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Caller {
-    /// The person who runs this.
+pub(crate) enum Requester {
+    /// The operator, with the admin token.
     Admin,
-    /// One who has the token of a client.
+    /// The holder of a client token.
     Client(Principal),
-    /// One who has the token of a viewer.
+    /// The holder of a viewer token.
     Viewer(ActorId),
-    /// Somebody on this machine, where clients need no token.
+    /// A local program, while no client token exists.
     Local,
-    /// Somebody without a token where one is needed.
+    /// A requester without a token where one is required.
     Stranger,
 }
 
-impl Caller {
+impl Requester {
     /// Returns the principal whose event streams count. Strangers follow none.
-    pub(crate) fn follower(&self) -> Follower {
+    pub(crate) fn follower(&self) -> StreamFollower {
         match self {
-            Self::Admin => Follower::Admin,
-            Self::Client(principal) => Follower::Client(principal.clone()),
-            Self::Viewer(name) => Follower::Viewer(name.clone()),
-            Self::Local | Self::Stranger => Follower::Local,
+            Self::Admin => StreamFollower::Admin,
+            Self::Client(principal) => StreamFollower::Client(principal.clone()),
+            Self::Viewer(name) => StreamFollower::Viewer(name.clone()),
+            Self::Local | Self::Stranger => StreamFollower::Local,
         }
     }
 }
 
-/// What lets people in.
+/// The access rules of the API.
 #[derive(Clone, Debug, Default)]
-pub struct Access {
-    /// The names that we may be asked for by.
-    pub names: Names,
+pub struct AccessRules {
+    /// The host names that requests may use.
+    pub names: AllowedHosts,
     /// The tokens of clients and viewers.
-    pub tokens: Tokens,
-    /// Who can reach us at all.
-    pub reach: Reach,
-    /// The admin token; without one nobody can steer.
+    pub tokens: BearerTokens,
+    /// The machines that can connect.
+    pub reach: NetworkReach,
+    /// The admin token. Without one, no changes are possible.
     pub admin: Option<AdminToken>,
-    /// The user who runs this: the calls of those who need no token, and of the admin, are theirs unless an envelope names
-    /// somebody else.
+    /// The user of this process. Calls without a token, and calls of the admin, are made as this actor unless the
+    /// envelope names another.
     pub user: Option<ActorId>,
 }
 
-/// Who makes the calls of a request that do not say it.
+/// The actor of calls whose envelope names none.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sender(pub(crate) Option<ActorId>);
+pub(crate) struct DefaultActor(pub(crate) Option<ActorId>);
 
-/// Who can reach us at all.
+/// The machines that can connect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Reach {
-    /// Those on this machine. They need no token as long as no client has one.
+pub enum NetworkReach {
+    /// Only this machine. No token is required while no client token exists.
     #[default]
     ThisMachine,
-    /// Others too.
+    /// Other machines too.
     Others,
 }
 
-impl Access {
-    /// Who asks for something that is for these.
-    pub(crate) fn admit(&self, who: Who, uri: &Uri, headers: &HeaderMap) -> Result<Caller, Problem> {
+impl AccessRules {
+    /// Returns the identity of a requester if it has this permission.
+    pub(crate) fn admit(
+        &self,
+        who: Permission,
+        uri: &Uri,
+        headers: &HeaderMap,
+    ) -> Result<Requester, ApiProblem> {
         let caller = self.caller(uri, headers)?;
         who.admits(&caller)?;
         Ok(caller)
@@ -95,41 +100,42 @@ impl Access {
 
     /// Returns true if a request has the admin token or that of a viewer.
     pub(crate) fn is_operating(&self, uri: &Uri, headers: &HeaderMap) -> bool {
-        matches!(self.caller(uri, headers), Ok(Caller::Admin | Caller::Viewer(_)))
+        matches!(self.caller(uri, headers), Ok(Requester::Admin | Requester::Viewer(_)))
     }
 
-    /// Who makes the calls of this caller that do not say it.
-    pub(crate) fn sender(&self, caller: &Caller) -> Sender {
-        Sender(match caller {
-            Caller::Client(principal) => Some(principal.actor.clone()),
-            Caller::Admin | Caller::Local => self.user.clone(),
-            Caller::Viewer(_) | Caller::Stranger => None,
+    /// Returns the actor of this requester's calls whose envelope names none.
+    pub(crate) fn sender(&self, caller: &Requester) -> DefaultActor {
+        DefaultActor(match caller {
+            Requester::Client(principal) => Some(principal.actor.clone()),
+            Requester::Admin | Requester::Local => self.user.clone(),
+            Requester::Viewer(_) | Requester::Stranger => None,
         })
     }
 
-    /// Who asks; refused where a page or a name is not ours, and where a token is given that is nobody's.
-    fn caller(&self, uri: &Uri, headers: &HeaderMap) -> Result<Caller, Problem> {
-        self.names.admit(uri, headers).map_err(|why| Problem::new(why.status, "forbidden", why.text))?;
+    /// Returns the identity of a requester. Refuses a foreign origin or host name, and an unknown token.
+    fn caller(&self, uri: &Uri, headers: &HeaderMap) -> Result<Requester, ApiProblem> {
+        self.names.admit(uri, headers).map_err(|why| ApiProblem::new(why.status, "forbidden", why.text))?;
         if !is_of_our_page(uri, headers) {
-            return Err(Problem::forbidden("asked from a page that is not ours"));
+            return Err(ApiProblem::forbidden("requests from this origin are not allowed"));
         }
         let Some(given) = bearer(headers) else {
-            let is_open = self.reach == Reach::ThisMachine && !self.tokens.have_clients();
-            return Ok(if is_open { Caller::Local } else { Caller::Stranger });
+            let is_open = self.reach == NetworkReach::ThisMachine && !self.tokens.have_clients();
+            return Ok(if is_open { Requester::Local } else { Requester::Stranger });
         };
         if self.admin.as_ref().is_some_and(|token| token.is(given)) {
-            return Ok(Caller::Admin);
+            return Ok(Requester::Admin);
         }
         match self.tokens.holder(given) {
-            Some(Holder::Client(principal)) => Ok(Caller::Client(principal)),
-            Some(Holder::Viewer(name)) => Ok(Caller::Viewer(name)),
-            None => Err(Problem::unauthorized("this token is not known here")),
+            Some(TokenHolder::Client(principal)) => Ok(Requester::Client(principal)),
+            Some(TokenHolder::Viewer(name)) => Ok(Requester::Viewer(name)),
+            None => Err(ApiProblem::unauthorized("this token is not valid")),
         }
     }
 }
 
-/// Whether it was asked by a program, or by the page that we show ourselves. Pages of other programs on this machine pass where
-/// MCP clients are taken, which send what no page can send without asking first; here a page could call a tool blindly.
+/// Returns true if the request comes from a program or from the dashboard. Other local origins may send MCP requests,
+/// because browsers send those only after a preflight check. Here they are refused, because a page could call a tool
+/// without one.
 fn is_of_our_page(uri: &Uri, headers: &HeaderMap) -> bool {
     let Some(origin) = headers.get(ORIGIN) else { return true };
     let authority = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, rest)| rest);
@@ -137,34 +143,34 @@ fn is_of_our_page(uri: &Uri, headers: &HeaderMap) -> bool {
     matches!((authority, host), (Some(authority), Some(host)) if authority.eq_ignore_ascii_case(host))
 }
 
-impl Who {
-    /// Whether this one may.
-    fn admits(self, caller: &Caller) -> Result<(), Problem> {
+impl Permission {
+    /// Checks the permission of a requester.
+    fn admits(self, caller: &Requester) -> Result<(), ApiProblem> {
         match (self, caller) {
             (Self::Anyone, _)
-            | (Self::Caller, Caller::Admin | Caller::Client(_) | Caller::Local)
-            | (Self::Looker, Caller::Admin | Caller::Viewer(_) | Caller::Local)
-            | (Self::Admin, Caller::Admin) => Ok(()),
-            (Self::Admin, Caller::Client(_)) => {
-                Err(Problem::forbidden("the token of a client makes calls; to steer takes the admin token"))
+            | (Self::Caller, Requester::Admin | Requester::Client(_) | Requester::Local)
+            | (Self::Viewer, Requester::Admin | Requester::Viewer(_) | Requester::Local)
+            | (Self::Admin, Requester::Admin) => Ok(()),
+            (Self::Admin, Requester::Client(_)) => Err(ApiProblem::forbidden(
+                "a client token only allows calls; changes require the admin token",
+            )),
+            (Self::Admin, Requester::Viewer(_)) => Err(ApiProblem::forbidden(
+                "a viewer token only allows reading; changes require the admin token",
+            )),
+            (Self::Caller, Requester::Viewer(_)) => {
+                Err(ApiProblem::forbidden("a viewer token only allows reading; calls require a client token"))
             }
-            (Self::Admin, Caller::Viewer(_)) => Err(Problem::forbidden(
-                "the token of a viewer changes nothing; to steer takes the admin token",
+            (Self::Admin, Requester::Local | Requester::Stranger) => Err(ApiProblem::unauthorized(
+                "changes require the admin token: send `Authorization: Bearer …` with the content of `admin-token` in the state folder",
             )),
-            (Self::Caller, Caller::Viewer(_)) => {
-                Err(Problem::forbidden("the token of a viewer makes no calls; send that of a client"))
-            }
-            (Self::Admin, Caller::Local | Caller::Stranger) => Err(Problem::unauthorized(
-                "send the admin token: `Authorization: Bearer …`; it lies in the folder of the state as `admin-token`",
+            (Self::Caller, Requester::Stranger) => Err(ApiProblem::unauthorized(
+                "calls require a client token: send `Authorization: Bearer …`; tokens are set in [tokens.NAME] or STEADFAST_TOKEN",
             )),
-            (Self::Caller, Caller::Stranger) => Err(Problem::unauthorized(
-                "send the token of a client: `Authorization: Bearer …`; it is set in [tokens.NAME] or STEADFAST_TOKEN",
+            (Self::Viewer, Requester::Client(_)) => Err(ApiProblem::forbidden(
+                "a client token only allows calls; reading requires a viewer token or the admin token",
             )),
-            (Self::Looker, Caller::Client(_)) => Err(Problem::forbidden(
-                "the token of a client makes calls; to see what happens here takes that of a viewer or the admin token",
-            )),
-            (Self::Looker, Caller::Stranger) => Err(Problem::unauthorized(
-                "send the token of a viewer, or the admin token, which lies in the state folder: `Authorization: Bearer …`",
+            (Self::Viewer, Requester::Stranger) => Err(ApiProblem::unauthorized(
+                "reading requires a viewer token, or the admin token in the state folder: send `Authorization: Bearer …`",
             )),
         }
     }
@@ -177,16 +183,16 @@ mod tests {
 
     use super::*;
 
-    fn access(with_clients: bool) -> Access {
-        let tokens = Tokens::default();
-        tokens.add("watcher", Holder::Viewer(ActorId::new("w").unwrap()));
+    fn access(with_clients: bool) -> AccessRules {
+        let tokens = BearerTokens::default();
+        tokens.add("watcher", TokenHolder::Viewer(ActorId::new("w").unwrap()));
         if with_clients {
-            tokens.add("agent", Holder::Client(Principal::new(ActorId::new("a").unwrap())));
+            tokens.add("agent", TokenHolder::Client(Principal::new(ActorId::new("a").unwrap())));
         }
-        Access { tokens, admin: AdminToken::new("person"), ..Access::default() }
+        AccessRules { tokens, admin: AdminToken::new("person"), ..AccessRules::default() }
     }
 
-    fn ask(access: &Access, who: Who, headers: &[(HeaderName, &str)]) -> Result<(), StatusCode> {
+    fn ask(access: &AccessRules, who: Permission, headers: &[(HeaderName, &str)]) -> Result<(), StatusCode> {
         let mut all = HeaderMap::new();
         all.insert(HOST, "127.0.0.1:8080".parse().unwrap());
         for (name, value) in headers {
@@ -197,70 +203,81 @@ mod tests {
     }
 
     #[test]
-    fn sf_7_looking_needs_the_admin_token_unless_everybody_here_is_trusted() {
+    fn sf_7_reading_needs_a_token_unless_local_programs_are_trusted() {
         let (open, closed) = (access(false), access(true));
-        assert_eq!(ask(&open, Who::Looker, &[]), Ok(()));
-        assert_eq!(ask(&closed, Who::Looker, &[]), Err(StatusCode::UNAUTHORIZED));
-        assert_eq!(ask(&closed, Who::Anyone, &[]), Ok(()));
+        assert_eq!(ask(&open, Permission::Viewer, &[]), Ok(()));
+        assert_eq!(ask(&closed, Permission::Viewer, &[]), Err(StatusCode::UNAUTHORIZED));
+        assert_eq!(ask(&closed, Permission::Anyone, &[]), Ok(()));
         for access in [&open, &closed] {
-            assert_eq!(ask(access, Who::Looker, &[(AUTHORIZATION, "Bearer person")]), Ok(()));
-            let wrong = ask(access, Who::Anyone, &[(AUTHORIZATION, "Bearer perso")]);
+            assert_eq!(ask(access, Permission::Viewer, &[(AUTHORIZATION, "Bearer person")]), Ok(()));
+            let wrong = ask(access, Permission::Anyone, &[(AUTHORIZATION, "Bearer perso")]);
             assert_eq!(wrong, Err(StatusCode::UNAUTHORIZED));
         }
-        let client = ask(&closed, Who::Looker, &[(AUTHORIZATION, "Bearer agent")]);
+        let client = ask(&closed, Permission::Viewer, &[(AUTHORIZATION, "Bearer agent")]);
         assert_eq!(client, Err(StatusCode::FORBIDDEN), "an agent does not see what others do");
     }
 
     #[test]
     fn sf_7_calling_needs_a_token_where_clients_have_one() {
         let (open, closed) = (access(false), access(true));
-        assert_eq!(ask(&open, Who::Caller, &[]), Ok(()));
-        assert_eq!(ask(&closed, Who::Caller, &[]), Err(StatusCode::UNAUTHORIZED));
-        assert_eq!(ask(&closed, Who::Caller, &[(AUTHORIZATION, "Bearer agent")]), Ok(()));
-        assert_eq!(ask(&closed, Who::Caller, &[(AUTHORIZATION, "Bearer person")]), Ok(()));
+        assert_eq!(ask(&open, Permission::Caller, &[]), Ok(()));
+        assert_eq!(ask(&closed, Permission::Caller, &[]), Err(StatusCode::UNAUTHORIZED));
+        assert_eq!(ask(&closed, Permission::Caller, &[(AUTHORIZATION, "Bearer agent")]), Ok(()));
+        assert_eq!(ask(&closed, Permission::Caller, &[(AUTHORIZATION, "Bearer person")]), Ok(()));
     }
 
     #[test]
-    fn sf_7_steering_needs_the_admin_token_on_this_machine_too() {
+    fn sf_7_changes_need_the_admin_token_on_this_machine_too() {
         for access in [access(false), access(true)] {
-            assert_eq!(ask(&access, Who::Admin, &[]), Err(StatusCode::UNAUTHORIZED));
-            assert_eq!(ask(&access, Who::Admin, &[(AUTHORIZATION, "Bearer person")]), Ok(()));
+            assert_eq!(ask(&access, Permission::Admin, &[]), Err(StatusCode::UNAUTHORIZED));
+            assert_eq!(ask(&access, Permission::Admin, &[(AUTHORIZATION, "Bearer person")]), Ok(()));
         }
-        let client = ask(&access(true), Who::Admin, &[(AUTHORIZATION, "Bearer agent")]);
+        let client = ask(&access(true), Permission::Admin, &[(AUTHORIZATION, "Bearer agent")]);
         assert_eq!(client, Err(StatusCode::FORBIDDEN));
-        let nobody = Access { admin: None, ..access(false) };
-        assert_eq!(ask(&nobody, Who::Admin, &[(AUTHORIZATION, "Bearer ")]), Err(StatusCode::UNAUTHORIZED));
+        let nobody = AccessRules { admin: None, ..access(false) };
+        assert_eq!(
+            ask(&nobody, Permission::Admin, &[(AUTHORIZATION, "Bearer ")]),
+            Err(StatusCode::UNAUTHORIZED)
+        );
     }
 
     #[test]
-    fn sf_7_a_viewer_sees_and_neither_calls_nor_steers() {
+    fn sf_7_a_viewer_can_only_read() {
         let viewer = [(AUTHORIZATION, "Bearer watcher")];
         for access in [access(false), access(true)] {
-            assert_eq!(ask(&access, Who::Looker, &viewer), Ok(()));
-            assert_eq!(ask(&access, Who::Caller, &viewer), Err(StatusCode::FORBIDDEN));
-            assert_eq!(ask(&access, Who::Admin, &viewer), Err(StatusCode::FORBIDDEN));
+            assert_eq!(ask(&access, Permission::Viewer, &viewer), Ok(()));
+            assert_eq!(ask(&access, Permission::Caller, &viewer), Err(StatusCode::FORBIDDEN));
+            assert_eq!(ask(&access, Permission::Admin, &viewer), Err(StatusCode::FORBIDDEN));
         }
     }
 
     #[test]
-    fn sf_7_who_can_be_reached_by_others_is_open_to_nobody_without_a_token() {
-        // The last token of a client was taken away while it ran.
-        let reached = Access { reach: Reach::Others, ..access(false) };
-        assert_eq!(ask(&reached, Who::Looker, &[]), Err(StatusCode::UNAUTHORIZED));
-        assert_eq!(ask(&reached, Who::Caller, &[]), Err(StatusCode::UNAUTHORIZED));
+    fn sf_7_a_token_is_required_if_other_machines_can_connect() {
+        // The last client token was removed while the process was running.
+        let reached = AccessRules { reach: NetworkReach::Others, ..access(false) };
+        assert_eq!(ask(&reached, Permission::Viewer, &[]), Err(StatusCode::UNAUTHORIZED));
+        assert_eq!(ask(&reached, Permission::Caller, &[]), Err(StatusCode::UNAUTHORIZED));
     }
 
     #[test]
     fn sf_7_strange_pages_and_names_are_refused_before_tokens_are_looked_at() {
         let access = access(false);
         let evil = [(ORIGIN, "https://evil.example"), (AUTHORIZATION, "Bearer person")];
-        assert_eq!(ask(&access, Who::Anyone, &evil), Err(StatusCode::FORBIDDEN));
+        assert_eq!(ask(&access, Permission::Anyone, &evil), Err(StatusCode::FORBIDDEN));
         let guessing = [(ORIGIN, "https://evil.example"), (AUTHORIZATION, "Bearer perso")];
-        assert_eq!(ask(&access, Who::Anyone, &guessing), Err(StatusCode::FORBIDDEN), "it learns nothing");
-        assert_eq!(ask(&access, Who::Anyone, &[(HOST, "evil.example")]), Err(StatusCode::FORBIDDEN));
-        assert_eq!(ask(&access, Who::Anyone, &[(ORIGIN, "http://127.0.0.1:8080")]), Ok(()), "our own page");
+        assert_eq!(
+            ask(&access, Permission::Anyone, &guessing),
+            Err(StatusCode::FORBIDDEN),
+            "it learns nothing"
+        );
+        assert_eq!(ask(&access, Permission::Anyone, &[(HOST, "evil.example")]), Err(StatusCode::FORBIDDEN));
+        assert_eq!(
+            ask(&access, Permission::Anyone, &[(ORIGIN, "http://127.0.0.1:8080")]),
+            Ok(()),
+            "our own page"
+        );
         for other in ["http://127.0.0.1:3000", "http://localhost:8080", "null"] {
-            let page = ask(&access, Who::Caller, &[(ORIGIN, other)]);
+            let page = ask(&access, Permission::Caller, &[(ORIGIN, other)]);
             assert_eq!(page, Err(StatusCode::FORBIDDEN), "the page of another program here: {other}");
         }
     }
@@ -272,7 +289,7 @@ mod tests {
             let mut headers = HeaderMap::new();
             headers.insert(HOST, "127.0.0.1:3000".parse().unwrap());
             headers.insert(ORIGIN, origin.parse().unwrap());
-            access.admit(Who::Anyone, &Uri::from_static(target), &headers).is_ok()
+            access.admit(Permission::Anyone, &Uri::from_static(target), &headers).is_ok()
         };
         assert!(ask("http://127.0.0.1:8080/v1/status", "http://127.0.0.1:8080"));
         assert!(!ask("http://127.0.0.1:8080/v1/status", "http://127.0.0.1:3000"));

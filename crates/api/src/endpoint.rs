@@ -1,5 +1,5 @@
-//! What can be asked for, one row for each: who may, what goes in, what comes out. The router and the OpenAPI document are
-//! both made of these rows, so that neither knows something that the other does not.
+//! Endpoint descriptions: permission, parameters, body and responses of each endpoint. The router and the OpenAPI
+//! document are both made from them, so that they always agree.
 
 use std::collections::BTreeSet;
 
@@ -10,46 +10,46 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use steadfast_core::code::Code;
 
 use crate::State;
-use crate::access::Who;
-use crate::problem::Wrong;
+use crate::access::Permission;
+use crate::problem::ErrorResponse;
 
-/// One row.
+/// The description of one endpoint.
 pub(crate) struct Endpoint {
     pub(crate) method: Method,
-    /// With `{name}` for what is put in.
+    /// The path, with `{name}` for a parameter.
     pub(crate) path: &'static str,
-    /// What it is called in the document.
+    /// The operation id in the OpenAPI document.
     pub(crate) name: &'static str,
-    /// What it is for, in a sentence.
+    /// The summary, in one sentence.
     pub(crate) what: &'static str,
-    pub(crate) who: Who,
-    /// The fields behind the `?`: an object.
-    pub(crate) query: Option<Shape>,
-    /// What stands in its path.
-    pub(crate) named: Shape,
-    /// Headers that it heeds, what they mean, and what may stand in them.
-    pub(crate) headers: Vec<(&'static str, &'static str, Shape)>,
-    /// What the body must be.
-    pub(crate) takes: Option<Shape>,
-    pub(crate) gives: Vec<Gives>,
+    pub(crate) who: Permission,
+    /// The query parameters, as an object.
+    pub(crate) query: Option<SchemaFn>,
+    /// The schema of the path parameter.
+    pub(crate) named: SchemaFn,
+    /// The headers that it reads: name, description and schema.
+    pub(crate) headers: Vec<(&'static str, &'static str, SchemaFn)>,
+    /// The schema of the body.
+    pub(crate) takes: Option<SchemaFn>,
+    pub(crate) gives: Vec<ResponseSpec>,
     pub(crate) route: MethodRouter<State>,
 }
 
-/// Makes the schema of a type.
-pub(crate) type Shape = fn(&mut SchemaGenerator) -> Schema;
+/// A function that makes the schema of a type.
+pub(crate) type SchemaFn = fn(&mut SchemaGenerator) -> Schema;
 
-/// One answer that can come.
+/// A possible response.
 #[derive(Clone, Copy)]
-pub(crate) struct Gives {
+pub(crate) struct ResponseSpec {
     pub(crate) status: StatusCode,
     pub(crate) when: &'static str,
-    pub(crate) content: Content,
+    pub(crate) content: ResponseContent,
 }
 
-/// What is in an answer.
+/// The content of a response.
 #[derive(Clone, Copy)]
-pub(crate) enum Content {
-    Json(Shape),
+pub(crate) enum ResponseContent {
+    Json(SchemaFn),
     /// Text of this media type.
     Text(&'static str),
 }
@@ -59,13 +59,13 @@ fn shape<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
 }
 
 impl Endpoint {
-    /// What is asked for by this method at this path.
+    /// Creates an endpoint for a method and a path.
     pub(crate) fn new<T: 'static>(
         method: Method,
         path: &'static str,
         name: &'static str,
         what: &'static str,
-        who: Who,
+        who: Permission,
         handler: impl Handler<T, State>,
     ) -> Self {
         let route = match method {
@@ -75,14 +75,14 @@ impl Endpoint {
             _ => get(handler),
         };
         let mut gives = vec![
-            wrong(StatusCode::BAD_REQUEST, "the request cannot be understood"),
-            wrong(StatusCode::FORBIDDEN, "asked from a page or under a name that is not ours"),
+            wrong(StatusCode::BAD_REQUEST, "the request is malformed"),
+            wrong(StatusCode::FORBIDDEN, "the origin, the host name or the token does not allow the request"),
         ];
-        if who != Who::Anyone {
-            gives.push(wrong(StatusCode::UNAUTHORIZED, "a token is needed"));
+        if who != Permission::Anyone {
+            gives.push(wrong(StatusCode::UNAUTHORIZED, "a token is required"));
         }
         if path.contains('{') {
-            gives.push(wrong(StatusCode::NOT_FOUND, "there is no such thing"));
+            gives.push(wrong(StatusCode::NOT_FOUND, "not found"));
         }
         let named = shape::<String>;
         Self {
@@ -100,100 +100,105 @@ impl Endpoint {
         }
     }
 
-    /// What must stand in its path; anything else is malformed, rather than not there.
+    /// Sets the schema of the path parameter. Any other value is malformed, rather than not found.
     pub(crate) fn names<T: JsonSchema>(mut self) -> Self {
         self.named = shape::<T>;
         self
     }
 
-    /// The fields behind its `?`.
+    /// Sets the query parameters.
     pub(crate) fn asks<T: JsonSchema>(mut self) -> Self {
         self.query = Some(shape::<T>);
         self
     }
 
-    /// A header that it heeds, whatever stands in it.
-    pub(crate) fn heeds(self, header: &'static str, what: &'static str) -> Self {
-        self.heeds_only::<String>(header, what)
+    /// Adds a header with any value.
+    pub(crate) fn reads_header(self, header: &'static str, what: &'static str) -> Self {
+        self.reads_header_as::<String>(header, what)
     }
 
-    /// A header that it heeds, and in which only this may stand.
-    pub(crate) fn heeds_only<T: JsonSchema>(mut self, header: &'static str, what: &'static str) -> Self {
+    /// Adds a header with this schema.
+    pub(crate) fn reads_header_as<T: JsonSchema>(mut self, header: &'static str, what: &'static str) -> Self {
         self.headers.push((header, what, shape::<T>));
         self
     }
 
-    /// What its body must be.
+    /// Sets the schema of the body.
     pub(crate) fn takes<T: JsonSchema>(mut self) -> Self {
         self.takes = Some(shape::<T>);
-        self.gives.push(wrong(StatusCode::PAYLOAD_TOO_LARGE, "the body is too long"));
+        self.gives.push(wrong(StatusCode::PAYLOAD_TOO_LARGE, "the body is too large"));
         self.gives.push(wrong(StatusCode::UNSUPPORTED_MEDIA_TYPE, "the body has a `Content-Encoding`"));
-        self.gives.push(wrong(StatusCode::REQUEST_TIMEOUT, "the body does not end"));
+        self.gives.push(wrong(StatusCode::REQUEST_TIMEOUT, "the body did not end in time"));
         self
     }
 
-    /// It is well formed, and contradicts itself in a way that no schema can say.
+    /// Adds the response for a request that contradicts itself in a way that no schema can express.
     pub(crate) fn or_contradiction(mut self, when: &'static str) -> Self {
         self.gives.push(wrong(StatusCode::UNPROCESSABLE_ENTITY, when));
         self
     }
 
-    /// It cannot be done as things stand.
+    /// Adds the response for a conflict with the current state.
     pub(crate) fn or_conflict(mut self) -> Self {
-        self.gives.push(wrong(StatusCode::CONFLICT, "it cannot be done as things stand"));
+        self.gives.push(wrong(StatusCode::CONFLICT, "the current state does not allow it"));
         self
     }
 
-    /// There is too much to do already.
+    /// Adds the response for too many requests.
     pub(crate) fn or_overloaded(mut self) -> Self {
-        self.gives.push(wrong(StatusCode::TOO_MANY_REQUESTS, "as many of them are under way as may be"));
+        self.gives.push(wrong(StatusCode::TOO_MANY_REQUESTS, "the concurrency limit is reached"));
         self
     }
 
-    /// It cannot be done at all for now.
+    /// Adds the response for a request that cannot be handled at the moment.
     pub(crate) fn or_unavailable(mut self) -> Self {
-        self.gives.push(wrong(StatusCode::SERVICE_UNAVAILABLE, "it cannot be done for now"));
+        self.gives.push(wrong(StatusCode::SERVICE_UNAVAILABLE, "temporarily unavailable"));
         self
     }
 
-    /// The answer when all is well.
+    /// Adds the successful response.
     pub(crate) fn gives<T: JsonSchema>(self, when: &'static str) -> Self {
-        self.also(StatusCode::OK, when, Content::Json(shape::<T>))
+        self.also(StatusCode::OK, when, ResponseContent::Json(shape::<T>))
     }
 
-    /// What a call came to, with the status that goes with it.
-    pub(crate) fn gives_what_came_of_a_call<T: JsonSchema>(self) -> Self {
+    /// Adds the result of a call, with each status that it can have.
+    pub(crate) fn gives_call_result<T: JsonSchema>(self) -> Self {
         let statuses: BTreeSet<u16> = Code::ALL.iter().map(|code| code.http_status()).collect();
         let statuses = statuses.into_iter().filter_map(|status| StatusCode::from_u16(status).ok());
-        statuses.fold(self.gives::<T>("the call succeeded, or its tool said no"), |endpoint, status| {
-            match status {
+        statuses.fold(
+            self.gives::<T>("the call succeeded, or its tool returned an error"),
+            |endpoint, status| match status {
                 StatusCode::OK => endpoint,
                 status => endpoint.also(
                     status,
-                    "the call did not succeed: `error.code` says why",
-                    Content::Json(shape::<T>),
+                    "the call did not succeed: `error.code` is the reason",
+                    ResponseContent::Json(shape::<T>),
                 ),
-            }
-        })
+            },
+        )
     }
 
-    /// The same as text.
+    /// Adds a successful text response.
     pub(crate) fn gives_text(self, when: &'static str, kind: &'static str) -> Self {
-        self.also(StatusCode::OK, when, Content::Text(kind))
+        self.also(StatusCode::OK, when, ResponseContent::Text(kind))
     }
 
-    /// The store is asked for it, and may not answer.
+    /// Adds the response for an unavailable store.
     pub(crate) fn reads_the_store(self) -> Self {
-        self.also(StatusCode::SERVICE_UNAVAILABLE, "the store does not answer", Content::Json(shape::<Wrong>))
+        self.also(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the store does not answer",
+            ResponseContent::Json(shape::<ErrorResponse>),
+        )
     }
 
-    /// Another answer.
-    pub(crate) fn also(mut self, status: StatusCode, when: &'static str, content: Content) -> Self {
-        self.gives.push(Gives { status, when, content });
+    /// Adds a response.
+    pub(crate) fn also(mut self, status: StatusCode, when: &'static str, content: ResponseContent) -> Self {
+        self.gives.push(ResponseSpec { status, when, content });
         self
     }
 }
 
-fn wrong(status: StatusCode, when: &'static str) -> Gives {
-    Gives { status, when, content: Content::Json(shape::<Wrong>) }
+fn wrong(status: StatusCode, when: &'static str) -> ResponseSpec {
+    ResponseSpec { status, when, content: ResponseContent::Json(shape::<ErrorResponse>) }
 }

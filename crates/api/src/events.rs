@@ -1,6 +1,7 @@
-//! What happens, as it happens: server-sent events, one for each line that the log would have at its most talkative.
+//! Live events: server-sent events, one for each line of the log at its most verbose level.
 //!
-//! Whoever was away says what it has seen last, and goes on behind it. What is not kept any more is told as missed.
+//! A client that reconnects sends the id of the last event that it received, and continues after it. Events that are no
+//! longer stored are reported as missed.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -13,52 +14,52 @@ use http::{HeaderMap, Method, StatusCode, Uri};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::Value;
-use steadfast::id::TenantId;
-use steadfast::{Feed, FeedReader, Happened, Next};
-use steadfast_mcp::http::front::StreamPermit;
+use steadfast::call::id::TenantId;
+use steadfast::telemetry::{Feed, FeedEvent, FeedItem, FeedReader};
+use steadfast_mcp::http::server::StreamPermit;
 use tokio::time::{Instant, timeout_at};
 
-use crate::access::{Access, Caller, Who};
-use crate::answer::{EVENTS, SILENT, whole};
-use crate::asked::Asked;
+use crate::access::{AccessRules, Permission, Requester};
+use crate::encoding::{EVENTS, SILENT, whole};
 use crate::endpoint::Endpoint;
-use crate::look::NamedTool;
-use crate::problem::Problem;
-use crate::{Answered, State};
+use crate::extractors::QueryParams;
+use crate::problem::ApiProblem;
+use crate::queries::NamedTool;
+use crate::{HandlerResult, State};
 
-/// What can be followed.
+/// The endpoints for events.
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
-        Endpoint::new(Method::GET, "/v1/events", "events", "What happens, as it happens", WHO, events)
-            .asks::<EventsAsked>()
-            .heeds_only::<EventId>(
+        Endpoint::new(Method::GET, "/v1/events", "events", "Streams events as they happen", WHO, events)
+            .asks::<EventsQuery>()
+            .reads_header_as::<EventId>(
                 "Last-Event-ID",
-                "the last that you have seen; what happened since comes first",
+                "the id of the last event that you received; later events are sent first",
             )
-            .gives_text("server-sent events, until you hang up or your token is taken away", EVENTS)
+            .gives_text("server-sent events, until you disconnect or your token is revoked", EVENTS)
             .or_unavailable(),
     ]
 }
 
-/// Who may follow them.
-const WHO: Who = Who::Looker;
+/// The permission to follow events.
+const WHO: Permission = Permission::Viewer;
 
-/// Which events are wanted.
+/// Filters for events.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct EventsAsked {
-    /// Those about what belongs to this tenant.
+pub struct EventsQuery {
+    /// Only events of this tenant.
     tenant: Option<TenantId>,
-    /// Those about this tool: `namespace/tool`.
+    /// Only events of this tool: `namespace/tool`.
     tool: Option<NamedTool>,
-    /// Those of this name.
+    /// Only events of this name.
     event: Option<String>,
-    /// Those behind this one, as the header `Last-Event-ID` says it, for whoever cannot send one.
+    /// Only events after this id. For clients that cannot send the header `Last-Event-ID`.
     #[schemars(with = "Option<EventId>")]
     after: Option<String>,
 }
 
-/// The name of an event: the life of the process, and its number in it.
+/// The id of an event: an id of the process, and the number of the event in it.
 struct EventId;
 
 impl JsonSchema for EventId {
@@ -75,19 +76,20 @@ pub(crate) async fn events(
     Shared(State(inner)): Shared<State>,
     uri: Uri,
     headers: HeaderMap,
-    Extension(caller): Extension<Caller>,
-    Asked(asked): Asked<EventsAsked>,
-) -> Answered {
+    Extension(caller): Extension<Requester>,
+    QueryParams(asked): QueryParams<EventsQuery>,
+) -> HandlerResult {
     let feed = inner.steadfast.telemetry().feed();
     let last = headers.get("last-event-id").map(|value| value.to_str().unwrap_or_default());
     let behind = last.or(asked.after.as_deref()).map(|id| number(feed, id)).transpose()?;
-    let wanted = Wanted { life: feed.life(), tenant: asked.tenant, tool: asked.tool, event: asked.event };
+    let wanted =
+        EventFilter { life: feed.life(), tenant: asked.tenant, tool: asked.tool, event: asked.event };
     let counted = inner.around.streams.open(caller.follower())?;
-    // A first line at once: whoever connects knows that it is.
+    // A first line at once, so that the client sees the open connection.
     let beginning = Some(Bytes::from_static(b": here is what happens\n\n"));
     let reader = feed.read(behind);
     let listening =
-        Listening { reader, wanted, access: inner.access.clone(), uri, headers, _counted: counted };
+        OpenEventStream { reader, wanted, access: inner.access.clone(), uri, headers, _counted: counted };
     let stream = unfold((listening, beginning), async |(mut listening, beginning)| {
         let piece = match beginning {
             Some(beginning) => beginning,
@@ -98,33 +100,33 @@ pub(crate) async fn events(
     Ok(whole(StatusCode::OK, EVENTS, Body::from_stream(stream)))
 }
 
-/// The number of an event, or none that was where it is one of another life of this process.
-fn number(feed: &Feed, id: &str) -> Result<u64, Problem> {
+/// Returns the number of an event, or 0 if the event is of an earlier process.
+fn number(feed: &Feed, id: &str) -> Result<u64, ApiProblem> {
     let parts = id
         .split_once('-')
         .and_then(|(life, number)| Some((u64::from_str_radix(life, 16).ok()?, number.parse::<u64>().ok()?)));
     match parts {
         Some((life, number)) if life == feed.life() => Ok(number),
         Some(_) => Ok(0),
-        None => Err(Problem::misread(format!(
-            "Last-Event-ID: `{id}` is the name of no event; send it as it came, or none to hear what happens from now on"
+        None => Err(ApiProblem::misread(format!(
+            "Last-Event-ID: `{id}` is not a valid event id; send the id of an event unchanged, or none for events from now on"
         ))),
     }
 }
 
-/// One who listens, and what it was let in by.
-struct Listening {
+/// An open event stream, and the request that was authorized for it.
+struct OpenEventStream {
     reader: FeedReader,
-    wanted: Wanted,
-    access: Access,
+    wanted: EventFilter,
+    access: AccessRules,
     uri: Uri,
     headers: HeaderMap,
     /// The permit of the stream, held as long as it lasts.
     _counted: StreamPermit,
 }
 
-impl Listening {
-    /// The next piece of the stream, as long as it may be heard: a token may be taken away while its holder listens.
+impl OpenEventStream {
+    /// Returns the next part of the stream. The stream ends when its token is revoked.
     async fn next(&mut self) -> Option<Bytes> {
         let piece = next(&mut self.reader, &self.wanted).await;
         self.access.admit(WHO, &self.uri, &self.headers).ok()?;
@@ -132,24 +134,24 @@ impl Listening {
     }
 }
 
-struct Wanted {
+struct EventFilter {
     life: u64,
     tenant: Option<TenantId>,
     tool: Option<NamedTool>,
     event: Option<String>,
 }
 
-/// The next piece. A connection on which nothing is to be told is kept alive.
-async fn next(reader: &mut FeedReader, wanted: &Wanted) -> Bytes {
+/// Returns the next event that passes the filter, or a comment that keeps the connection alive.
+async fn next(reader: &mut FeedReader, wanted: &EventFilter) -> Bytes {
     let silent = Instant::now() + SILENT;
     loop {
         match timeout_at(silent, reader.next()).await {
-            Ok(Next::Happened(line)) if wanted.has(&line) => {
-                let Happened { number, event, text } = &*line;
+            Ok(FeedItem::Happened(line)) if wanted.has(&line) => {
+                let FeedEvent { number, event, text } = &*line;
                 return format!("id: {:x}-{number}\nevent: {event}\ndata: {text}\n\n", wanted.life).into();
             }
-            Ok(Next::Happened(_)) => {}
-            Ok(Next::Missed(missed)) => {
+            Ok(FeedItem::Happened(_)) => {}
+            Ok(FeedItem::Missed(missed)) => {
                 return format!("event: missed\ndata: {{\"missed\":{missed}}}\n\n").into();
             }
             Err(_) => return Bytes::from_static(b": nothing happens\n\n"),
@@ -157,8 +159,8 @@ async fn next(reader: &mut FeedReader, wanted: &Wanted) -> Bytes {
     }
 }
 
-impl Wanted {
-    fn has(&self, line: &Happened) -> bool {
+impl EventFilter {
+    fn has(&self, line: &FeedEvent) -> bool {
         if self.event.as_deref().is_some_and(|event| event != line.event) {
             return false;
         }

@@ -1,35 +1,34 @@
-//! Steadfast over plain HTTP, beside the MCP endpoints and in the same process: what there is to see and to
-//! steer, for programs and for people.
+//! The HTTP API of Steadfast, in the same process as the MCP endpoints, and the dashboard.
 //!
-//! | file | what it does |
+//! | module | purpose |
 //! | --- | --- |
-//! | `endpoint` | what a row is: what can be asked for, by whom, and what is answered; the rows stand beside their handlers |
-//! | `openapi` | the document that is made of them |
-//! | `access` | who may ask |
-//! | `calls` | calls of tools, and of those that hosts run themselves |
+//! | `endpoint` | descriptions of endpoints, which stand beside their handlers |
+//! | `openapi` | the OpenAPI document made from them |
+//! | `access` | authorization |
+//! | `calls` | calls of tools, including tools that the host runs |
 //! | `turns` | several calls that depend on each other |
-//! | `results` | texts of results that were too long for their callers |
-//! | `reports` | what hosts say of tools that they ran without us |
-//! | `events` | what happens, as it happens |
-//! | `look` | what there is to see, as one finds it over HTTP and with the command line |
-//! | `page` | the page for the person who runs it, which shows and steers by the same answers |
-//! | `steer` | what a person changes while it runs |
-//! | `asked` | how what was asked is read |
-//! | `problem`, `answer` | how things are said |
+//! | `results` | texts of large results |
+//! | `reports` | reports of hosts about tools that they ran without Steadfast |
+//! | `events` | live events |
+//! | `queries` | queries for operators, shared with the command line |
+//! | `page` | the dashboard, which uses the same endpoints |
+//! | `admin` | changes by operators |
+//! | `extractors` | parsing of requests |
+//! | `problem`, `encoding` | error responses, and encoding of responses |
 
 mod access;
-mod answer;
-mod asked;
+pub mod admin;
 pub mod calls;
+mod encoding;
 mod endpoint;
 mod events;
-pub mod look;
+mod extractors;
 mod openapi;
 mod page;
 mod problem;
+pub mod queries;
 pub mod reports;
 mod results;
-pub mod steer;
 mod turns;
 
 use std::collections::BTreeMap;
@@ -47,85 +46,87 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Uri};
 use serde_json::Value;
 use steadfast::Steadfast;
-use steadfast_core::large_result::KeptBounds;
-use steadfast_executor::{Shelf, Shelves};
-use steadfast_gateway::{Configured, LargeResults, Listener};
-use steadfast_mcp::delivery::Link;
-use steadfast_mcp::http::front::{EventStreams, is_encoded};
+use steadfast_core::large_result::LargeResultBounds;
+use steadfast_executor::{ToolRegistries, ToolRegistry};
+use steadfast_gateway::{ConfiguredServer, LargeResults, Listener};
+use steadfast_mcp::delivery::DeliveryLink;
+use steadfast_mcp::http::server::{EventStreamLimiter, is_encoded};
 use tower::ServiceExt as _;
 
-pub use access::{Access, Reach};
-/// The bodies of answers.
+pub use access::{AccessRules, NetworkReach};
+/// The type of response bodies.
 pub use axum::body::Body as ResponseBody;
-pub use events::EventsAsked;
-pub use problem::{ProblemBody, Wrong};
-pub use steadfast_mcp::http::front::AdminToken;
+pub use events::EventsQuery;
+pub use problem::{ErrorResponse, ProblemBody};
+pub use steadfast_mcp::http::server::AdminToken;
 
-use crate::access::{Caller, Who};
-use crate::calls::Seal;
+use crate::access::{Permission, Requester};
+use crate::calls::CallIdSeal;
 use crate::endpoint::Endpoint;
-use crate::problem::Problem;
+use crate::problem::ApiProblem;
 
-/// The API of one running engine. Cheap to clone; all clones are one.
+/// The API of one running engine. Clones are cheap and share it.
 #[derive(Clone)]
 pub struct Api {
     router: Router,
-    access: Access,
+    access: AccessRules,
 }
 
-/// What a gateway has besides its engine.
+/// The parts of a gateway besides its engine.
 #[derive(Clone)]
-pub struct Around {
-    /// What can be called.
-    pub tools: Arc<dyn Shelf>,
-    /// The servers that it stands in front of, each once.
-    pub servers: Vec<Configured>,
-    /// Where its clients come in.
+pub struct GatewayParts {
+    /// The tools that can be called.
+    pub tools: Arc<dyn ToolRegistry>,
+    /// The upstream servers, each once.
+    pub servers: Vec<ConfiguredServer>,
+    /// The MCP listeners of its clients.
     pub listeners: Vec<Arc<Listener>>,
-    /// Texts of results that are longer than callers are to be given.
+    /// Stores result texts that exceed the limit of their tool.
     pub large_results: Arc<LargeResults>,
-    /// The event streams that are followed, over MCP and here.
-    pub streams: EventStreams,
+    /// The open event streams, over MCP and in this API.
+    pub streams: EventStreamLimiter,
 }
 
-impl Default for Around {
-    /// Nothing.
+impl Default for GatewayParts {
+    /// Returns a gateway without tools, servers and listeners.
     fn default() -> Self {
-        let large_results = LargeResults::new(KeptBounds { keep: Duration::ZERO, entries: 0, bytes: 0 });
+        let large_results =
+            LargeResults::new(LargeResultBounds { keep: Duration::ZERO, entries: 0, bytes: 0 });
         Self {
-            tools: Arc::new(Shelves::default()),
+            tools: Arc::new(ToolRegistries::default()),
             servers: Vec::new(),
             listeners: Vec::new(),
             large_results,
-            streams: EventStreams::default(),
+            streams: EventStreamLimiter::default(),
         }
     }
 }
 
-/// What every answer is made from.
+/// The state of all handlers.
 #[derive(Clone)]
-pub(crate) struct State(Arc<Inner>);
+pub(crate) struct State(Arc<ApiState>);
 
-struct Inner {
+struct ApiState {
     steadfast: Steadfast,
-    access: Access,
-    around: Around,
-    seal: Option<Seal>,
+    access: AccessRules,
+    around: GatewayParts,
+    seal: Option<CallIdSeal>,
     document: Value,
 }
 
 impl Api {
-    /// The API of this engine for whoever has access, without tools to call.
-    pub fn new(steadfast: Steadfast, access: Access) -> Self {
-        Self::within(steadfast, access, Around::default())
+    /// Creates the API of this engine, without tools to call.
+    pub fn new(steadfast: Steadfast, access: AccessRules) -> Self {
+        Self::with_gateway(steadfast, access, GatewayParts::default())
     }
 
-    /// The same with all that a gateway has.
-    pub fn within(steadfast: Steadfast, access: Access, around: Around) -> Self {
+    /// Creates the API with all parts of a gateway.
+    pub fn with_gateway(steadfast: Steadfast, access: AccessRules, around: GatewayParts) -> Self {
         let endpoints = endpoints();
         let document = openapi::document(&endpoints);
         let own_access = access.clone();
-        let state = State(Arc::new(Inner { steadfast, access, around, seal: Seal::new(), document }));
+        let state =
+            State(Arc::new(ApiState { steadfast, access, around, seal: CallIdSeal::new(), document }));
         let mut paths: BTreeMap<&'static str, (MethodRouter<State>, Vec<Method>)> = BTreeMap::new();
         for endpoint in endpoints {
             let guard = EndpointGuard::of(&endpoint, &state);
@@ -137,28 +138,29 @@ impl Api {
         let mut router = Router::new();
         for (path, (routes, allow)) in paths {
             let wrong_method =
-                async move |method: Method, uri: Uri| Problem::wrong_method(&method, uri.path(), &allow);
+                async move |method: Method, uri: Uri| ApiProblem::wrong_method(&method, uri.path(), &allow);
             router = router.route(path, routes.fallback(wrong_method));
         }
         let guard = EndpointGuard {
             state: state.clone(),
-            who: Who::Anyone,
+            who: Permission::Anyone,
             name: "".into(),
             takes_body: false,
             query: None,
         };
         let router = router
             .merge(page::routes().layer(from_fn_with_state(guard, admit)))
-            .fallback(async |uri: Uri| Problem::no_such_path(uri.path()))
+            .fallback(async |uri: Uri| ApiProblem::no_such_path(uri.path()))
             .method_not_allowed_fallback(async |method: Method, uri: Uri| {
-                Problem::wrong_method(&method, uri.path(), &[Method::GET, Method::HEAD])
+                ApiProblem::wrong_method(&method, uri.path(), &[Method::GET, Method::HEAD])
             })
             .with_state(state);
         Self { router, access: own_access }
     }
 
-    /// Returns true if a request asks for health, or for what an operator or a viewer sees and an operator changes. A gateway
-    /// answers it even where it has no room for calls. Calls and event streams are not among them: they keep their connection.
+    /// Returns true if a request asks for health, or if it reads or changes the state with the admin token or that of a
+    /// viewer. A gateway handles it even if it has no room for calls. Calls and event streams are excluded, because
+    /// they keep their connection.
     pub fn is_essential<B>(&self, request: &http::Request<B>) -> bool {
         const LASTING: [&str; 2] = ["/v1/calls", "/v1/turns"];
         let path = request.uri().path();
@@ -170,8 +172,8 @@ impl Api {
         !is_lasting && self.access.is_operating(request.uri(), request.headers())
     }
 
-    /// Answers a request. Where its extensions have the [`Link`] of its connection, answers count as delivered when that
-    /// says so; otherwise when their bodies were taken.
+    /// Handles a request. If its extensions contain the [`DeliveryLink`] of its connection, responses count as delivered when
+    /// that confirms it; otherwise when their bodies were taken.
     pub async fn respond<B>(&self, request: http::Request<B>) -> Response
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
@@ -189,12 +191,12 @@ impl Api {
 #[derive(Clone)]
 struct EndpointGuard {
     state: State,
-    who: Who,
-    /// Its method and path.
+    who: Permission,
+    /// The method and the path.
     name: Arc<str>,
     /// True if the endpoint reads a request body.
     takes_body: bool,
-    /// The query parameters that it takes; nothing where they are not looked at.
+    /// The query parameters of the endpoint. `None` if they are not checked.
     query: Option<Arc<[String]>>,
 }
 
@@ -210,12 +212,12 @@ impl EndpointGuard {
     }
 
     /// Refuses a body with a content coding: it would be read as if it had none.
-    fn check_encoding(&self, headers: &HeaderMap) -> Result<(), Problem> {
-        if self.takes_body && is_encoded(headers) { Err(Problem::encoded()) } else { Ok(()) }
+    fn check_encoding(&self, headers: &HeaderMap) -> Result<(), ApiProblem> {
+        if self.takes_body && is_encoded(headers) { Err(ApiProblem::encoded()) } else { Ok(()) }
     }
 
-    /// Refuses parameters that the endpoint does not take: one that is misspelled would be passed over otherwise.
-    fn check_query(&self, uri: &Uri) -> Result<(), Problem> {
+    /// Refuses unknown query parameters: a misspelled one would be ignored otherwise.
+    fn check_query(&self, uri: &Uri) -> Result<(), ApiProblem> {
         let Some(known) = &self.query else { return Ok(()) };
         let Ok(Query(given)) = Query::<Vec<(String, String)>>::try_from_uri(uri) else { return Ok(()) };
         let unknown: Vec<&str> = given
@@ -226,15 +228,16 @@ impl EndpointGuard {
         if unknown.is_empty() {
             Ok(())
         } else {
-            Err(Problem::unknown_parameters(&unknown, &self.name, known))
+            Err(ApiProblem::unknown_parameters(&unknown, &self.name, known))
         }
     }
 }
 
-/// Lets in who may come in, and notes who it is. Whoever sends something over a connection has what came over it before.
+/// Authorizes a request and records the requester. A request also confirms the delivery of earlier responses on its
+/// connection.
 async fn admit(Shared(guard): Shared<EndpointGuard>, mut request: Request, next: Next) -> Response {
-    if let Some(link) = request.extensions().get::<Link>() {
-        link.heard_something();
+    if let Some(link) = request.extensions().get::<DeliveryLink>() {
+        link.record_input();
     }
     let access = &guard.state.0.access;
     let admitted = access
@@ -243,8 +246,8 @@ async fn admit(Shared(guard): Shared<EndpointGuard>, mut request: Request, next:
         .and_then(|caller| guard.check_encoding(request.headers()).map(|()| caller));
     match admitted {
         Ok(caller) => {
-            if caller != Caller::Stranger
-                && let Some(link) = request.extensions().get::<Link>()
+            if caller != Requester::Stranger
+                && let Some(link) = request.extensions().get::<DeliveryLink>()
             {
                 link.admit();
             }
@@ -256,16 +259,16 @@ async fn admit(Shared(guard): Shared<EndpointGuard>, mut request: Request, next:
     }
 }
 
-/// Everything that can be asked for.
+/// Returns all endpoints.
 fn endpoints() -> Vec<Endpoint> {
     [
         calls::endpoints(),
         turns::endpoints(),
         results::endpoints(),
         reports::endpoints(),
-        look::endpoints(),
+        queries::endpoints(),
         events::endpoints(),
-        steer::endpoints(),
+        admin::endpoints(),
         openapi::endpoints(),
     ]
     .into_iter()
@@ -273,4 +276,4 @@ fn endpoints() -> Vec<Endpoint> {
     .collect()
 }
 
-pub(crate) type Answered = Result<Response, Problem>;
+pub(crate) type HandlerResult = Result<Response, ApiProblem>;

@@ -1,4 +1,4 @@
-//! The OpenAPI document, made of the rows and of the types.
+//! The OpenAPI document, made from the endpoint descriptions and the types.
 
 use std::collections::BTreeMap;
 
@@ -11,23 +11,23 @@ use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use crate::State;
-use crate::access::Who;
-use crate::answer;
-use crate::endpoint::{Content, Endpoint, Gives, Shape};
+use crate::access::Permission;
+use crate::encoding;
+use crate::endpoint::{Endpoint, ResponseContent, ResponseSpec, SchemaFn};
 
-/// The document, for whoever asks.
+/// The endpoint of the document.
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
-        Endpoint::new(Method::GET, "/openapi.json", "openapi", "This document", Who::Anyone, answer)
+        Endpoint::new(Method::GET, "/openapi.json", "openapi", "This document", Permission::Anyone, answer)
             .gives::<Map<String, Value>>("OpenAPI 3.1"),
     ]
 }
 
 async fn answer(Shared(State(inner)): Shared<State>) -> Response {
-    answer::json(StatusCode::OK, &inner.document)
+    encoding::json(StatusCode::OK, &inner.document)
 }
 
-/// OpenAPI 3.1: its schemas are JSON Schema.
+/// Builds the OpenAPI 3.1 document. Its schemas are JSON Schema.
 pub(crate) fn document(endpoints: &[Endpoint]) -> Value {
     let mut generator = generator();
     let mut paths = Map::new();
@@ -43,7 +43,7 @@ pub(crate) fn document(endpoints: &[Endpoint]) -> Value {
             })
             .collect();
         if let Some(query) = endpoint.query {
-            parameters.extend(Fields::of(query, &mut generator).parameters());
+            parameters.extend(QueryFields::of(query, &mut generator).parameters());
         }
         parameters.extend(endpoint.headers.iter().map(|(name, what, shape)| {
             let schema = shape(&mut generator);
@@ -67,7 +67,7 @@ pub(crate) fn document(endpoints: &[Endpoint]) -> Value {
         "info": {
             "title": "Steadfast",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "Calls of tools that run as often as they should, and the ways to see and steer them.",
+            "description": "Reliable tool calls, and endpoints to observe and control them.",
             "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
         },
         "paths": paths,
@@ -82,13 +82,13 @@ fn generator() -> SchemaGenerator {
     let settings = SchemaSettings::draft2020_12().with(|settings| {
         settings.definitions_path = "/components/schemas".into();
         settings.meta_schema = None;
-        settings.transforms.push(Box::new(RecursiveTransform(say_range)));
+        settings.transforms.push(Box::new(RecursiveTransform(add_range)));
     });
     settings.into_generator()
 }
 
-/// Says how far the numbers of a type go: `format` alone binds nobody.
-fn say_range(schema: &mut Schema) {
+/// Adds the range of a number type, because `format` alone is not binding.
+fn add_range(schema: &mut Schema) {
     let format = schema.get("format").and_then(Value::as_str);
     let range: (Value, Value) = match format {
         Some("uint16") => (0.into(), u16::MAX.into()),
@@ -103,28 +103,28 @@ fn say_range(schema: &mut Schema) {
     keywords.entry("maximum").or_insert(range.1);
 }
 
-/// The names of the query parameters that an endpoint takes, as the document has them.
+/// Returns the names of the query parameters of an endpoint, as in the document.
 pub(crate) fn query_names(endpoint: &Endpoint) -> Vec<String> {
     let Some(query) = endpoint.query else { return Vec::new() };
-    Fields::of(query, &mut generator()).properties.keys().cloned().collect()
+    QueryFields::of(query, &mut generator()).properties.keys().cloned().collect()
 }
 
-/// Nothing, or a token. Whoever is on the same machine may call and look without one.
-fn security(who: Who) -> Value {
+/// Returns the security requirements. Local programs may call and read without a token.
+fn security(who: Permission) -> Value {
     match who {
-        Who::Anyone => json!([]),
-        Who::Caller | Who::Looker => json!([{}, { "token": [] }]),
-        Who::Admin => json!([{ "token": [] }]),
+        Permission::Anyone => json!([]),
+        Permission::Caller | Permission::Viewer => json!([{}, { "token": [] }]),
+        Permission::Admin => json!([{ "token": [] }]),
     }
 }
 
-/// The answers by status. Where one status can mean several things, or come in several forms, all are in it.
-fn responses(gives: &[Gives], generator: &mut SchemaGenerator) -> Value {
-    let mut responses: BTreeMap<u16, Meant> = BTreeMap::new();
+/// Builds the responses by status. A status with several meanings or media types lists all of them.
+fn responses(gives: &[ResponseSpec], generator: &mut SchemaGenerator) -> Value {
+    let mut responses: BTreeMap<u16, StatusMeanings> = BTreeMap::new();
     for gives in gives {
         let (kind, schema) = match gives.content {
-            Content::Json(shape) => ("application/json", shape(generator).to_value()),
-            Content::Text(kind) => (kind, json!({ "type": "string" })),
+            ResponseContent::Json(shape) => ("application/json", shape(generator).to_value()),
+            ResponseContent::Text(kind) => (kind, json!({ "type": "string" })),
         };
         let meant = responses.entry(gives.status.as_u16()).or_default();
         meant.when.push(gives.when);
@@ -140,15 +140,15 @@ fn responses(gives: &[Gives], generator: &mut SchemaGenerator) -> Value {
         .into()
 }
 
-/// What one status can mean.
+/// The meanings of one status.
 #[derive(Default)]
-struct Meant {
+struct StatusMeanings {
     when: Vec<&'static str>,
     /// The schemas of each media type.
     content: BTreeMap<&'static str, Vec<Value>>,
 }
 
-impl Meant {
+impl StatusMeanings {
     fn described(self) -> Value {
         let schema = |mut schemas: Vec<Value>| match schemas.len() {
             1 => schemas.remove(0),
@@ -161,20 +161,20 @@ impl Meant {
     }
 }
 
-/// What is put into a path.
+/// Returns the names of path parameters.
 fn names(path: &str) -> impl Iterator<Item = &str> {
     path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
 }
 
-/// The fields of an object that stands behind the `?`.
-struct Fields {
+/// The query parameters of an endpoint.
+struct QueryFields {
     properties: Map<String, Value>,
-    /// How the fields have to fit each other, where they must.
+    /// The rules for combining parameters, if there are any.
     together: Option<Value>,
 }
 
-impl Fields {
-    fn of(query: Shape, generator: &mut SchemaGenerator) -> Self {
+impl QueryFields {
+    fn of(query: SchemaFn, generator: &mut SchemaGenerator) -> Self {
         let mut object = query(generator).to_value();
         let name = object.get("$ref").and_then(Value::as_str).and_then(|path| path.rsplit('/').next());
         if let Some(named) = name.and_then(|name| generator.definitions_mut().remove(name)) {
@@ -186,19 +186,20 @@ impl Fields {
             Some(_) | None => Map::new(),
         };
         let together = take("oneOf");
-        // What is taken out of its definition here, the generator does not look at again.
+        // The generator does not process a schema that was taken out of its definition.
         let in_query = |(name, schema): (String, Value)| {
-            // Readers of the document are surer with parts of an object that are written out.
+            // Clients of the document handle inlined parts of an object better.
             let schema = if together.is_some() { written_out(schema, generator) } else { schema };
             let mut schema = Schema::try_from(schema).unwrap_or_default();
-            say_range(&mut schema);
+            add_range(&mut schema);
             (name, without_null(schema.to_value()))
         };
         let properties = properties.into_iter().map(in_query).collect();
         Self { properties, together }
     }
 
-    /// One for each; where they have to fit each other, one for all that says how: its parts are written as if each were one.
+    /// Returns one parameter for each field. If there are rules for combining them, returns a single exploded object
+    /// instead.
     fn parameters(self) -> Vec<Value> {
         if let Some(rules) = self.together {
             let properties = self.properties;
@@ -217,7 +218,7 @@ impl Fields {
     }
 }
 
-/// A schema, or a choice of them, without references to definitions.
+/// Replaces references to definitions in a schema, or in its choices, by their content.
 fn written_out(mut schema: Value, generator: &SchemaGenerator) -> Value {
     let defined = |schema: &Value| {
         let name = schema.get("$ref")?.as_str()?.rsplit('/').next()?;
@@ -231,7 +232,7 @@ fn written_out(mut schema: Value, generator: &SchemaGenerator) -> Value {
     schema
 }
 
-/// The schema of what may be left out, but cannot be `null`: a query has no way to say it.
+/// Removes `null` from the schema of an optional parameter, because a query cannot express it.
 fn without_null(mut schema: Value) -> Value {
     let Some(keywords) = schema.as_object_mut() else { return schema };
     if let Some(Value::Array(kinds)) = keywords.get_mut("type") {

@@ -1,8 +1,8 @@
-//! The page for the person who runs this: one document, its style and its scripts, as they lie in `page/`.
+//! The dashboard: one HTML document with its style sheet and scripts, from the folder `page/`.
 //!
-//! Whoever reaches us may load it, because it holds nothing: what it shows it asks for like everybody else, by the same
-//! endpoints and with the same token. Its policy lets it run nothing but its own scripts and talk to nobody but us, so
-//! that a name or an argument that finds a way into it can still do nothing.
+//! It can be loaded without a token, because it contains no data: it gets its data from the endpoints of the API, with
+//! a token. Its content security policy allows its own scripts and connections to this server only, so that a malicious
+//! name or argument that is shown has no effect.
 
 use axum::Router;
 use axum::response::Response;
@@ -11,9 +11,9 @@ use http::header::CONTENT_SECURITY_POLICY;
 use http::{HeaderValue, StatusCode};
 
 use crate::State;
-use crate::answer::whole;
+use crate::encoding::whole;
 
-/// Nothing but what is ours.
+/// The content security policy: own resources only.
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 );
@@ -29,7 +29,7 @@ macro_rules! files {
     };
 }
 
-/// All that the document asks for: where, of what type, and the text.
+/// The files of the dashboard: path, media type and content.
 const FILES: &[(&str, &str, &str)] = files! {
     "page.css": CSS,
     "icon.svg": SVG,
@@ -58,7 +58,7 @@ const FILES: &[(&str, &str, &str)] = files! {
     "servers.js": SCRIPT,
 };
 
-/// Where the page and its parts are.
+/// Returns the routes of the dashboard and its files.
 pub(crate) fn routes() -> Router<State> {
     let router = Router::new().route("/", get(async || part(HTML, include_str!("page/index.html"))));
     FILES.iter().fold(router, |router, &(path, kind, text)| {
@@ -79,13 +79,13 @@ fn part(kind: &'static str, text: &'static str) -> Response {
 mod tests {
     use super::*;
 
-    /// What stands behind each of these words in a text, up to the next quotation mark.
+    /// The texts that follow these words, up to the next quotation mark.
     fn named<'t>(text: &'t str, words: &'t str) -> impl Iterator<Item = &'t str> {
         text.split(words).skip(1).filter_map(|rest| rest.split('"').next())
     }
 
     #[test]
-    fn all_that_the_page_asks_for_is_there_and_is_asked_for() {
+    fn every_file_of_the_page_is_served_and_used() {
         let document = include_str!("page/index.html");
         let scripts = FILES.iter().filter(|(_, kind, _)| *kind == SCRIPT).map(|(.., text)| *text);
         let mut asked: Vec<String> = named(document, "src=\"")
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn sf_7_no_string_becomes_markup_or_a_script_and_nobody_else_is_named() {
+    fn sf_7_the_page_has_no_markup_from_strings_and_no_foreign_address() {
         let texts = FILES.iter().map(|&(file, _, text)| (file, text));
         for (file, text) in texts.chain([("/", include_str!("page/index.html"))]) {
             for word in [

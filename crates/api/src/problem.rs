@@ -1,4 +1,4 @@
-//! Answers that say what is wrong with a request.
+//! Error responses.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -8,60 +8,61 @@ use http::header::{ACCEPT_ENCODING, ALLOW, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, Method, StatusCode};
 use schemars::JsonSchema;
 use serde::Serialize;
-use steadfast::{StoreError, redact};
+use steadfast::call::redact;
+use steadfast::store::StoreError;
 use steadfast_core::dedupe::RecordLoss;
 use steadfast_core::envelope::EnvelopeError;
 use steadfast_core::turn::PlanErrors;
-use steadfast_mcp::http::front::{ENCODED, TooManyStreams};
+use steadfast_mcp::http::server::{ENCODED, TooManyStreams};
 
-use crate::answer::json;
-use crate::look;
+use crate::encoding::json;
+use crate::queries;
 
-/// What is answered instead of what was asked for.
+/// An error response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Problem {
+pub(crate) struct ApiProblem {
     status: StatusCode,
     error: Box<ProblemBody>,
     retry_after: Option<Duration>,
-    /// The methods that the path takes, where it was asked by another.
+    /// The methods that the path supports, if another one was used.
     allow: Option<Box<[Method]>>,
 }
 
-/// When what cannot be done for now is worth trying again.
+/// The default retry delay.
 const SOON: Duration = Duration::from_secs(1);
 
-/// An error as it is written.
+/// The body of an error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ProblemBody {
-    /// A stable word for programs.
+    /// A stable code for programs.
     pub code: Cow<'static, str>,
-    /// What is wrong and what to do, for people.
+    /// A description of the error and its remedy.
     pub message: String,
-    /// When it is worth trying again, where that is known.
+    /// Delay after which a retry makes sense, in milliseconds, if known.
     #[serde(default, rename = "retryAfterMs", skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
-    /// Everything that is wrong with a plan, each with its place.
+    /// All errors in a plan, each with its position.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub mistakes: Vec<Mistake>,
+    pub mistakes: Vec<PlanMistake>,
 }
 
-/// Something that is wrong with a plan.
+/// An error in a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Mistake {
-    /// Where, as a JSON Pointer into the plan.
+pub struct PlanMistake {
+    /// The position, as a JSON Pointer into the plan.
     pub path: String,
-    /// What.
+    /// The description.
     pub message: String,
 }
 
-/// The body of every answer that is an error of the request itself.
+/// The body of a response to an invalid or refused request.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-pub struct Wrong {
+pub struct ErrorResponse {
     /// The error.
     pub error: ProblemBody,
 }
 
-impl Problem {
+impl ApiProblem {
     pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
         Self {
             status,
@@ -80,40 +81,40 @@ impl Problem {
         Self::bad("bad_request", message)
     }
 
-    /// The same where it names what was given, which may be a secret in the wrong place.
+    /// An error whose message quotes the request. Secrets in it are redacted.
     pub(crate) fn misread(message: impl AsRef<str>) -> Self {
         Self::bad_request(redact::text(message.as_ref()).into_owned())
     }
 
-    /// The request cannot be understood, and there is a word for why.
+    /// A malformed request, with this code.
     pub(crate) fn bad(code: &'static str, message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, code, message)
     }
 
-    /// The request is well formed, and contradicts itself in a way that no schema can say.
+    /// A well-formed request that contradicts itself in a way that no schema can express.
     pub(crate) fn contradiction(code: &'static str, message: impl Into<String>) -> Self {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, message)
     }
 
-    /// An envelope that cannot be read.
+    /// An invalid envelope.
     pub(crate) fn wrong_envelope(error: &EnvelopeError) -> Self {
         let (code, message) = (error.code().as_str(), error.to_string());
-        if error.is_of_unknown_fields() {
+        if error.has_only_unknown_fields() {
             Self::contradiction(code, message)
         } else {
             Self::bad(code, message)
         }
     }
 
-    /// A plan that cannot run, with all that is wrong with it.
+    /// An invalid plan, with all its errors.
     pub(crate) fn wrong_plan(errors: &PlanErrors) -> Self {
-        let mistakes = errors.errors.iter().map(|error| Mistake {
+        let mistakes = errors.errors.iter().map(|error| PlanMistake {
             path: redact::text(&error.path).into_owned(),
             message: redact::text(&error.problem.to_string()).into_owned(),
         });
-        let message = format!("nothing was run, the plan has mistakes: {errors}");
+        let message = format!("the plan has errors, and no call was made: {errors}");
         let message = redact::text(&message).into_owned();
-        let mut problem = match errors.is_only_of_meaning() {
+        let mut problem = match errors.is_only_semantic() {
             true => Self::contradiction("invalid_plan", message),
             false => Self::bad("invalid_plan", message),
         };
@@ -121,31 +122,31 @@ impl Problem {
         problem
     }
 
-    /// The same, with when it is worth trying again.
+    /// Adds the delay after which a retry makes sense.
     pub(crate) fn after(mut self, wait: Duration) -> Self {
         self.retry_after = Some(wait);
         self.error.retry_after_ms = Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
         self
     }
 
-    /// There is nothing of this kind under this id.
+    /// An unknown id of this kind.
     pub(crate) fn no_such(kind: &str, id: &str) -> Self {
         Self::not_found(format!("there is no {kind} `{}`", shown(id)))
     }
 
-    /// The same, with the reason.
+    /// Adds the reason.
     #[must_use]
     pub(crate) fn because(mut self, why: &impl ToString) -> Self {
         self.error.message = format!("{}: {}", self.error.message, redact::text(&why.to_string()));
         self
     }
 
-    /// The same in words of its own.
+    /// An unknown subject, with this message.
     pub(crate) fn not_found(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_found", message)
     }
 
-    /// Nothing is answered under this path.
+    /// An unknown path.
     pub(crate) fn no_such_path(path: &str) -> Self {
         Self::not_found(format!(
             "there is no path `{}`; `GET /openapi.json` lists all paths with their methods and parameters",
@@ -153,7 +154,7 @@ impl Problem {
         ))
     }
 
-    /// The path takes other methods only.
+    /// A method that the path does not support.
     pub(crate) fn wrong_method(method: &Method, path: &str, allow: &[Method]) -> Self {
         let message = format!(
             "`{}` does not take the method {}; it takes {}",
@@ -165,7 +166,7 @@ impl Problem {
         Self { allow: Some(allow.into()), ..problem }
     }
 
-    /// The request has query parameters that its endpoint does not take.
+    /// Query parameters that the endpoint does not know.
     pub(crate) fn unknown_parameters(unknown: &[&str], endpoint: &str, known: &[String]) -> Self {
         let names = listed(unknown.iter().take(MOST_NAMED).map(|name| format!("`{}`", shown(name))));
         let parameters = if unknown.len() == 1 { "parameter" } else { "parameters" };
@@ -181,9 +182,9 @@ impl Problem {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_encoding", ENCODED)
     }
 
-    /// Records are lost, and nobody has accepted that.
+    /// Records are lost, and no operator has accepted the loss.
     pub(crate) fn records_lost(loss: &RecordLoss) -> Self {
-        let message = format!("{loss}; {}", look::RECORDS_LOST_TODO);
+        let message = format!("{loss}; {}", queries::RECORDS_LOST_TODO);
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message)
     }
 
@@ -201,17 +202,17 @@ impl Problem {
     }
 }
 
-/// An id, path or name as it is shown to its sender: without secrets, and not at any length. Our own ids are hexadecimal, and no
-/// secrets.
+/// Returns an id, path or name for an error message: redacted and shortened. The ids of Steadfast are hexadecimal and
+/// never secret.
 fn shown(text: &str) -> String {
     let is_own_id = text.len() <= OWN_ID && text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
     if is_own_id { text.to_owned() } else { redact::excerpt(text, LONGEST_SHOWN) }
 }
 
-/// The length of our longest ids.
+/// The length of the longest ids of Steadfast.
 const OWN_ID: usize = 64;
 const LONGEST_SHOWN: usize = 256;
-/// The most parameters that are named in a refusal.
+/// The maximum number of parameters that an error names.
 const MOST_NAMED: usize = 10;
 
 fn listed(items: impl Iterator<Item = impl AsRef<str>>) -> String {
@@ -219,22 +220,22 @@ fn listed(items: impl Iterator<Item = impl AsRef<str>>) -> String {
     items.iter().map(AsRef::as_ref).collect::<Vec<&str>>().join(", ")
 }
 
-impl From<StoreError> for Problem {
+impl From<StoreError> for ApiProblem {
     fn from(error: StoreError) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", error.to_string())
     }
 }
 
-impl From<TooManyStreams> for Problem {
+impl From<TooManyStreams> for ApiProblem {
     fn from(why: TooManyStreams) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", why.message()).after(TooManyStreams::LATER)
     }
 }
 
-impl IntoResponse for Problem {
+impl IntoResponse for ApiProblem {
     fn into_response(self) -> Response {
         let status = self.status;
-        let mut response = json(status, &Wrong { error: *self.error });
+        let mut response = json(status, &ErrorResponse { error: *self.error });
         let headers = response.headers_mut();
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

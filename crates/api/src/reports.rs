@@ -1,4 +1,4 @@
-//! What hosts say of tools that they ran without us, and how well tools do.
+//! Reports of hosts about tools that they ran without Steadfast, and scores of tools.
 
 use std::sync::Arc;
 
@@ -10,92 +10,92 @@ use serde::{Deserialize, Serialize};
 use steadfast_core::Timestamp;
 use steadfast_core::classify::Severity;
 use steadfast_core::id::{Domain, ModelId, Namespace, SessionKey, TenantId, ToolName, ToolRef};
-use steadfast_core::json::Limits;
+use steadfast_core::json::JsonLimits;
 use steadfast_core::report::{ReportKind, ToolReport};
-use steadfast_core::trust::{Scope, Signature, TrustChange, TrustState};
+use steadfast_core::trust::{Signature, TrustChange, TrustScope, TrustState};
 use steadfast_executor::ToolScore;
 
-use crate::access::{Caller, Who};
-use crate::answer::json;
-use crate::asked::{Asked, Named, body};
+use crate::access::{Permission, Requester};
+use crate::admin::TenantQuery;
 use crate::calls::bound_tenant;
+use crate::encoding::json;
 use crate::endpoint::Endpoint;
-use crate::look::view;
-use crate::problem::Problem;
-use crate::steer::Whose;
-use crate::{Answered, Inner, State, look};
+use crate::extractors::{PathParam, QueryParams, body};
+use crate::problem::ApiProblem;
+use crate::queries::view;
+use crate::{ApiState, HandlerResult, State, queries};
 
-/// What hosts say, and ask for.
+/// The endpoints for reports and scores.
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         Endpoint::new(
             Method::POST,
             "/v1/failures",
             "reportFailure",
-            "Reports that a tool failed which the host ran without us",
-            Who::Caller,
+            "Reports a failure of a tool that the host ran itself",
+            Permission::Caller,
             failure,
         )
-        .asks::<Whose>()
+        .asks::<TenantQuery>()
         .takes::<FailureReport>()
-        .gives::<Taken>("it counts"),
+        .gives::<ReportResponse>("the report is recorded"),
         Endpoint::new(
             Method::POST,
             "/v1/successes",
             "reportSuccess",
-            "Reports that such a tool worked",
-            Who::Caller,
+            "Reports a success of a tool that the host ran itself",
+            Permission::Caller,
             success,
         )
-        .asks::<Whose>()
+        .asks::<TenantQuery>()
         .takes::<SuccessReport>()
-        .gives::<Taken>("it counts"),
+        .gives::<ReportResponse>("the report is recorded"),
         Endpoint::new(
             Method::DELETE,
             "/v1/sessions/{key}",
             "endSession",
-            "Says that a session is over: what was approved for it ends",
-            Who::Caller,
+            "Ends a session and its approvals",
+            Permission::Caller,
             end_session,
         )
         .names::<SessionKey>()
-        .asks::<Whose>()
-        .gives::<Ended>("it is over")
+        .asks::<TenantQuery>()
+        .gives::<SessionEndResponse>("the session has ended")
         .reads_the_store(),
         Endpoint::new(
             Method::GET,
             "/v1/tools/{name}/score",
             "score",
-            "How well a tool does, for an agent that has to choose one",
-            Who::Caller,
+            "Returns the score of a tool, for an agent that chooses between tools",
+            Permission::Caller,
             score,
         )
-        .asks::<ScoreAsked>()
-        .gives::<ToolScore>("how well it does"),
+        .asks::<ScoreQuery>()
+        .gives::<ToolScore>("the score"),
     ]
 }
 
-/// That a session is over.
+/// The response to the end of a session.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-pub struct Ended {
-    /// Which one.
+pub struct SessionEndResponse {
+    /// The session key.
     pub session: SessionKey,
 }
 
 /// `DELETE /v1/sessions/{key}`.
 pub(crate) async fn end_session(
     Shared(State(inner)): Shared<State>,
-    Extension(caller): Extension<Caller>,
-    Named(key): Named,
-    Asked(whose): Asked<Whose>,
-) -> Answered {
+    Extension(caller): Extension<Requester>,
+    PathParam(key): PathParam,
+    QueryParams(whose): QueryParams<TenantQuery>,
+) -> HandlerResult {
     let tenant = bound_tenant(&caller, whose.read()?)?;
-    let session = SessionKey::new(&key).map_err(|why| Problem::misread(format!("the session {why}")))?;
+    let session = SessionKey::new(&key).map_err(|why| ApiProblem::misread(format!("the session {why}")))?;
     inner.steadfast.engine().end_session(tenant.as_ref(), &session).await?;
-    Ok(json(StatusCode::OK, &Ended { session }))
+    Ok(json(StatusCode::OK, &SessionEndResponse { session }))
 }
 
-/// A tool failed.
+/// A report about a failed call.
 #[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[expect(
@@ -105,29 +105,29 @@ pub(crate) async fn end_session(
 pub struct FailureReport {
     /// The tool.
     tool_name: ToolName,
-    /// The group that it belongs to; without one its service, else `host`.
+    /// The namespace of the tool. The default is its service, or else `host`.
     plugin_name: Option<Namespace>,
-    /// A text, an object with an `error`, an exception with its `type` and `message`, or any other object.
+    /// The error: a text, an object with an `error`, an exception with its `type` and `message`, or any other object.
     #[schemars(schema_with = "error_schema")]
     error: serde_json::Value,
-    /// How bad it is; otherwise that is found out.
+    /// The severity. By default it is derived from the error.
     severity: Option<Severity>,
-    /// The status of the HTTP answer, where there was one.
+    /// The HTTP status, if there was a response.
     #[schemars(range(min = 100, max = 599))]
     http_status: Option<u16>,
-    /// The host that it depends on; otherwise as its arguments say.
+    /// The host that the tool depends on. By default it is derived from the arguments.
     domain: Option<Domain>,
-    /// The server or service behind it.
+    /// The server or service behind the tool.
     service: Option<Domain>,
-    /// Its arguments: only what they depend on is kept.
+    /// The arguments. Only the target that they name is stored.
     arguments: Option<serde_json::Map<String, serde_json::Value>>,
-    /// Whatever else there is to say. It is kept with the failure, without secrets and cut to 1 KiB.
+    /// Other details. They are stored with the failure, redacted and cut to 1 KiB.
     context: Option<serde_json::Map<String, serde_json::Value>>,
-    /// Whether time can heal it; otherwise only a person.
+    /// True if trust can recover over time; false if only an operator can restore it.
     recoverable: Option<bool>,
-    /// The model that asked for it.
+    /// The model that made the call.
     model_id: Option<ModelId>,
-    /// How long it took.
+    /// The duration of the call, in milliseconds.
     duration_ms: Option<u64>,
 }
 
@@ -138,77 +138,78 @@ fn error_schema(_: &mut SchemaGenerator) -> Schema {
     ] })
 }
 
-/// A tool worked.
+/// A report about a successful call.
 #[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[expect(dead_code, reason = "as above")]
 pub struct SuccessReport {
     /// The tool.
     tool_name: ToolName,
-    /// The group that it belongs to; without one its service, else `host`.
+    /// The namespace of the tool. The default is its service, or else `host`.
     plugin_name: Option<Namespace>,
-    /// The host that it depends on; otherwise as its arguments say.
+    /// The host that the tool depends on. By default it is derived from the arguments.
     domain: Option<Domain>,
-    /// The server or service behind it.
+    /// The server or service behind the tool.
     service: Option<Domain>,
-    /// Its arguments: only what they depend on is kept.
+    /// The arguments. Only the target that they name is stored.
     arguments: Option<serde_json::Map<String, serde_json::Value>>,
-    /// Whatever else there is to say; nothing of it is kept.
+    /// Other details. They are not stored.
     context: Option<serde_json::Map<String, serde_json::Value>>,
-    /// The model that asked for it.
+    /// The model that made the call.
     model_id: Option<ModelId>,
-    /// How long it took.
+    /// The duration of the call, in milliseconds.
     duration_ms: Option<u64>,
 }
 
-/// Which score is asked for.
+/// Query parameters of a score.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ScoreAsked {
-    /// As this tenant uses the tool; otherwise as those do who belong to none.
+pub struct ScoreQuery {
+    /// The tenant whose calls count. By default, calls of no tenant.
     #[schemars(with = "Option<TenantId>")]
     tenant: Option<String>,
-    /// The score of this model with the tool, in which its mistakes count; otherwise the score of the tool.
+    /// The model whose calls count, including its own errors. By default, the score of the tool for all models.
     #[schemars(with = "Option<ModelId>")]
     model: Option<String>,
 }
 
-/// What a report changed.
+/// The response to a report.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-pub struct Taken {
-    /// Who is trusted more or less by it. Mostly nobody.
+pub struct ReportResponse {
+    /// The changes of trust, mostly none.
     pub changes: Vec<TrustChangeView>,
 }
 
 view! {
     /// A change of trust.
     TrustChangeView of TrustChange {
-        /// The text of the tool, signature or domain that it is about.
+        /// The name of the tool, signature or domain.
         subject: Arc<str>,
-        /// Which of these it is.
-        scope: Scope,
+        /// The kind of subject.
+        scope: TrustScope,
         /// The state before.
         from: TrustState,
         /// The state after.
         to: TrustState,
-        /// Why.
+        /// The reason.
         reason: String,
-        /// Failures counted since the trouble began.
+        /// Counted failures since trust began to drop.
         failures: u32,
-        /// Successes that earn trust back after that.
+        /// Successes that restore trust.
         successes_needed: u32,
-        /// Whether a notification is sent. Beginning to recover is for metrics only.
+        /// True if a notification is sent. The start of a recovery only changes metrics.
         notify: bool,
-        /// When.
+        /// Time of the change.
         at: Timestamp,
     } {
-        /// The tool; for a domain the one whose call brought the change, if a call did.
+        /// The tool. For a domain, the tool whose call caused the change, if a call did.
         tool: ToolRef,
-        /// The signature, if a call or a signature's account is meant.
+        /// The signature, if the change concerns a call or a signature.
         signature: Signature,
-        /// The host or server, where one is known.
+        /// The host or server, if known.
         domain: Domain,
-        /// When an escalation ends at the earliest; nothing if only a person can end it or nothing is escalated.
+        /// Time at which an escalation ends at the earliest. Absent if only an operator can end it, or if there is
+        /// none.
         until: Timestamp,
     }
 }
@@ -216,82 +217,91 @@ view! {
 /// `POST /v1/failures`.
 pub(crate) async fn failure(
     Shared(State(inner)): Shared<State>,
-    Extension(caller): Extension<Caller>,
-    Asked(whose): Asked<Whose>,
+    Extension(caller): Extension<Requester>,
+    QueryParams(whose): QueryParams<TenantQuery>,
     request: Request,
-) -> Answered {
+) -> HandlerResult {
     take(&inner, &caller, whose, request.into_body(), ReportKind::Failure).await
 }
 
 /// `POST /v1/successes`.
 pub(crate) async fn success(
     Shared(State(inner)): Shared<State>,
-    Extension(caller): Extension<Caller>,
-    Asked(whose): Asked<Whose>,
+    Extension(caller): Extension<Requester>,
+    QueryParams(whose): QueryParams<TenantQuery>,
     request: Request,
-) -> Answered {
+) -> HandlerResult {
     take(&inner, &caller, whose, request.into_body(), ReportKind::Success).await
 }
 
-async fn take(inner: &Inner, caller: &Caller, whose: Whose, content: Body, kind: ReportKind) -> Answered {
+async fn take(
+    inner: &ApiState,
+    caller: &Requester,
+    whose: TenantQuery,
+    content: Body,
+    kind: ReportKind,
+) -> HandlerResult {
     let tenant = bound_tenant(caller, whose.read()?)?;
-    let text = body(content, Limits::ENVELOPE.bytes).await?;
-    let report = ToolReport::parse(&text, kind).map_err(|why| Problem::bad_request(why.to_string()))?;
-    is_for_a_host_to_say(inner, caller, &report.tool, [&report.domain, &report.service])?;
-    let changes = inner.steadfast.engine().take_report(tenant.as_ref(), &report);
+    let text = body(content, JsonLimits::ENVELOPE.bytes).await?;
+    let report = ToolReport::parse(&text, kind).map_err(|why| ApiProblem::bad_request(why.to_string()))?;
+    check_report_target(inner, caller, &report.tool, [&report.domain, &report.service])?;
+    let changes = inner.steadfast.engine().record_report(tenant.as_ref(), &report);
     let changes = changes.into_iter().map(TrustChangeView::from).collect();
-    Ok(json(StatusCode::OK, &Taken { changes }))
+    Ok(json(StatusCode::OK, &ReportResponse { changes }))
 }
 
-/// Refuses to hear from a client how a tool does that is run here, or a server that is here, or a host that either is at: it could
-/// take the trust from what others use, or give it back to what it broke. Every other host is for everybody to say.
-pub(crate) fn is_for_a_host_to_say(
-    inner: &Inner,
-    caller: &Caller,
+/// Refuses a client's report about a tool or server that runs here, or about a host that one of them uses. Such a
+/// report could take trust from tools that others use, or restore trust in a tool that the client broke. Any other host
+/// may be reported on.
+pub(crate) fn check_report_target(
+    inner: &ApiState,
+    caller: &Requester,
     tool: &ToolRef,
     depends_on: [&Option<Domain>; 2],
-) -> Result<(), Problem> {
+) -> Result<(), ApiProblem> {
     let is_ours = |namespace: &Namespace| inner.around.tools.runs(namespace);
     let config = inner.steadfast.config();
     let named = |domain: &Domain| {
         Namespace::new(domain.as_str()).is_ok_and(|server| is_ours(&server)) || config.is_own_host(domain)
     };
     let why = match caller {
-        Caller::Admin => return Ok(()),
-        Caller::Client(_) | Caller::Viewer(_) | Caller::Local | Caller::Stranger => {
+        Requester::Admin => return Ok(()),
+        Requester::Client(_) | Requester::Viewer(_) | Requester::Local | Requester::Stranger => {
             if is_ours(&tool.namespace) {
-                format!("{tool} is run here, where it is seen how it does: call it with POST /v1/calls")
+                format!(
+                    "{tool} runs in this gateway, which observes its calls itself: call it with POST /v1/calls"
+                )
             } else if let Some(server) = depends_on.into_iter().flatten().find(|domain| named(domain)) {
                 format!(
-                    "a tool or server at {server} is run here, where it is seen how it does: leave it out"
+                    "a tool or server at {server} runs in this gateway, which observes its calls itself: omit it"
                 )
             } else {
                 return Ok(());
             }
         }
     };
-    Err(Problem::forbidden(format!("{why}. Only the admin can report on it")))
+    Err(ApiProblem::forbidden(format!("{why}. Only the admin can report on it")))
 }
 
-/// `GET /v1/tools/{name}/score`; the name is `namespace/tool`, as one part of the path with the slash encoded.
+/// `GET /v1/tools/{name}/score`. The name is `namespace/tool`, as one path segment with the slash encoded.
 pub(crate) async fn score(
     Shared(State(inner)): Shared<State>,
-    Extension(caller): Extension<Caller>,
-    Named(name): Named,
-    Asked(asked): Asked<ScoreAsked>,
-) -> Answered {
-    let tenant = bound_tenant(&caller, Whose::of(asked.tenant).read()?)?;
-    let tool = look::tool(&name).map_err(|why| Problem::no_such("tool", &name).because(&why))?;
+    Extension(caller): Extension<Requester>,
+    PathParam(name): PathParam,
+    QueryParams(asked): QueryParams<ScoreQuery>,
+) -> HandlerResult {
+    let tenant = bound_tenant(&caller, TenantQuery::of(asked.tenant).read()?)?;
+    let tool = queries::tool(&name).map_err(|why| ApiProblem::no_such("tool", &name).because(&why))?;
     let model = asked.model.map(ModelId::new).transpose();
-    let model = model.map_err(|why| Problem::bad_request(format!("model: {why}")))?;
+    let model = model.map_err(|why| ApiProblem::bad_request(format!("model: {why}")))?;
     let engine = inner.steadfast.engine();
     let score = match &model {
         Some(model) => engine.model_score(tenant.as_ref(), model, &tool).ok_or_else(|| {
-            Problem::no_such("score of the model", model.as_str())
+            ApiProblem::no_such("score of the model", model.as_str())
                 .because(&format!("it has made no call of {tool}"))
         }),
         None => engine.score(tenant.as_ref(), &tool).ok_or_else(|| {
-            Problem::no_such("score of the tool", &name).because(&"no call of it has ended yet")
+            ApiProblem::no_such("score of the tool", &name).because(&"no call of it has ended yet")
         }),
     };
     Ok(json(StatusCode::OK, &score?))

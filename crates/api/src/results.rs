@@ -1,43 +1,43 @@
-//! Texts of results that were too long for their callers, in pages. Whoever made the call reads them, and nobody else.
+//! The whole texts of large results, in pages. Only the caller that made the call can read them.
 
 use axum::extract::{Extension, State as Shared};
 use http::{Method, StatusCode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use steadfast_core::Timestamp;
-use steadfast_core::envelope::Target;
-use steadfast_core::large_result::Reader;
-use steadfast_gateway::{ReadError, ResultPage};
-use steadfast_mcp::http::front::Principal;
+use steadfast_core::envelope::CallerIdentity;
+use steadfast_core::large_result::ResultReader;
+use steadfast_gateway::{ResultPage, ResultReadError};
+use steadfast_mcp::http::server::Principal;
 
-use crate::access::{Caller, Who};
-use crate::answer::json;
-use crate::asked::{Asked, Named};
+use crate::access::{Permission, Requester};
+use crate::encoding::json;
 use crate::endpoint::Endpoint;
-use crate::problem::Problem;
-use crate::{Answered, State};
+use crate::extractors::{PathParam, QueryParams};
+use crate::problem::ApiProblem;
+use crate::{HandlerResult, State};
 
-/// What callers ask for to read the whole of a result.
+/// The endpoints for large results.
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         Endpoint::new(
             Method::GET,
             "/v1/results/{id}",
             "result",
-            "Gives a page of the text of a result that was shortened",
-            Who::Caller,
+            "Returns a page of the text of a shortened result",
+            Permission::Caller,
             result,
         )
-        .asks::<ResultAsked>()
+        .asks::<ResultQuery>()
         .gives::<ResultView>("a page of it"),
     ]
 }
 
-/// Which page of a text is wanted.
+/// Query parameters of a page.
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct ResultAsked {
-    /// Where it begins, in bytes: `next` of the page before, or 0.
+pub(crate) struct ResultQuery {
+    /// The offset of the page, in bytes: `next` of the previous page. The default is 0.
     #[schemars(range(max = 1073741824))]
     offset: Option<usize>,
 }
@@ -46,38 +46,38 @@ pub(crate) struct ResultAsked {
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ResultView {
-    /// The name of the result.
+    /// The id of the result.
     pub id: String,
-    /// The bytes of the whole text.
+    /// The size of the whole text, in bytes.
     pub bytes: usize,
-    /// Where this page begins, in bytes.
+    /// The offset of this page, in bytes.
     pub offset: usize,
-    /// What to ask for as `offset` next; nothing at the end.
+    /// The `offset` of the next page. Absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<usize>,
-    /// When the text is dropped.
+    /// Time at which the text is dropped.
     pub expires_at_ms: Timestamp,
-    /// The text of this page, as the tool gave it.
+    /// The text of this page, as the tool returned it.
     pub text: String,
 }
 
-/// Who reads the result of a call with this target.
-pub(crate) fn reader(target: &Target) -> Reader {
-    Reader { tenant: target.tenant_id.clone(), actor: target.actor_id.clone() }
+/// Returns the reader of the result of a call with this target.
+pub(crate) fn reader(target: &CallerIdentity) -> ResultReader {
+    ResultReader { tenant: target.tenant_id.clone(), actor: target.actor_id.clone() }
 }
 
 /// `GET /v1/results/{id}`.
 async fn result(
     Shared(State(inner)): Shared<State>,
-    caller: Extension<Caller>,
-    Named(id): Named,
-    Asked(asked): Asked<ResultAsked>,
-) -> Answered {
-    let may_read = |own: &Reader| match &*caller {
-        Caller::Client(Principal { actor, tenant }) => own.actor == *actor && own.tenant == *tenant,
-        // Who they call for stands in their envelopes, so all of these calls are theirs.
-        Caller::Admin | Caller::Local => true,
-        Caller::Viewer(_) | Caller::Stranger => false,
+    caller: Extension<Requester>,
+    PathParam(id): PathParam,
+    QueryParams(asked): QueryParams<ResultQuery>,
+) -> HandlerResult {
+    let may_read = |own: &ResultReader| match &*caller {
+        Requester::Client(Principal { actor, tenant }) => own.actor == *actor && own.tenant == *tenant,
+        // They choose the actor of each envelope, so they may read the results of all actors.
+        Requester::Admin | Requester::Local => true,
+        Requester::Viewer(_) | Requester::Stranger => false,
     };
     let now = inner.steadfast.engine().now();
     let read = inner.around.large_results.read(&id, may_read, asked.offset.unwrap_or(0), now);
@@ -85,10 +85,10 @@ async fn result(
         Ok(ResultPage { text, offset, next, bytes, expires }) => {
             Ok(json(StatusCode::OK, &ResultView { id, bytes, offset, next, expires_at_ms: expires, text }))
         }
-        Err(ReadError::NoPage(why)) => Err(Problem::bad_request(why.to_string())),
-        Err(ReadError::NotKept) => {
-            let why = "it was never yours, or is kept no longer; make the call again to get it anew";
-            Err(Problem::no_such("result", &id).because(&why))
+        Err(ResultReadError::NoPage(why)) => Err(ApiProblem::bad_request(why.to_string())),
+        Err(ResultReadError::NotKept) => {
+            let why = "it belongs to another caller or has expired; make the call again";
+            Err(ApiProblem::no_such("result", &id).because(&why))
         }
     }
 }

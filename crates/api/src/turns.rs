@@ -1,4 +1,4 @@
-//! Turns over plain HTTP: a plan comes in, its calls are made, and what could be done by the deadline goes out.
+//! Turns over plain HTTP: runs the calls of a plan and returns the results so far at the deadline.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -10,47 +10,45 @@ use futures_util::stream;
 use http::{Method, StatusCode};
 use schemars::JsonSchema;
 use serde::Serialize;
-use steadfast_core::envelope::{Target, TurnEnvelope};
+use steadfast_core::envelope::{CallerIdentity, TurnEnvelope};
 use steadfast_core::json;
-use steadfast_core::turn::trace::Event;
-use steadfast_core::turn::{Limits, Plan};
-use steadfast_executor::{TurnOptions, TurnRefused, Turned};
-use steadfast_gateway::ReadBy;
+use steadfast_core::turn::trace::TraceEvent;
+use steadfast_core::turn::{TurnLimits, TurnPlan};
+use steadfast_executor::{TurnOptions, TurnRejection, TurnResponse};
+use steadfast_gateway::ReadMethod;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinHandle;
 
-use crate::access::{Caller, Sender, Who};
-use crate::answer::{EVENTS, SILENT, accepts, event, json as answer, whole};
-use crate::asked::{Asked, Named, body};
-use crate::calls::{CallAsked, make_own};
+use crate::access::{DefaultActor, Permission, Requester};
+use crate::calls::{CallQuery, apply_identity};
+use crate::encoding::{EVENTS, SILENT, accepts, event, json as answer, whole};
 use crate::endpoint::Endpoint;
-use crate::look::EventView;
-use crate::problem::Problem;
+use crate::extractors::{PathParam, QueryParams, body};
+use crate::problem::ApiProblem;
+use crate::queries::EventView;
 use crate::results::reader;
-use crate::{Answered, Inner, State};
+use crate::{ApiState, HandlerResult, State};
 
-/// What agents ask for to have several calls made.
+/// The endpoints for turns.
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         Endpoint::new(
             Method::POST,
             "/v1/turns",
             "runTurn",
-            "Makes several calls that depend on each other, and gives what could be done by the deadline",
-            Who::Caller,
+            "Runs several calls that depend on each other, and returns the results at the deadline",
+            Permission::Caller,
             run,
         )
-        .asks::<CallAsked>()
-        .heeds(
+        .asks::<CallQuery>()
+        .reads_header(
             "Accept",
-            "`text/event-stream` for events: `event` for each that happens, and at the end `result`",
+            "`text/event-stream` for events: `event` for each event, and a final `result`",
         )
         .takes::<TurnEnvelope>()
-        .gives::<Turned>("it is over: how, is in `status`, and for each call in `outcome`")
-        .gives_text("the turn as events", EVENTS)
-        .or_contradiction(
-            "the parts of the plan do not fit each other, or a strict request has unknown fields",
-        )
+        .gives::<TurnResponse>("the turn has ended, with its `status` and the `outcome` of each call")
+        .gives_text("the events of the turn", EVENTS)
+        .or_contradiction("the plan is inconsistent, or a strict request has unknown fields")
         .or_conflict()
         .or_overloaded()
         .reads_the_store(),
@@ -58,24 +56,24 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Method::POST,
             "/v1/turns/{id}/cancel",
             "cancelTurn",
-            "Withdraws a turn that runs in this process, by its name or its trace",
-            Who::Caller,
+            "Cancels a turn that runs in this process, by its name or its trace id",
+            Permission::Caller,
             cancel,
         )
-        .gives::<TurnWithdrawn>("nothing more of it starts, and what runs is told to stop"),
+        .gives::<CancelTurnResponse>("no further call starts, and calls in flight are asked to stop"),
     ]
 }
 
-/// That a turn is withdrawn.
+/// The response to the cancellation of a turn.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
-pub(crate) struct TurnWithdrawn {
-    /// How many of this name there were.
+pub(crate) struct CancelTurnResponse {
+    /// The number of turns with this name or trace that were cancelled.
     pub withdrawn: usize,
 }
 
-/// `POST /v1/turns`. Whoever goes away before the answer leaves what runs to the engine; nothing else of the turn begins
-/// until it is submitted again.
-async fn run(Shared(State(inner)): Shared<State>, request: Request) -> Answered {
+/// `POST /v1/turns`. If the client disconnects, the engine decides about calls in flight. No other call of the turn
+/// starts until the turn is submitted again.
+async fn run(Shared(State(inner)): Shared<State>, request: Request) -> HandlerResult {
     let wants_events = accepts(request.headers(), EVENTS);
     let (plan, options) = read(request).await?;
     let plan = Arc::new(plan);
@@ -85,40 +83,48 @@ async fn run(Shared(State(inner)): Shared<State>, request: Request) -> Answered 
     Ok(answer(StatusCode::OK, &turned(&inner, plan, options).await?))
 }
 
-/// What came of a turn, as its caller is given it.
-async fn turned(inner: &Inner, plan: Arc<Plan>, options: TurnOptions) -> Result<Turned, TurnRefused> {
+/// Runs a turn and shortens large results.
+async fn turned(
+    inner: &ApiState,
+    plan: Arc<TurnPlan>,
+    options: TurnOptions,
+) -> Result<TurnResponse, TurnRejection> {
     let (engine, reader) = (inner.steadfast.engine(), reader(&options.target));
     let mut turned = engine.turn(plan, inner.around.tools.clone(), options).await?;
     let large = &inner.around.large_results;
-    large.shorten_turn(&mut turned, &reader, ReadBy::Http, engine.now()).await;
+    large.shorten_turn(&mut turned, &reader, ReadMethod::Http, engine.now()).await;
     Ok(turned)
 }
 
-/// The plan that a request brings, and for whom.
-async fn read(request: Request) -> Result<(Plan, TurnOptions), Problem> {
+/// Reads the plan of a request and its options.
+async fn read(request: Request) -> Result<(TurnPlan, TurnOptions), ApiProblem> {
     let (mut parts, content) = request.into_parts();
-    let Asked(asked) = Asked::<CallAsked>::from_request_parts(&mut parts, &()).await?;
-    let text = body(content, json::Limits::ENVELOPE.bytes).await?;
-    let caller = parts.extensions.remove::<Caller>().unwrap_or(Caller::Stranger);
-    let Sender(sender) = parts.extensions.remove::<Sender>().unwrap_or_default();
+    let QueryParams(asked) = QueryParams::<CallQuery>::from_request_parts(&mut parts, &()).await?;
+    let text = body(content, json::JsonLimits::ENVELOPE.bytes).await?;
+    let caller = parts.extensions.remove::<Requester>().unwrap_or(Requester::Stranger);
+    let DefaultActor(sender) = parts.extensions.remove::<DefaultActor>().unwrap_or_default();
     let envelope = TurnEnvelope::parse_from(&text, asked.unknown_fields(), sender.as_ref())
-        .map_err(|error| Problem::wrong_envelope(&error))?;
+        .map_err(|error| ApiProblem::wrong_envelope(&error))?;
     let TurnEnvelope { mut target, control, trace, plan, .. } = envelope;
-    make_own(&caller, &mut target)?;
-    let plan = Plan::parse(plan.as_str().as_bytes(), &Limits::DEFAULT)
-        .map_err(|errors| Problem::wrong_plan(&errors))?;
+    apply_identity(&caller, &mut target)?;
+    let plan = TurnPlan::parse(plan.as_str().as_bytes(), &TurnLimits::DEFAULT)
+        .map_err(|errors| ApiProblem::wrong_plan(&errors))?;
     Ok((plan, TurnOptions { control, trace, ..TurnOptions::of(target) }))
 }
 
-impl From<TurnRefused> for Problem {
-    fn from(refused: TurnRefused) -> Self {
+impl From<TurnRejection> for ApiProblem {
+    fn from(refused: TurnRejection) -> Self {
         let message = refused.to_string();
         match refused {
-            TurnRefused::InFlight(wait) => Self::new(StatusCode::CONFLICT, "in_flight", message).after(wait),
-            TurnRefused::Overloaded => {
+            TurnRejection::InFlight(wait) => {
+                Self::new(StatusCode::CONFLICT, "in_flight", message).after(wait)
+            }
+            TurnRejection::Overloaded => {
                 Self::new(StatusCode::TOO_MANY_REQUESTS, "overloaded", message).after(SOON)
             }
-            TurnRefused::Store(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message),
+            TurnRejection::Store(_) => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message)
+            }
             _ => Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message),
         }
     }
@@ -126,38 +132,40 @@ impl From<TurnRefused> for Problem {
 
 const SOON: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// `POST /v1/turns/{id}/cancel`. A client withdraws its own.
+/// `POST /v1/turns/{id}/cancel`. A client can cancel its own turns only.
 async fn cancel(
     Shared(State(inner)): Shared<State>,
-    caller: axum::Extension<Caller>,
-    Named(id): Named,
-) -> Answered {
-    let is_theirs = |target: &Target| match &*caller {
-        Caller::Client(own) => own.actor == target.actor_id && own.tenant == target.tenant_id,
-        Caller::Admin | Caller::Viewer(_) | Caller::Local | Caller::Stranger => true,
+    caller: axum::Extension<Requester>,
+    PathParam(id): PathParam,
+) -> HandlerResult {
+    let is_theirs = |target: &CallerIdentity| match &*caller {
+        Requester::Client(own) => own.actor == target.actor_id && own.tenant == target.tenant_id,
+        Requester::Admin | Requester::Viewer(_) | Requester::Local | Requester::Stranger => true,
     };
-    match inner.steadfast.engine().withdraw_turn(&id, is_theirs) {
-        0 => Err(Problem::no_such("turn that runs here with the name or trace", &id)),
-        withdrawn => Ok(answer(StatusCode::OK, &TurnWithdrawn { withdrawn })),
+    match inner.steadfast.engine().cancel_turn(&id, is_theirs) {
+        0 => Err(ApiProblem::no_such("turn that runs here with the name or trace", &id)),
+        withdrawn => Ok(answer(StatusCode::OK, &CancelTurnResponse { withdrawn })),
     }
 }
 
-/// A turn as events while it is under way. What refuses it is answered as without events.
-async fn follow(inner: Arc<Inner>, plan: Arc<Plan>, mut options: TurnOptions) -> Answered {
+/// Runs a turn as an event stream. A refused turn gets an ordinary error response.
+async fn follow(inner: Arc<ApiState>, plan: Arc<TurnPlan>, mut options: TurnOptions) -> HandlerResult {
     let (tell, mut told) = unbounded_channel();
     options.follower = Some(tell);
-    // In a task of its own: a client that reads slowly must not hold up its turn.
-    let mut turn = Task(tokio::spawn(async move { turned(&inner, plan, options).await }));
-    // One that is refused has no beginning.
+    // In its own task: a client that reads slowly must not delay the turn.
+    let mut turn = TurnTask(tokio::spawn(async move { turned(&inner, plan, options).await }));
+    // A refused turn has no first event.
     let Some(first) = told.recv().await else {
         return match (&mut turn.0).await {
             Ok(turned) => Ok(answer(StatusCode::OK, &turned?)),
-            Err(_) => {
-                Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "the turn could not begin"))
-            }
+            Err(_) => Err(ApiProblem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "unavailable",
+                "the turn could not start",
+            )),
         };
     };
-    let following = Following { first: Some(first), told, turn: Some(turn) };
+    let following = TurnEventStream { first: Some(first), told, turn: Some(turn) };
     let events = stream::unfold(following, |mut following| async move {
         let event = following.next().await?;
         Some((Ok::<_, Infallible>(event), following))
@@ -165,24 +173,24 @@ async fn follow(inner: Arc<Inner>, plan: Arc<Plan>, mut options: TurnOptions) ->
     Ok(whole(StatusCode::OK, EVENTS, Body::from_stream(events)))
 }
 
-/// A turn that is followed to its end.
-struct Following {
-    first: Option<Event>,
-    told: UnboundedReceiver<Event>,
-    /// Nothing once the result was told.
-    turn: Option<Task>,
+/// The event stream of a turn.
+struct TurnEventStream {
+    first: Option<TraceEvent>,
+    told: UnboundedReceiver<TraceEvent>,
+    /// `None` after the result was sent.
+    turn: Option<TurnTask>,
 }
 
-/// The turn. Whoever goes away drops it.
-struct Task(JoinHandle<Result<Turned, TurnRefused>>);
+/// The task of a turn. If the client disconnects it is aborted.
+struct TurnTask(JoinHandle<Result<TurnResponse, TurnRejection>>);
 
-impl Drop for Task {
+impl Drop for TurnTask {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-impl Following {
+impl TurnEventStream {
     async fn next(&mut self) -> Option<Bytes> {
         if let Some(first) = self.first.take() {
             return Some(event("event", &EventView::from(first)));
@@ -193,7 +201,7 @@ impl Following {
             Some(told) = self.told.recv() => Some(event("event", &EventView::from(told))),
             turned = turn => {
                 self.turn = None;
-                // One that panicked has no result, and its stream just ends.
+                // A turn that panicked has no result, and its stream just ends.
                 turned.ok()?.ok().map(|turned| event("result", &turned))
             }
             () = tokio::time::sleep(SILENT) => Some(Bytes::from_static(b":\n\n")),

@@ -1,4 +1,5 @@
-//! Who may come in over HTTP, and what they are known by: the tokens of the configuration and of the environment, while it runs.
+//! Authentication of HTTP clients by the tokens of the configuration and the environment, updated while the gateway
+//! runs.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -6,60 +7,61 @@ use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use steadfast::{Config, Role, Steadfast, Token};
-use steadfast_api::Reach;
+use steadfast::Steadfast;
+use steadfast::config::{Config, Token, TokenRole};
+use steadfast_api::NetworkReach;
 use steadfast_core::id::{ActorId, Digest};
-use steadfast_gateway::{Connection, Listener};
-use steadfast_mcp::http::front::{Holder, Principal, Tokens};
+use steadfast_gateway::{ClientIdentity, Listener};
+use steadfast_mcp::http::server::{BearerTokens, Principal, TokenHolder};
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::admin_token;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
-/// The variable with a token of no tenant.
+/// Variable with a token that belongs to no tenant.
 pub(crate) const VARIABLE: &str = "STEADFAST_TOKEN";
 
-/// Who may come in.
+/// Tokens that are accepted.
 #[derive(Clone, Default)]
-pub(crate) struct Access {
-    pub(crate) tokens: Tokens,
-    /// Who asks without a token as long as no client has one; nobody where others than those of this machine can ask.
+pub(crate) struct AcceptedTokens {
+    pub(crate) tokens: BearerTokens,
+    /// Identity of a caller without a token, as long as no client has one. `None` if other machines can connect.
     pub(crate) local: Option<ActorId>,
-    /// Those of the configuration that the tokens were taken from.
+    /// Tokens of the configuration that the accepted tokens were made from.
     configured: BTreeMap<ActorId, Token>,
 }
 
-impl Access {
-    /// Whoever can reach us, on this machine.
-    pub(crate) fn of_everybody_here() -> Self {
-        Self { local: Some(Connection::of_parent().actor), ..Self::default() }
+impl AcceptedTokens {
+    /// Accepts every caller on this machine.
+    pub(crate) fn all_local_callers() -> Self {
+        Self { local: Some(ClientIdentity::of_parent().actor), ..Self::default() }
     }
 
-    /// As configuration and environment say it. Others can reach an address that is not of this machine alone: that takes a
-    /// token.
-    pub(crate) fn to(address: SocketAddr, config: &Config) -> Result<Self, Failure> {
-        let tokens = tokens_of(config).map_err(|why| Failure::Configuration(format!("error: {why}")))?;
+    /// Returns the tokens of configuration and environment. An address that other machines can reach requires a token.
+    pub(crate) fn to(address: SocketAddr, config: &Config) -> Result<Self, CommandFailure> {
+        let tokens =
+            tokens_of(config).map_err(|why| CommandFailure::Configuration(format!("error: {why}")))?;
         if !address.ip().is_loopback() && !tokens.have_clients() {
-            return Err(Failure::Usage(format!(
+            return Err(CommandFailure::Usage(format!(
                 "{address} can be reached from other machines: give clients tokens in [tokens.NAME], set {VARIABLE} to a secret that they must send, or listen on 127.0.0.1"
             )));
         }
-        let local = address.ip().is_loopback().then(|| Connection::of_parent().actor);
+        let local = address.ip().is_loopback().then(|| ClientIdentity::of_parent().actor);
         Ok(Self { tokens, local, configured: config.tokens().clone() })
     }
 
-    pub(crate) fn reach(&self) -> Reach {
+    pub(crate) fn reach(&self) -> NetworkReach {
         match self.local {
-            Some(_) => Reach::ThisMachine,
-            None => Reach::Others,
+            Some(_) => NetworkReach::ThisMachine,
+            None => NetworkReach::Others,
         }
     }
 
-    /// Takes the tokens of the configuration as they change, for as long as it is let.
+    /// Follows changes of the tokens in the configuration.
     pub(crate) async fn follow(mut self, steadfast: Steadfast, listeners: Vec<Arc<Listener>>) {
-        let mut news = steadfast.config_news();
+        let mut news = steadfast.config_events();
         loop {
-            // Looked at before the first news too: it may have changed since it was opened.
+            // Checked before the first change too: the configuration may have changed since it was opened.
             let config = steadfast.config();
             if *config.tokens() != self.configured {
                 self.renew(&config, &listeners);
@@ -76,7 +78,7 @@ impl Access {
         let tokens = match tokens_of(config) {
             Ok(tokens) => tokens,
             Err(why) => {
-                tracing::error!(event = "tokens.kept", why, "the tokens stay as they were");
+                tracing::error!(event = "tokens.kept", why, "the tokens are unchanged");
                 return;
             }
         };
@@ -86,10 +88,10 @@ impl Access {
         if self.local.is_none() && !has_clients {
             tracing::warn!(
                 event = "tokens.none",
-                "no client has a token any more, so that nobody can come in"
+                "no client has a token any more, so all requests are refused"
             );
         }
-        // Otherwise whoever holds a stream open would go on hearing what is not for them any more.
+        // Otherwise the owner of a removed token would continue to receive events on an open stream.
         let is_out = |principal: &Principal| {
             let token = before.get(&principal.actor);
             let is_changed = token.is_some_and(|token| after.get(&principal.actor) != Some(token));
@@ -97,41 +99,42 @@ impl Access {
             is_changed || (is_local && has_clients)
         };
         for listener in listeners {
-            listener.turn_out(is_out);
+            listener.end_sessions(is_out);
         }
     }
 }
 
-/// The token that the environment gives to clients. Blanks at its ends get lost on the way.
+/// Returns the client token of the environment. Leading and trailing blanks are removed, because they get lost in
+/// transit.
 pub(crate) fn given() -> Option<String> {
     let token = env::var(VARIABLE).ok()?.trim().to_owned();
     (!token.is_empty()).then_some(token)
 }
 
-/// Everybody who has a token.
-fn tokens_of(config: &Config) -> Result<Tokens, String> {
-    let tokens = Tokens::default();
+/// Returns all tokens.
+fn tokens_of(config: &Config) -> Result<BearerTokens, String> {
+    let tokens = BearerTokens::default();
     if let Some(token) = given() {
-        // Another token is somebody else, who must not find what this one left.
+        // A different token is a different caller, which must not see the data of this one.
         let name = format!("token:{}", Digest::of(token.as_bytes()).fingerprint());
         let actor = ActorId::new(name).map_err(|why| why.to_string())?;
-        tokens.add(&token, Holder::Client(Principal::new(actor)));
+        tokens.add(&token, TokenHolder::Client(Principal::new(actor)));
     }
     for Token { name, secret, role } in config.tokens().values() {
         let holder = match role {
-            Role::Client { tenant } => {
-                Holder::Client(Principal { actor: name.clone(), tenant: tenant.clone() })
+            TokenRole::Client { tenant } => {
+                TokenHolder::Client(Principal { actor: name.clone(), tenant: tenant.clone() })
             }
-            Role::Viewer => Holder::Viewer(name.clone()),
+            TokenRole::Viewer => TokenHolder::Viewer(name.clone()),
         };
         tokens.add(secret.expose(), holder);
     }
-    // Whoever had it could steer.
+    // Its owner could use the admin API.
     let admin = admin_token::find(config);
     match admin.and_then(|admin| tokens.holder(admin.expose().as_bytes())) {
         None => Ok(tokens),
-        Some(Holder::Client(Principal { actor, .. }) | Holder::Viewer(actor)) => Err(format!(
-            "the token of `{actor}` is the admin token: give it one of its own, or whoever has it steers the gateway"
+        Some(TokenHolder::Client(Principal { actor, .. }) | TokenHolder::Viewer(actor)) => Err(format!(
+            "the token of `{actor}` is the admin token: give it a different token, because the admin token authorizes operators"
         )),
     }
 }

@@ -1,6 +1,7 @@
-//! The secret that lets a person steer, also on this machine: agents run here too.
+//! The admin token, which authorizes operators. It is required on this machine too, because agents run here.
 //!
-//! It is made at the first start and lies beside the state, readable for its user alone, where the other commands find it.
+//! It is created at the first start and stored beside the state, readable only for its user, where the other commands
+//! find it.
 
 use std::env;
 use std::fs::{self, DirBuilder, OpenOptions};
@@ -8,17 +9,18 @@ use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use steadfast::Config;
-use steadfast::redact::Redacted;
+use steadfast::call::redact::Redacted;
+use steadfast::config::Config;
 use steadfast_api::AdminToken;
 
-use crate::{output, own};
+use crate::{output, private_file};
 
-/// The variable that replaces the file.
+/// Variable that replaces the file.
 pub(crate) const VARIABLE: &str = "STEADFAST_ADMIN_TOKEN";
 const FILE: &str = "admin-token";
 
-/// The token, made if there is none yet. Without a place to keep it there is none, and nobody can steer.
+/// Returns the token, and creates it if there is none. Without a folder to store it in there is no token, and the
+/// admin API is disabled.
 pub(crate) fn find_or_make(config: &Config) -> Option<AdminToken> {
     if let Some(token) = given() {
         return AdminToken::new(token.expose());
@@ -30,56 +32,56 @@ pub(crate) fn find_or_make(config: &Config) -> Option<AdminToken> {
             tracing::warn!(
                 event = "admin_token.missing",
                 why = %error,
-                "no admin token can be kept, so nobody can steer over HTTP; set {VARIABLE} or make the folder of the state writable"
+                "the admin token cannot be stored, so the admin API is disabled; set {VARIABLE} or make the folder of the state writable"
             );
             None
         }
     }
 }
 
-/// Where the token is, for a person who needs it; never the token itself.
+/// Describes the location of the token for an operator. Never contains the token itself.
 pub(crate) fn described(config: &Config) -> String {
     if given().is_some() {
         return format!("the value of {VARIABLE}");
     }
     match place(config) {
-        Some(file) if own::read(&file).is_ok_and(|token| !token.trim().is_empty()) => {
+        Some(file) if private_file::read(&file).is_ok_and(|token| !token.trim().is_empty()) => {
             format!("in {}", file.display())
         }
-        Some(_) | None => format!("none, so that nothing can be changed over HTTP; set {VARIABLE}"),
+        Some(_) | None => format!("none, so the admin API is disabled; set {VARIABLE}"),
     }
 }
 
-/// The token, if there is one: from here, and from where it lies. Makes none.
+/// Returns the token from the environment or the file, if there is one. Creates none.
 pub(crate) fn find(config: &Config) -> Option<Redacted<String>> {
-    given().or_else(|| match own::read(&place(config)?) {
+    given().or_else(|| match private_file::read(&place(config)?) {
         Ok(token) => not_empty(&token),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
         Err(error) => {
-            output::remark(&format!("note: there is no admin token to show: {error}"));
+            output::print_message(&format!("note: the admin token cannot be shown: {error}"));
             None
         }
     })
 }
 
-/// The one that the environment gives.
+/// Returns the token of the environment.
 pub(crate) fn given() -> Option<Redacted<String>> {
     env::var(VARIABLE).ok().and_then(|token| not_empty(&token))
 }
 
-/// A token as it is sent: blanks at its ends get lost on the way.
+/// Returns a token as it is sent: leading and trailing blanks get lost in transit.
 fn not_empty(token: &str) -> Option<Redacted<String>> {
     let token = token.trim();
     (!token.is_empty()).then(|| Redacted::new(token.to_owned()))
 }
 
-/// Where it lies.
+/// Returns the path of its file.
 pub(crate) fn place(config: &Config) -> Option<PathBuf> {
     Some(config.global().store.path.as_ref()?.parent()?.join(FILE))
 }
 
 fn read_or_make(file: &Path) -> io::Result<String> {
-    match own::read(file) {
+    match private_file::read(file) {
         Ok(token) if !token.trim().is_empty() => return Ok(token.trim().to_owned()),
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         Ok(_) | Err(_) => {}
@@ -90,11 +92,11 @@ fn read_or_make(file: &Path) -> io::Result<String> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
     let token: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    // As a whole or not at all: another process may look at the same moment, and whoever comes first decides.
+    // Created atomically: another process may do the same at this moment, and the first one wins.
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let fresh = file.with_extension(format!("{}-{number}", std::process::id()));
-    // Left by one that had our number and died.
+    // Left behind by a dead process with the same process id.
     let _ = fs::remove_file(&fresh);
     private_file().open(&fresh)?.write_all(token.as_bytes())?;
     let placed = fs::hard_link(&fresh, file);
@@ -102,7 +104,7 @@ fn read_or_make(file: &Path) -> io::Result<String> {
     match placed {
         Ok(()) => Ok(token),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            let token = own::read(file)?.trim().to_owned();
+            let token = private_file::read(file)?.trim().to_owned();
             if token.is_empty() {
                 Err(io::Error::other(format!("{} is empty", file.display())))
             } else {

@@ -1,103 +1,104 @@
-//! `steadfast approvals`, `approve` and `deny`: a person's answer to calls that need one.
+//! `steadfast approvals`, `approve` and `deny`: decisions of an operator about calls that wait for approval.
 //!
-//! It does not matter whether a gateway runs. One that does hears of it at once, and a call that waits goes on.
+//! The commands work with and without a running gateway. A running gateway sees the decision at once and continues the
+//! call that waits.
 
 use std::time::Duration;
 
 use clap::Args;
 use http::StatusCode;
 use serde_json::{Value, json};
-use steadfast::parse_span;
+use steadfast::config::parse_span;
 
-use crate::failure::Failure;
-use crate::output::{self, Paint};
-use crate::reach::{self, Ask, Need, Reach, Ways};
-use crate::{now, seen};
+use crate::failure::CommandFailure;
+use crate::output::{self, ColourPainter};
+use crate::target::{self, ApiRequest, ConnectionOptions, ConnectionPurpose, OperatorConnection};
+use crate::{now, views};
 
 #[derive(Args, Debug)]
-pub(crate) struct List {
+pub(crate) struct ApprovalListOptions {
     #[command(flatten)]
-    ways: Ways,
+    ways: ConnectionOptions,
     #[command(flatten)]
-    whose: Whose,
+    whose: TenantOptions,
 }
 
-/// Whose data it is about.
+/// Tenant that a command is about.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Whose {
-    /// The tenant. Without it lists show those of every tenant and `--all` means every tenant, while a single change is
-    /// about what belongs to no tenant.
+pub(crate) struct TenantOptions {
+    /// The tenant. Without it, lists show those of every tenant, `--all` means every tenant, and a single change is
+    /// about data that belongs to no tenant.
     #[arg(long, value_name = "NAME")]
     pub(crate) tenant: Option<String>,
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct Approve {
+pub(crate) struct ApproveOptions {
     #[command(flatten)]
-    ways: Ways,
+    ways: ConnectionOptions,
     #[command(flatten)]
-    whose: Whose,
-    /// The request, as `steadfast approvals` numbers it.
+    whose: TenantOptions,
+    /// The id of the request, as shown by `steadfast approvals`.
     id: u64,
-    /// One call with exactly these arguments; so it is without any of the others.
+    /// Approve one call with exactly these arguments. This is the default.
     #[arg(long, conflicts_with_all = ["session", "span", "recover"])]
     once: bool,
-    /// All such calls of the same conversation, for a day at the longest.
+    /// Approve all such calls of the same session, for at most a day.
     #[arg(long, conflicts_with_all = ["span", "recover"])]
     session: bool,
-    /// All such calls for so long: `30m`, `8h`.
+    /// Approve all such calls for this long: `30m`, `8h`.
     #[arg(long = "for", value_name = "DURATION", conflicts_with = "recover")]
     span: Option<String>,
-    /// One call, and the tool that asks earns its trust back from now on.
+    /// Approve one call, and start the recovery of trust in its tool.
     #[arg(long)]
     recover: bool,
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct Deny {
+pub(crate) struct DenyOptions {
     #[command(flatten)]
-    ways: Ways,
+    ways: ConnectionOptions,
     #[command(flatten)]
-    whose: Whose,
-    /// The request, as `steadfast approvals` numbers it.
+    whose: TenantOptions,
+    /// The id of the request, as shown by `steadfast approvals`.
     id: u64,
 }
 
-/// `steadfast approvals`.
-pub(crate) fn list(options: &List) -> Result<(), Failure> {
-    let waiting = reach::with(&options.ways, Need::WhatIsThere, async |reach| {
-        waiting(reach, options.whose.tenant.as_deref()).await
+/// Runs `steadfast approvals`.
+pub(crate) fn list(options: &ApprovalListOptions) -> Result<(), CommandFailure> {
+    let waiting = target::with(&options.ways, ConnectionPurpose::ExistingState, async |reach| {
+        pending_requests(reach, options.whose.tenant.as_deref()).await
     })?;
     if options.ways.json {
-        output::say_json(&waiting);
+        output::print_json(&waiting);
         return Ok(());
     }
-    let table = seen::approvals(&waiting, now().as_millis());
+    let table = views::approvals(&waiting, now().as_millis());
     if table.is_empty() {
-        output::say("nothing waits for approval");
+        output::print_data("nothing waits for approval");
     } else {
-        output::say(&table.draw(Paint::of_stdout(), 0));
+        output::print_data(&table.draw(ColourPainter::of_stdout(), 0));
         let is_of_tenant = |one: &Value| one.get("tenant").is_some();
-        let whose = match seen::list(&waiting, "/approvals").iter().any(is_of_tenant) {
+        let whose = match views::list(&waiting, "/approvals").iter().any(is_of_tenant) {
             true => ", with `--tenant NAME` where the list names a tenant",
             false => "",
         };
-        output::remark(&format!("answer with `steadfast approve ID` or `steadfast deny ID`{whose}"));
+        output::print_message(&format!("decide with `steadfast approve ID` or `steadfast deny ID`{whose}"));
     }
     Ok(())
 }
 
-/// The requests of this tenant, or of all.
-async fn waiting(reach: &Reach, tenant: Option<&str>) -> Result<Value, Failure> {
+/// Returns the requests of this tenant, or of all.
+async fn pending_requests(reach: &OperatorConnection, tenant: Option<&str>) -> Result<Value, CommandFailure> {
     let tenants = reach.tenants(tenant).await?;
-    Ok(reach.ask_each(Ask::get("/v1/approvals"), &tenants).await?)
+    Ok(reach.fetch_for_tenants(ApiRequest::get("/v1/approvals"), &tenants).await?)
 }
 
-/// `steadfast approve`.
-pub(crate) fn approve(options: &Approve) -> Result<(), Failure> {
+/// Runs `steadfast approve`.
+pub(crate) fn approve(options: &ApproveOptions) -> Result<(), CommandFailure> {
     let decision = match &options.span {
         Some(span) => {
-            length(span, "grant")?;
+            parse_duration(span, "grant")?;
             json!({ "decision": "time", "for": span })
         }
         None if options.recover => json!({ "decision": "recover" }),
@@ -105,61 +106,66 @@ pub(crate) fn approve(options: &Approve) -> Result<(), Failure> {
         None => json!({ "decision": "once" }),
     };
     let request = answer(&options.ways, &options.whose, options.id, decision)?;
-    let tool = request.get("tool").map(seen::tool).unwrap_or_default();
-    let such = seen::text(&request, "/signature");
+    let tool = request.get("tool").map(views::tool).unwrap_or_default();
+    let such = views::text(&request, "/signature");
     let said = match &options.span {
         Some(span) => format!("approved: calls of {such} for {span}"),
         None if options.session && request.get("session").is_none_or(Value::is_null) => {
-            format!(
-                "approved: one call of {tool}; it belongs to no conversation that more could be allowed for"
-            )
+            format!("approved: one call of {tool}; it has no session for which more calls could be approved")
         }
-        None if options.session => format!("approved: calls of {such} in the same conversation"),
+        None if options.session => format!("approved: calls of {such} in the same session"),
         None if options.recover => format!("approved: one call of {tool}; it is recovering"),
         None => format!("approved: one call of {tool} with exactly these arguments"),
     };
-    tell(options.ways.json, options.id, "approved", &said);
+    print_decision(options.ways.json, options.id, "approved", &said);
     Ok(())
 }
 
-/// `steadfast deny`.
-pub(crate) fn deny(options: &Deny) -> Result<(), Failure> {
+/// Runs `steadfast deny`.
+pub(crate) fn deny(options: &DenyOptions) -> Result<(), CommandFailure> {
     let request = answer(&options.ways, &options.whose, options.id, json!({ "decision": "deny" }))?;
-    let tool = request.get("tool").map(seen::tool).unwrap_or_default();
-    tell(options.ways.json, options.id, "denied", &format!("denied: the call of {tool}"));
+    let tool = request.get("tool").map(views::tool).unwrap_or_default();
+    print_decision(options.ways.json, options.id, "denied", &format!("denied: the call of {tool}"));
     Ok(())
 }
 
-fn tell(as_json: bool, id: u64, answer: &str, said: &str) {
+fn print_decision(as_json: bool, id: u64, answer: &str, said: &str) {
     if as_json {
-        output::say_json(&json!({ "id": id, "answer": answer }));
+        output::print_json(&json!({ "id": id, "answer": answer }));
     } else {
-        output::say(said);
+        output::print_data(said);
     }
 }
 
-/// Answers a request; gives what it was about.
-fn answer(ways: &Ways, whose: &Whose, id: u64, decision: Value) -> Result<Value, Failure> {
+/// Decides a request. Returns the request.
+fn answer(
+    ways: &ConnectionOptions,
+    whose: &TenantOptions,
+    id: u64,
+    decision: Value,
+) -> Result<Value, CommandFailure> {
     let tenant = whose.tenant.as_deref();
     let gone = || {
-        Failure::World(format!(
-            "there is no request {id} any more: it was answered, or it has expired. `steadfast approvals` shows what waits"
+        CommandFailure::Environment(format!(
+            "there is no request {id} any more: it was decided, or it has expired. Run `steadfast approvals` to list pending requests"
         ))
     };
-    reach::with(ways, Need::WhatIsThere, async |reach| {
-        let waiting = waiting(reach, tenant).await?;
+    target::with(ways, ConnectionPurpose::ExistingState, async |reach| {
+        let waiting = pending_requests(reach, tenant).await?;
         let mut of_id =
-            seen::list(&waiting, "/approvals").iter().filter(|one| seen::number(one, "/id") == id);
+            views::list(&waiting, "/approvals").iter().filter(|one| views::number(one, "/id") == id);
         let is_asked = |one: &&Value| one.get("tenant").and_then(Value::as_str) == tenant;
         let request = of_id.clone().find(is_asked);
         let Some(request) = request else {
-            return Err(match of_id.find_map(seen::tenant_flag) {
-                Some(other) => Failure::Usage(format!("request {id} belongs to a tenant: add `{other}`")),
+            return Err(match of_id.find_map(views::tenant_flag) {
+                Some(other) => {
+                    CommandFailure::Usage(format!("request {id} belongs to a tenant: add `{other}`"))
+                }
                 None => gone(),
             });
         };
-        let ask = Ask::post(&format!("/v1/approvals/{id}"), Some(decision)).with("tenant", tenant);
-        match reach.ask(ask).await {
+        let ask = ApiRequest::post(&format!("/v1/approvals/{id}"), Some(decision)).with("tenant", tenant);
+        match reach.send(ask).await {
             Ok(_) => Ok(request.clone()),
             Err(refused) if refused.is(StatusCode::NOT_FOUND) => Err(gone()),
             Err(refused) => Err(refused.into()),
@@ -167,15 +173,15 @@ fn answer(ways: &Ways, whose: &Whose, id: u64, decision: Value) -> Result<Value,
     })
 }
 
-/// How long something shall last that a person says.
-pub(crate) fn length(text: &str, what: &str) -> Result<Duration, Failure> {
+/// Parses a duration from the command line.
+pub(crate) fn parse_duration(text: &str, what: &str) -> Result<Duration, CommandFailure> {
     let span = parse_span(text).filter(|span| !span.is_zero() && *span <= LONGEST);
     span.ok_or_else(|| {
-        Failure::Usage(format!(
-            "`--for {text}` is no time that a {what} can last: write 30m, 8h, 2d; at most 365d"
+        CommandFailure::Usage(format!(
+            "`--for {text}` is not a valid duration of a {what}: write 30m, 8h, 2d; at most 365d"
         ))
     })
 }
 
-/// The longest that is said at once.
+/// Maximum duration.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);

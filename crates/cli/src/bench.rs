@@ -1,8 +1,8 @@
-//! `steadfast bench`: what it costs to stand in front of your own server.
+//! `steadfast bench`: measures the overhead of the gateway in front of a server.
 //!
-//! The server is started twice, once alone and once behind `steadfast wrap`, and both are asked in turn, so that whatever else the
-//! machine does meets both. The gateway keeps its state in a file, as it does in life, but in a folder of its own that is gone
-//! afterwards: nothing of this is in your history.
+//! The server is started twice, once alone and once behind `steadfast wrap`. Both get requests in turn, so that other
+//! load on the machine affects both. The gateway stores its state in a file, as in production, but in a temporary
+//! folder: nothing of the benchmark is in your history.
 
 use std::env;
 use std::ffi::OsString;
@@ -13,41 +13,41 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use http::HeaderMap;
 use serde_json::{Value, json};
-use steadfast::{Reached, nearest};
-use steadfast_process::{Environment, Launch, Patience};
+use steadfast::config::{ServerTarget, nearest};
+use steadfast_process::{Environment, Launch, StopTimeouts};
 
 use crate::admin_token::private_folder;
-use crate::behind;
-use crate::failure::Failure;
-use crate::output::{self, Look, Paint, Progress, Table};
-use crate::peer::{Peer, Where};
-use crate::sources::Chosen;
+use crate::failure::CommandFailure;
+use crate::output::{self, ColourPainter, ProgressLine, TextStyle, TextTable};
+use crate::peer::{McpPeer, PeerTarget};
+use crate::shutdown;
+use crate::sources::ConfigFileOptions;
 use crate::state::runtime;
-use crate::stop;
+use crate::upstream;
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     #[command(flatten)]
-    chosen: Chosen,
+    chosen: ConfigFileOptions,
     /// A server of the configuration, by its name.
     #[arg(value_name = "SERVER", conflicts_with_all = ["url", "command"], required_unless_present_any = ["url", "command"])]
     server: Option<String>,
-    /// Where the server is, if it speaks streamable HTTP.
+    /// URL of the server, if it speaks streamable HTTP.
     #[arg(long, value_name = "URL", conflicts_with = "command")]
     url: Option<String>,
-    /// A header that every message to the URL carries, as `NAME: VALUE`; `${VARIABLE}` is taken from the environment.
+    /// A header for every message to the URL, as `NAME: VALUE`; `${VARIABLE}` is taken from the environment.
     #[arg(long = "header", value_name = "HEADER", requires = "url")]
     headers: Vec<String>,
-    /// Also calls this tool, twice as often as there are rounds. Whatever it does is done so often: only tools that read.
+    /// Also call this tool, twice per round. Its effects happen each time, so use only tools that read.
     #[arg(long, value_name = "NAME")]
     tool: Option<String>,
     /// The arguments of the calls.
     #[arg(long, value_name = "JSON", requires = "tool", default_value = "{}")]
     arguments: String,
-    /// How often each is asked.
+    /// Number of requests of each kind.
     #[arg(long, value_name = "COUNT", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rounds: u32,
-    /// Says it as JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
     /// The command of the server, and its arguments.
@@ -55,85 +55,88 @@ pub(crate) struct Options {
     command: Vec<OsString>,
 }
 
-/// The exit code where somebody did not want to wait.
+/// Exit code after an interrupt.
 const INTERRUPTED: u8 = 130;
 
-/// How long an answer may take.
+/// Timeout of a response.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// One kind of question, and how long each answer took.
-struct Asked {
+/// One kind of request, with the time of each response.
+struct RequestTimings {
     name: &'static str,
     params: Value,
     bare: Vec<Duration>,
     guarded: Vec<Duration>,
 }
 
-/// `steadfast bench`.
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
-    let room = Room::make()?;
+/// Runs `steadfast bench`.
+pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
+    let room = BenchStateFolder::make()?;
     let (bare, guarded) = both(options, &room)?;
     let mut asked = vec![asked("ping", json!({})), asked("tools/list", json!({}))];
     if let Some(tool) = &options.tool {
         let arguments: Value = serde_json::from_str(&options.arguments)
-            .map_err(|error| Failure::Usage(format!("--arguments is no JSON: {error}")))?;
+            .map_err(|error| CommandFailure::Usage(format!("--arguments is not valid JSON: {error}")))?;
         asked.push(self::asked("tools/call", json!({ "name": tool, "arguments": arguments })));
     }
     let rounds = usize::try_from(options.rounds).unwrap_or(usize::MAX);
     let name = runtime()?.block_on(async {
-        let stop = stop::asked();
+        let stop = shutdown::shutdown_token();
         tokio::select! {
             measured = measure(options, &bare, &guarded, rounds, &mut asked) => measured,
-            // Nothing is left behind then either.
-            () = stop.cancelled() => Err(Failure::Told(INTERRUPTED)),
+            // Nothing is left behind in that case either.
+            () = stop.cancelled() => Err(CommandFailure::AlreadyReported(INTERRUPTED)),
         }
     })?;
     if options.json {
-        output::say_json(&to_json(&name, rounds, &asked));
+        output::print_json(&to_json(&name, rounds, &asked));
     } else {
-        output::say(&drawn(&name, rounds, &asked));
+        output::print_data(&drawn(&name, rounds, &asked));
     }
     Ok(())
 }
 
-fn asked(name: &'static str, params: Value) -> Asked {
-    Asked { name, params, bare: Vec::new(), guarded: Vec::new() }
+fn asked(name: &'static str, params: Value) -> RequestTimings {
+    RequestTimings { name, params, bare: Vec::new(), guarded: Vec::new() }
 }
 
 async fn measure(
     options: &Options,
-    bare: &Where,
-    guarded: &Where,
+    bare: &PeerTarget,
+    guarded: &PeerTarget,
     rounds: usize,
-    asked: &mut [Asked],
-) -> Result<String, Failure> {
+    asked: &mut [RequestTimings],
+) -> Result<String, CommandFailure> {
     let at = place(bare);
     let wrong = |who: &'static str| {
         let at = at.clone();
-        move |why: String| Failure::World(format!("the server{at} {who}: {why}"))
+        move |why: String| CommandFailure::Environment(format!("the server{at} {who}: {why}"))
     };
-    let mut bare =
-        output::during("starting the server", Peer::meet(bare, PATIENCE)).await.map_err(wrong("alone"))?;
-    let met = output::during("starting it behind us", Peer::meet(guarded, PATIENCE)).await;
+    let mut bare = output::wait_with_spinner("starting the server", McpPeer::connect(bare, PATIENCE))
+        .await
+        .map_err(wrong("alone"))?;
+    let met =
+        output::wait_with_spinner("starting it behind the gateway", McpPeer::connect(guarded, PATIENCE))
+            .await;
     let mut guarded = match met {
         Ok(guarded) => guarded,
         Err(why) => {
-            bare.leave().await;
-            return Err(wrong("behind us")(why));
+            bare.close().await;
+            return Err(wrong("behind the gateway")(why));
         }
     };
     let name = if bare.name.is_empty() { "the server".to_owned() } else { bare.name.clone() };
     let done = rounds_of(options, &mut bare, &mut guarded, rounds, asked).await;
-    bare.leave().await;
-    guarded.leave().await;
+    bare.close().await;
+    guarded.close().await;
     done.map(|()| name)
 }
 
-/// Where a server is that has a URL; of that, nothing that may be secret.
-fn place(reached: &Where) -> String {
+/// Describes the location of a server with a URL, without secrets.
+fn place(reached: &PeerTarget) -> String {
     match reached {
-        Where::Started(..) => String::new(),
-        Where::Url(url, _) => {
+        PeerTarget::Started(..) => String::new(),
+        PeerTarget::Url(url, _) => {
             let uri = url.parse::<http::Uri>().ok();
             let port = |uri: &http::Uri| uri.port().map(|port| format!(":{port}")).unwrap_or_default();
             uri.and_then(|uri| Some(format!(" at {}{}", uri.host()?, port(&uri)))).unwrap_or_default()
@@ -143,36 +146,39 @@ fn place(reached: &Where) -> String {
 
 async fn rounds_of(
     options: &Options,
-    bare: &mut Peer,
-    guarded: &mut Peer,
+    bare: &mut McpPeer,
+    guarded: &mut McpPeer,
     rounds: usize,
-    asked: &mut [Asked],
-) -> Result<(), Failure> {
+    asked: &mut [RequestTimings],
+) -> Result<(), CommandFailure> {
     if let Some(tool) = &options.tool {
-        let listed = bare.request("tools/list", json!({}), PATIENCE).await.map_err(Failure::World)?;
+        let listed =
+            bare.request("tools/list", json!({}), PATIENCE).await.map_err(CommandFailure::Environment)?;
         let tools = listed.get("tools").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         let names: Vec<_> = tools.iter().filter_map(|tool| tool.get("name")?.as_str()).collect();
         if !names.contains(&tool.as_str()) {
             let meant =
                 nearest(tool, names.iter().copied()).map(|meant| format!(": did you mean `{meant}`?"));
-            return Err(Failure::Usage(format!(
+            return Err(CommandFailure::Usage(format!(
                 "the server has no tool `{tool}`{}",
                 meant.unwrap_or_default()
             )));
         }
     }
     let warm_up = (rounds / 10).clamp(1, 50);
-    let mut progress = Progress::of(rounds + warm_up);
+    let mut progress = ProgressLine::of(rounds + warm_up);
     for round in 0..rounds + warm_up {
         progress.at(round, "rounds");
         for one in asked.iter_mut() {
             let (mut alone, mut behind) = (Duration::ZERO, Duration::ZERO);
-            // Whoever comes first finds the machine as the other left it, so they take turns at that too.
+            // The first request finds the machine as the other server left it, so they alternate.
             for turn in [round % 2, (round + 1) % 2] {
                 let (peer, taken) =
                     if turn == 0 { (&mut *bare, &mut alone) } else { (&mut *guarded, &mut behind) };
                 let began = Instant::now();
-                peer.request(one.name, one.params.clone(), PATIENCE).await.map_err(Failure::World)?;
+                peer.request(one.name, one.params.clone(), PATIENCE)
+                    .await
+                    .map_err(CommandFailure::Environment)?;
                 *taken = began.elapsed();
             }
             if round >= warm_up {
@@ -188,10 +194,11 @@ async fn rounds_of(
     Ok(())
 }
 
-/// The server alone, and behind us.
-fn both(options: &Options, room: &Room) -> Result<(Where, Where), Failure> {
-    let own = env::current_exe()
-        .map_err(|error| Failure::World(format!("this program cannot find itself: {error}")))?;
+/// Returns the server alone, and behind the gateway.
+fn both(options: &Options, room: &BenchStateFolder) -> Result<(PeerTarget, PeerTarget), CommandFailure> {
+    let own = env::current_exe().map_err(|error| {
+        CommandFailure::Environment(format!("this program cannot determine its own path: {error}"))
+    })?;
     let mut wrap: Vec<OsString> = vec!["wrap".into()];
     for file in options.chosen.files() {
         wrap.extend(["--config".into(), file.into()]);
@@ -204,39 +211,41 @@ fn both(options: &Options, room: &Room) -> Result<(Where, Where), Failure> {
                     let names: Vec<_> = config.servers().keys().map(ToString::to_string).collect();
                     let meant = nearest(name, names.iter().map(String::as_str))
                         .map(|meant| format!(": did you mean `{meant}`?"));
-                    Failure::Usage(format!(
+                    CommandFailure::Usage(format!(
                         "the configuration has no server `{name}`{}",
                         meant.unwrap_or_default()
                     ))
                 })?;
             wrap.extend(["--name".into(), name.into()]);
             match &server.reach {
-                Reached::Url { url, headers } => {
-                    let sent = behind::sent(headers).map_err(Failure::Configuration)?;
+                ServerTarget::Url { url, headers } => {
+                    let sent = upstream::header_map(headers).map_err(CommandFailure::Configuration)?;
                     let environment = url_behind(&mut wrap, url.expose(), &sent);
-                    (Where::Url(url.expose().clone(), sent), plain(environment))
+                    (PeerTarget::Url(url.expose().clone(), sent), plain(environment))
                 }
-                Reached::Command { .. } => {
-                    let launch = behind::launch_of_config(server).ok_or_else(|| {
-                        Failure::Configuration(format!("error: [servers.{name}]: the command is empty"))
+                ServerTarget::Command { .. } => {
+                    let launch = upstream::launch_of_config(server).ok_or_else(|| {
+                        CommandFailure::Configuration(format!(
+                            "error: [servers.{name}]: the command is empty"
+                        ))
                     })?;
                     wrap.push("--".into());
                     wrap.push(launch.program.clone());
                     wrap.extend(launch.args.iter().cloned());
-                    (Where::Started(Box::new(launch.clone()), behind::leash()?), launch)
+                    (PeerTarget::Started(Box::new(launch.clone()), upstream::leash()?), launch)
                 }
             }
         }
         (None, Some(url)) => {
-            let sent = behind::given(&options.headers)?;
+            let sent = upstream::parse_headers(&options.headers)?;
             let environment = url_behind(&mut wrap, url, &sent);
-            (Where::Url(url.clone(), sent), plain(environment))
+            (PeerTarget::Url(url.clone(), sent), plain(environment))
         }
         (None, None) => {
-            let launch = behind::launch_of_command(&options.command)?;
+            let launch = upstream::launch_of_command(&options.command)?;
             wrap.push("--".into());
             wrap.extend(options.command.iter().cloned());
-            (Where::Started(Box::new(launch.clone()), behind::leash()?), launch)
+            (PeerTarget::Started(Box::new(launch.clone()), upstream::leash()?), launch)
         }
     };
     let environment = launch
@@ -248,12 +257,13 @@ fn both(options: &Options, room: &Room) -> Result<(Where, Where), Failure> {
         args: wrap,
         folder: launch.folder,
         environment,
-        patience: Patience::default(),
+        patience: StopTimeouts::default(),
     };
-    Ok((bare, Where::Started(Box::new(guarded), behind::leash()?)))
+    Ok((bare, PeerTarget::Started(Box::new(guarded), upstream::leash()?)))
 }
 
-/// What `wrap` is told of a server at a URL. The values of headers may be secret: they go through the environment.
+/// Adds the arguments of `wrap` for a server with a URL. The values of headers may be secret, so they are passed in
+/// the environment.
 fn url_behind(wrap: &mut Vec<OsString>, url: &str, headers: &HeaderMap) -> Vec<(String, String)> {
     wrap.extend(["--url".into(), url.into()]);
     let mut variables = Vec::new();
@@ -272,28 +282,31 @@ fn plain(variables: Vec<(String, String)>) -> Launch {
         args: Vec::new(),
         folder: None,
         environment: Environment::inherited_and(env::vars_os(), &given),
-        patience: Patience::default(),
+        patience: StopTimeouts::default(),
     }
 }
 
-/// A folder for the state, gone with this.
-struct Room(PathBuf);
+/// A folder for the state, removed on drop.
+struct BenchStateFolder(PathBuf);
 
-impl Room {
-    fn make() -> Result<Self, Failure> {
-        // Others write there too: the folder must be ours, so it is new, and nobody can have guessed it.
+impl BenchStateFolder {
+    fn make() -> Result<Self, CommandFailure> {
+        // The temporary folder is shared with other users, so the name must be new and impossible to guess.
         let mut bytes = [0; 16];
-        getrandom::fill(&mut bytes)
-            .map_err(|error| Failure::World(format!("this machine draws no random numbers: {error}")))?;
+        getrandom::fill(&mut bytes).map_err(|error| {
+            CommandFailure::Environment(format!("no random numbers are available: {error}"))
+        })?;
         let name: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let folder = env::temp_dir().join(format!("steadfast-bench-{name}"));
         let made = private_folder().recursive(false).create(&folder);
-        made.map_err(|error| Failure::World(format!("{} cannot be made: {error}", folder.display())))?;
+        made.map_err(|error| {
+            CommandFailure::Environment(format!("{} cannot be made: {error}", folder.display()))
+        })?;
         Ok(Self(folder))
     }
 }
 
-impl Drop for Room {
+impl Drop for BenchStateFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(Path::new(&self.0));
     }
@@ -301,28 +314,28 @@ impl Drop for Room {
 
 const PERCENTILES: [(&str, usize); 3] = [("p50", 50), ("p95", 95), ("p99", 99)];
 
-/// The time within which so many of a hundred answers came.
+/// Returns the time within which this percentage of the responses arrived.
 fn percentile(sorted: &[Duration], of_hundred: usize) -> Duration {
     let place = (sorted.len() * of_hundred).div_ceil(100).saturating_sub(1);
     sorted.get(place).or(sorted.last()).copied().unwrap_or_default()
 }
 
-fn drawn(name: &str, rounds: usize, asked: &[Asked]) -> String {
-    let paint = Paint::of_stdout();
-    let mut table = Table::new(&["ASKED", "", "ALONE", "BEHIND US", "DIFFERENCE"]);
+fn drawn(name: &str, rounds: usize, asked: &[RequestTimings]) -> String {
+    let paint = ColourPainter::of_stdout();
+    let mut table = TextTable::new(&["REQUEST", "", "ALONE", "GATEWAY", "DIFFERENCE"]);
     for one in asked {
         for (row, (percent, of_hundred)) in PERCENTILES.into_iter().enumerate() {
             let (bare, guarded) = (percentile(&one.bare, of_hundred), percentile(&one.guarded, of_hundred));
             table.row([
-                (Look::Bold, if row == 0 { one.name.to_owned() } else { String::new() }),
-                (Look::Dim, percent.to_owned()),
-                (Look::Plain, format!("{:>9}", shown(bare))),
-                (Look::Plain, format!("{:>9}", shown(guarded))),
-                (Look::Warn, difference(bare, guarded)),
+                (TextStyle::Bold, if row == 0 { one.name.to_owned() } else { String::new() }),
+                (TextStyle::Dim, percent.to_owned()),
+                (TextStyle::Plain, format!("{:>9}", shown(bare))),
+                (TextStyle::Plain, format!("{:>9}", shown(guarded))),
+                (TextStyle::Warn, difference(bare, guarded)),
             ]);
         }
     }
-    format!("{}: {rounds} rounds, each asked in turn\n\n{}", output::clean(name), table.draw(paint, 0))
+    format!("{}: {rounds} rounds, alternating between both\n\n{}", output::clean(name), table.draw(paint, 0))
 }
 
 fn shown(time: Duration) -> String {
@@ -342,7 +355,7 @@ fn difference(bare: Duration, guarded: Duration) -> String {
     }
 }
 
-fn to_json(name: &str, rounds: usize, asked: &[Asked]) -> Value {
+fn to_json(name: &str, rounds: usize, asked: &[RequestTimings]) -> Value {
     let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     let of = |times: &[Duration]| -> Value {
         PERCENTILES
@@ -366,7 +379,7 @@ mod tests {
     fn a_room_is_new_and_gone_afterwards() {
         let guessed = env::temp_dir().join(format!("steadfast-bench-{}", std::process::id()));
         fs::create_dir_all(&guessed).unwrap();
-        let (one, two) = (Room::make().unwrap(), Room::make().unwrap());
+        let (one, two) = (BenchStateFolder::make().unwrap(), BenchStateFolder::make().unwrap());
         let places = [one.0.clone(), two.0.clone()];
         assert!(places[0] != places[1] && !places.contains(&guessed), "{places:?}");
         drop((one, two));

@@ -1,84 +1,88 @@
-//! `steadfast breaker`: which tools are left alone, and the hand that opens or resets a breaker.
+//! `steadfast breaker`: lists circuit breakers, and opens or resets them.
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use steadfast::id::{Namespace, ToolName, ToolRef};
-use steadfast::{BreakerKey, nearest};
+use steadfast::admin::BreakerKey;
+use steadfast::call::id::{Namespace, ToolName, ToolRef};
+use steadfast::config::nearest;
 
-use crate::approvals::{Whose, length};
-use crate::failure::Failure;
-use crate::output::{self, Paint};
-use crate::reach::{self, Ask, Need, Reach, Refused, Ways, encoded};
-use crate::{now, seen};
+use crate::approvals::{TenantOptions, parse_duration};
+use crate::failure::CommandFailure;
+use crate::output::{self, ColourPainter};
+use crate::target::{
+    self, ApiRequest, ConnectionOptions, ConnectionPurpose, OperatorConnection, RequestError, encoded,
+};
+use crate::{now, views};
 
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Options {
     #[command(subcommand)]
-    deed: Option<Deed>,
+    deed: Option<BreakerSubcommand>,
     #[command(flatten)]
-    list: List,
+    list: BreakerListOptions,
 }
 
 #[derive(Debug, Subcommand)]
-enum Deed {
-    /// Shows how breakers stand; so it is without any of the three.
-    List(List),
-    /// Leaves a tool alone: its calls are refused until the time is over, or until it is reset.
-    Open(Open),
-    /// Lets calls through again, and forgets what was counted.
-    Reset(Reset),
+enum BreakerSubcommand {
+    /// List circuit breakers. This is the default.
+    List(BreakerListOptions),
+    /// Open a breaker: calls of the tool are refused until the time is over or the breaker is reset.
+    Open(BreakerOpenOptions),
+    /// Reset a breaker: calls pass again, and its counts are cleared.
+    Reset(BreakerResetOptions),
 }
 
 #[derive(Args, Debug)]
-struct List {
+struct BreakerListOptions {
     #[command(flatten)]
-    ways: Ways,
+    ways: ConnectionOptions,
     #[command(flatten)]
-    whose: Whose,
+    whose: TenantOptions,
 }
 
 #[derive(Args, Debug)]
-struct Open {
+struct BreakerOpenOptions {
     #[command(flatten)]
-    ways: Ways,
+    ways: ConnectionOptions,
     #[command(flatten)]
-    whose: Whose,
+    whose: TenantOptions,
     #[command(flatten)]
-    which: Which,
-    /// For so long: `30m`, `8h`. Then one call is let through to find out.
+    which: BreakerSelection,
+    /// Time for which the breaker stays open: `30m`, `8h`. Then one call passes as a probe.
     #[arg(long = "for", value_name = "DURATION")]
     span: Option<String>,
 }
 
 #[derive(Args, Debug)]
-struct Reset {
+struct BreakerResetOptions {
     #[command(flatten)]
-    ways: Ways,
+    ways: ConnectionOptions,
     #[command(flatten)]
-    whose: Whose,
+    whose: TenantOptions,
     #[command(flatten)]
-    which: Which,
+    which: BreakerSelection,
 }
 
 #[derive(Args, Debug)]
-struct Which {
-    /// The breaker: SERVER/TOOL, or a key as the list has it.
+struct BreakerSelection {
+    /// The breaker: SERVER/TOOL, or a key from the list.
     #[arg(value_name = "KEY", required_unless_present = "all")]
     key: Option<String>,
-    /// All of them, also those of tools that were not called yet; without `--tenant` those of every tenant that is known.
+    /// All breakers, including those of tools that were not called yet. Without `--tenant`, those of every known
+    /// tenant.
     #[arg(long, conflicts_with = "key")]
     all: bool,
 }
 
-/// `steadfast breaker`.
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+/// Runs `steadfast breaker`.
+pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
     match &options.deed {
         None => list(&options.list),
-        Some(Deed::List(list_options)) => list(list_options),
-        Some(Deed::Open(open)) => {
+        Some(BreakerSubcommand::List(list_options)) => list(list_options),
+        Some(BreakerSubcommand::Open(open)) => {
             if let Some(span) = &open.span {
-                length(span, "breaker")?;
+                parse_duration(span, "breaker")?;
             }
             let turn = match &open.span {
                 Some(span) => json!({ "to": "open", "for": span }),
@@ -86,17 +90,18 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
             };
             let said = match &open.span {
                 Some(span) => {
-                    format!("open for {span}: calls are refused, and then one is let through to find out")
+                    format!("open for {span}: calls are refused, and then one call passes as a probe")
                 }
                 None => "open: calls are refused until `steadfast breaker reset`".to_owned(),
             };
-            let steered = steer(&open.ways, &open.whose, &open.which, &turn)?;
-            tell(&open.ways, &open.which, &steered, |_| &said)
+            let steered = change_breakers(&open.ways, &open.whose, &open.which, &turn)?;
+            print_results(&open.ways, &open.which, &steered, |_| &said)
         }
-        Some(Deed::Reset(reset)) => {
-            let steered = steer(&reset.ways, &reset.whose, &reset.which, &json!({ "to": "reset" }))?;
-            tell(&reset.ways, &reset.which, &steered, |one| {
-                match seen::text(one, "/breaker/forced/by") == "configuration" {
+        Some(BreakerSubcommand::Reset(reset)) => {
+            let steered =
+                change_breakers(&reset.ways, &reset.whose, &reset.which, &json!({ "to": "reset" }))?;
+            print_results(&reset.ways, &reset.which, &steered, |one| {
+                match views::text(one, "/breaker/forced/by") == "configuration" {
                     true => "reset, but the configuration keeps it open",
                     false => "closed: calls pass",
                 }
@@ -105,41 +110,46 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     }
 }
 
-fn list(options: &List) -> Result<(), Failure> {
-    let breakers = reach::with(&options.ways, Need::WhatIsThere, async |reach| {
+fn list(options: &BreakerListOptions) -> Result<(), CommandFailure> {
+    let breakers = target::with(&options.ways, ConnectionPurpose::ExistingState, async |reach| {
         let tenants = reach.tenants(options.whose.tenant.as_deref()).await?;
-        Ok(reach.ask_each(Ask::get("/v1/breakers"), &tenants).await?)
+        Ok(reach.fetch_for_tenants(ApiRequest::get("/v1/breakers"), &tenants).await?)
     })?;
     if options.ways.json {
-        output::say_json(&breakers);
+        output::print_json(&breakers);
         return Ok(());
     }
-    let table = seen::breakers(&breakers, now().as_millis(), |_| true);
+    let table = views::breakers(&breakers, now().as_millis(), |_| true);
     if table.is_empty() {
-        output::say("nothing has been called yet, so there is no breaker");
+        output::print_data("nothing has been called yet, so there is no breaker");
     } else {
-        output::say(&table.draw(Paint::of_stdout(), 0));
+        output::print_data(&table.draw(ColourPainter::of_stdout(), 0));
     }
     Ok(())
 }
 
-/// A breaker that was turned, or was not.
-struct Steered {
+/// Result of changing one breaker.
+struct BreakerChangeResult {
     key: String,
     tenant: Option<String>,
-    /// The breaker's state after the change, or why it could not be changed.
-    became: Result<Value, Refused>,
+    /// The breaker's state after the change, or the reason why it could not be changed.
+    became: Result<Value, RequestError>,
 }
 
-/// Turns breakers; gives what became of each. One that cannot be turned does not keep the others from it.
-fn steer(ways: &Ways, whose: &Whose, which: &Which, turn: &Value) -> Result<Vec<Steered>, Failure> {
+/// Changes breakers and returns the result of each. A failure does not stop the others.
+fn change_breakers(
+    ways: &ConnectionOptions,
+    whose: &TenantOptions,
+    which: &BreakerSelection,
+    turn: &Value,
+) -> Result<Vec<BreakerChangeResult>, CommandFailure> {
     let tenant = whose.tenant.as_deref();
-    // For what names none, nothing is made.
+    // No state is created for an invalid key.
     let need = match which.key.as_deref().and_then(key) {
-        Some(_) => Need::WhatComes,
-        None => Need::WhatIsThere,
+        Some(_) => ConnectionPurpose::FutureCalls,
+        None => ConnectionPurpose::ExistingState,
     };
-    reach::with(ways, need, async |reach| {
+    target::with(ways, need, async |reach| {
         let mut wanted = Vec::new();
         match &which.key {
             Some(written) => wanted.push((tenant.map(str::to_owned), named(reach, tenant, written).await?)),
@@ -152,27 +162,27 @@ fn steer(ways: &Ways, whose: &Whose, which: &Which, turn: &Value) -> Result<Vec<
         }
         let mut steered = Vec::new();
         for (tenant, key) in wanted {
-            let ask = Ask::post(&format!("/v1/breakers/{}", encoded(&key)), Some(turn.clone()));
-            let became = reach.ask(ask.with("tenant", tenant.as_deref())).await;
-            steered.push(Steered { key, tenant, became });
+            let ask = ApiRequest::post(&format!("/v1/breakers/{}", encoded(&key)), Some(turn.clone()));
+            let became = reach.send(ask.with("tenant", tenant.as_deref())).await;
+            steered.push(BreakerChangeResult { key, tenant, became });
         }
         Ok(steered)
     })
 }
 
-/// Every breaker that a tenant has, and those of all tools that are known.
-async fn all(reach: &Reach, tenant: Option<&str>) -> Result<Vec<String>, Failure> {
-    let breakers = reach.ask_all(Ask::get("/v1/breakers").with("tenant", tenant)).await?;
-    let tools = seen::known_tools(reach, tenant).await?;
+/// Returns the keys of all breakers of a tenant, and those of all known tools.
+async fn all(reach: &OperatorConnection, tenant: Option<&str>) -> Result<Vec<String>, CommandFailure> {
+    let breakers = reach.fetch_all(ApiRequest::get("/v1/breakers").with("tenant", tenant)).await?;
+    let tools = views::known_tools(reach, tenant).await?;
     let mut keys: Vec<_> =
-        seen::list(&breakers, "/breakers").iter().map(|one| seen::text(one, "/key")).collect();
+        views::list(&breakers, "/breakers").iter().map(|one| views::text(one, "/key")).collect();
     keys.extend(tools.iter().filter_map(|tool| key(tool)));
     keys.sort();
     keys.dedup();
     Ok(keys)
 }
 
-/// The key that this is, or that of the tool that it names.
+/// Returns this key, or the key of the tool that it names.
 fn key(written: &str) -> Option<String> {
     let as_tool = || {
         let (namespace, tool) = written.split_once('/')?;
@@ -182,11 +192,16 @@ fn key(written: &str) -> Option<String> {
     written.parse().ok().or_else(as_tool).map(|key: BreakerKey| key.to_string())
 }
 
-/// The breaker that is meant. What nobody knows may be a tool that was not called yet; what looks like one that is known is
-/// more likely a slip.
-async fn named(reach: &Reach, tenant: Option<&str>, written: &str) -> Result<String, Failure> {
-    let breakers = reach.ask_all(Ask::get("/v1/breakers").with("tenant", tenant)).await?;
-    let keys: Vec<_> = seen::list(&breakers, "/breakers").iter().map(|one| seen::text(one, "/key")).collect();
+/// Returns the breaker that was named. An unknown name may be a tool that was not called yet. A name similar to a
+/// known one is more likely a typo.
+async fn named(
+    reach: &OperatorConnection,
+    tenant: Option<&str>,
+    written: &str,
+) -> Result<String, CommandFailure> {
+    let breakers = reach.fetch_all(ApiRequest::get("/v1/breakers").with("tenant", tenant)).await?;
+    let keys: Vec<_> =
+        views::list(&breakers, "/breakers").iter().map(|one| views::text(one, "/key")).collect();
     if keys.iter().any(|key| key == written) {
         return Ok(written.to_owned());
     }
@@ -194,35 +209,35 @@ async fn named(reach: &Reach, tenant: Option<&str>, written: &str) -> Result<Str
     if let Some(key) = key.as_ref().filter(|key| keys.contains(key)) {
         return Ok(key.clone());
     }
-    let tools = seen::known_tools(reach, tenant).await?;
-    let meant = seen::meant(written, &tools).map(str::to_owned);
+    let tools = views::known_tools(reach, tenant).await?;
+    let meant = views::nearest_name(written, &tools).map(str::to_owned);
     let meant = meant.or_else(|| nearest(written, keys.iter().map(String::as_str)).map(str::to_owned));
     let is_known_tool = tools.iter().any(|tool| tool == written);
     match (key, meant) {
         (Some(key), _) if is_known_tool => Ok(key),
         (None, Some(meant)) => {
-            Err(Failure::Usage(format!("there is no breaker `{written}`: did you mean `{meant}`?")))
+            Err(CommandFailure::Usage(format!("there is no breaker `{written}`: did you mean `{meant}`?")))
         }
-        (Some(key), Some(meant)) if !is_whole => Err(Failure::Usage(format!(
-            "nothing is known of `{written}`: did you mean `{meant}`? If it is right, write `{key}`"
+        (Some(key), Some(meant)) if !is_whole => Err(CommandFailure::Usage(format!(
+            "`{written}` is unknown: did you mean `{meant}`? If it is correct, write `{key}`"
         ))),
-        (None, None) => Err(Failure::Usage(format!(
-            "`{written}` names no breaker: write SERVER/TOOL, or a key as `steadfast breaker` lists it"
+        (None, None) => Err(CommandFailure::Usage(format!(
+            "`{written}` is not the name of a breaker: write SERVER/TOOL, or a key as `steadfast breaker` lists it"
         ))),
         (Some(key), _) => {
-            output::remark(&format!("note: nothing is known of {written} yet"));
+            output::print_message(&format!("note: {written} is not known yet"));
             Ok(key)
         }
     }
 }
 
-fn tell<'s>(
-    ways: &Ways,
-    which: &Which,
-    steered: &[Steered],
+fn print_results<'s>(
+    ways: &ConnectionOptions,
+    which: &BreakerSelection,
+    steered: &[BreakerChangeResult],
     said: impl Fn(&Value) -> &'s str,
-) -> Result<(), Failure> {
-    if let (false, [Steered { became: Err(refused), .. }]) = (which.all, steered) {
+) -> Result<(), CommandFailure> {
+    if let (false, [BreakerChangeResult { became: Err(refused), .. }]) = (which.all, steered) {
         return Err(refused.clone().into());
     }
     let turned = || steered.iter().filter_map(|one| Some((one, one.became.as_ref().ok()?)));
@@ -230,25 +245,27 @@ fn tell<'s>(
         steered.iter().filter_map(|one| Some((one, one.became.as_ref().err()?.message()))).collect();
     if ways.json {
         match (which.all, steered) {
-            (false, [Steered { became: Ok(one), .. }]) => output::say_json(one),
+            (false, [BreakerChangeResult { became: Ok(one), .. }]) => output::print_json(one),
             _ => {
                 let failed = failed
                     .iter()
                     .map(|(one, why)| json!({ "key": one.key, "tenant": one.tenant, "message": why }));
                 let turned = turned().map(|(one, became)| one.json(became));
                 let (turned, failed): (Vec<_>, Vec<_>) = (turned.collect(), failed.collect());
-                output::say_json(&json!({ "steered": turned, "failed": failed }));
+                output::print_json(&json!({ "steered": turned, "failed": failed }));
             }
         }
     } else {
         if steered.is_empty() {
-            output::say("nothing has been called yet, and no tool is known");
+            output::print_data("nothing has been called yet, and no tool is known");
         }
         for (one, became) in turned() {
-            output::say_words(&format!("{}{} is {}", one.key, one.whose(), said(became)));
+            output::print_plain(&format!("{}{} is {}", one.key, one.whose(), said(became)));
         }
-        if turned().any(|(_, became)| seen::text(became, "/reach") == "only_here") {
-            output::remark("note: the store did not take it; others hear of it when it is back");
+        if turned().any(|(_, became)| views::text(became, "/reach") == "only_here") {
+            output::print_message(
+                "note: the change could not be stored; other processes see it when the store is available again",
+            );
         }
     }
     if failed.is_empty() {
@@ -256,7 +273,7 @@ fn tell<'s>(
     }
     let whys: Vec<_> =
         failed.iter().map(|(one, why)| format!("  {}{}: {why}", one.key, one.whose())).collect();
-    Err(Failure::World(format!(
+    Err(CommandFailure::Environment(format!(
         "{} of {} breakers were not changed:\n{}",
         failed.len(),
         steered.len(),
@@ -264,12 +281,12 @@ fn tell<'s>(
     )))
 }
 
-impl Steered {
+impl BreakerChangeResult {
     fn whose(&self) -> String {
         self.tenant.as_ref().map(|tenant| format!(" of tenant {tenant}")).unwrap_or_default()
     }
 
-    /// As it stands now, with its tenant.
+    /// Returns its current state, with its tenant.
     fn json(&self, became: &Value) -> Value {
         let mut became = became.clone();
         if let (Some(became), Some(tenant)) = (became.as_object_mut(), &self.tenant) {

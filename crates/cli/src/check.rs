@@ -1,85 +1,87 @@
-//! `steadfast check`: is the configuration right, and can its store be used?
+//! `steadfast check`: checks the configuration, and optionally its store.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
 
 use clap::Args;
 use serde_json::{Value, json};
-use steadfast::{Config, ConfigErrors, ConfigFile, OnDamage, Plan, Problem, Role, Token, WrittenAt};
+use steadfast::config::{
+    Config, ConfigErrors, ConfigFile, ConfigProblem, SettingPosition, StartupPlan, Token, TokenRole,
+};
+use steadfast::store::FileDamagePolicy;
 use tokio::runtime::Runtime;
 
-use crate::failure::Failure;
-use crate::listening;
+use crate::failure::CommandFailure;
+use crate::listener;
 use crate::output;
 use crate::preflight::{self, Examination, Frontend, Upstreams};
-use crate::sources::Chosen;
+use crate::sources::ConfigFileOptions;
 use crate::state::runtime;
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     #[command(flatten)]
-    chosen: Chosen,
-    /// Servers to add to those of the configuration, as `steadfast serve` takes them. May be given more than once.
+    chosen: ConfigFileOptions,
+    /// Servers to add to those of the configuration, as in `steadfast serve`. May be given more than once.
     #[arg(long = "mcp-config", value_name = "FILE OR JSON")]
     mcp_config: Vec<OsString>,
-    /// Where clients would be taken. Stronger than the configuration.
-    #[arg(long, value_name = "ADDRESS", value_parser = listening::address)]
+    /// Address for clients. Overrides the configuration.
+    #[arg(long, value_name = "ADDRESS", value_parser = listener::address)]
     listen: Option<SocketAddr>,
-    /// Also opens the store that is configured, and says whether it can be used. Makes the state file if there is
-    /// none.
+    /// Also open the configured store and check it. Creates the state file if there is none.
     #[arg(long)]
     open: bool,
-    /// Says it as JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// What was found.
+/// Results of the check.
 #[derive(Default)]
-struct Found {
+struct CheckReport {
     files: Vec<String>,
     notes: Vec<String>,
-    /// The store in words, where it is known which.
+    /// Description of the store, if it is known.
     store: Option<String>,
-    /// The file that trust is kept in, where it is not kept in the store.
+    /// File that trust is kept in, if it is not kept in the store.
     trust_file: Option<String>,
-    /// Who comes in with a token, in words.
+    /// Descriptions of the tokens.
     tokens: Vec<String>,
-    /// Whether it could be opened, where that was asked for.
+    /// True if the store could be opened. `None` if that was not requested.
     usable: Option<bool>,
-    /// What is wrong in the files, the environment and the flags.
+    /// Errors in the files, the environment and the flags.
     mistakes: Option<ConfigErrors>,
-    /// What keeps a gateway from starting although the configuration reads well.
-    problems: Vec<Failure>,
+    /// Problems that keep a gateway from starting with a valid configuration.
+    problems: Vec<CommandFailure>,
 }
 
-/// `steadfast check`.
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+/// Runs `steadfast check`.
+pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
     let runtime = options.open.then(runtime).transpose()?;
     let found = look(options, runtime.as_ref());
     if options.json {
-        output::say_json(&found.to_json());
-        return found.trouble().map_or(Ok(()), |trouble| Err(trouble.told()));
+        output::print_json(&found.to_json());
+        return found.trouble().map_or(Ok(()), |trouble| Err(trouble.without_message()));
     }
     for note in &found.notes {
-        output::remark(&format!("note: {note}"));
+        output::print_message(&format!("note: {note}"));
     }
     let summary = found.summary();
     found.trouble().map_or_else(
         || {
-            output::say_words(&summary);
+            output::print_plain(&summary);
             Ok(())
         },
         Err,
     )
 }
 
-/// Looks at the configuration, and with a runtime at the store too.
-fn look(options: &Options, open: Option<&Runtime>) -> Found {
+/// Checks the configuration, and the store too if there is a runtime.
+fn look(options: &Options, open: Option<&Runtime>) -> CheckReport {
     let sources = options.chosen.sources_and(&options.mcp_config);
     let there = |file: &&ConfigFile| file.path.exists();
     let files = sources.files.iter().filter(there).map(|file| file.path.display().to_string()).collect();
-    let mut found = Found { files, ..Found::default() };
+    let mut found = CheckReport { files, ..CheckReport::default() };
     let frontend = |config: &Config| Frontend::Http(options.listen.unwrap_or_else(|| config.global().listen));
     let Examination { config, mistakes, problems } =
         preflight::examine(&sources, frontend, Upstreams::Configured);
@@ -90,8 +92,8 @@ fn look(options: &Options, open: Option<&Runtime>) -> Found {
     found.notes = config.notes().to_vec();
     found.notes.extend(preflight::notes(&config, frontend(&config)));
     found.tokens = config.tokens().values().map(described).collect();
-    // What is wrong with it is among the problems.
-    let Ok(plan) = Plan::of(&config) else { return found };
+    // Errors of the store are among the problems.
+    let Ok(plan) = StartupPlan::of(&config) else { return found };
     found.store = Some(plan.store());
     if let Some(file) = plan.trust_file() {
         let path = file.path().display();
@@ -101,14 +103,14 @@ fn look(options: &Options, open: Option<&Runtime>) -> Found {
         found.trust_file = Some(path.to_string());
     }
     if let Some(runtime) = open.filter(|_| found.problems.is_empty()) {
-        let tried = runtime.block_on(plan.try_store(OnDamage::Refuse));
+        let tried = runtime.block_on(plan.try_store(FileDamagePolicy::Refuse));
         found.usable = Some(tried.is_ok());
-        found.problems.extend(tried.err().map(Failure::from));
+        found.problems.extend(tried.err().map(CommandFailure::from));
     }
     found
 }
 
-impl Found {
+impl CheckReport {
     fn summary(&self) -> String {
         let read = match self.files.as_slice() {
             [] => "no file; everything is at its default".to_owned(),
@@ -126,15 +128,15 @@ impl Found {
         summary
     }
 
-    /// Everything that is wrong, as one.
-    fn trouble(self) -> Option<Failure> {
+    /// Joins all errors into one failure.
+    fn trouble(self) -> Option<CommandFailure> {
         preflight::failure(self.mistakes, self.problems)
     }
 
     fn to_json(&self) -> Value {
         let mistakes: Vec<Value> =
             self.mistakes.iter().flat_map(ConfigErrors::problems).map(mistake).collect();
-        let errors: Vec<String> = self.problems.iter().map(Failure::reason).collect();
+        let errors: Vec<String> = self.problems.iter().map(CommandFailure::reason).collect();
         json!({
             "ok": self.mistakes.is_none() && self.problems.is_empty(),
             "files": self.files,
@@ -149,22 +151,22 @@ impl Found {
     }
 }
 
-/// Who has a token, and what it is good for.
+/// Describes a token and its permissions.
 pub(crate) fn described(token: &Token) -> String {
     match &token.role {
-        Role::Client { tenant: None } => token.name.to_string(),
-        Role::Client { tenant: Some(tenant) } => format!("{} (tenant {tenant})", token.name),
-        Role::Viewer => format!("{} (viewer)", token.name),
+        TokenRole::Client { tenant: None } => token.name.to_string(),
+        TokenRole::Client { tenant: Some(tenant) } => format!("{} (tenant {tenant})", token.name),
+        TokenRole::Viewer => format!("{} (viewer)", token.name),
     }
 }
 
-fn mistake(problem: &Problem) -> Value {
+fn mistake(problem: &ConfigProblem) -> Value {
     let (file, line, column, given) = match problem.at() {
-        Some(WrittenAt::File { file, line, column }) => {
+        Some(SettingPosition::File { file, line, column }) => {
             (Some(file.to_string()), Some(line), Some(column), None)
         }
-        Some(WrittenAt::Variable(name)) => (None, None, None, Some(format!("${name}"))),
-        Some(WrittenAt::Flag(name)) => (None, None, None, Some(name.to_string())),
+        Some(SettingPosition::Variable(name)) => (None, None, None, Some(format!("${name}"))),
+        Some(SettingPosition::Flag(name)) => (None, None, None, Some(name.to_string())),
         None => (None, None, None, None),
     };
     json!({

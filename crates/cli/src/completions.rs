@@ -1,26 +1,26 @@
-//! `steadfast completions`: what a shell needs to complete our command lines.
+//! `steadfast completions`: shell completions.
 
 use clap::{Args, Command, CommandFactory as _};
 use clap_complete::Shell;
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::output;
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
-    /// The shell that will read it.
+    /// The shell to write completions for.
     #[arg(value_enum)]
     shell: Shell,
 }
 
-/// `steadfast completions`.
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+/// Runs `steadfast completions`.
+pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
     let whole = crate::Cli::command();
-    // What help does not show is not for people to type.
+    // Hidden commands are not meant to be typed.
     let shown = whole.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
     let mut command = Command::new("steadfast").version(env!("CARGO_PKG_VERSION")).subcommands(shown);
     let mut script = Vec::new();
     clap_complete::generate(options.shell, &mut command, "steadfast", &mut script);
-    output::say(&String::from_utf8_lossy(&script));
+    output::print_data(&String::from_utf8_lossy(&script));
     Ok(())
 }

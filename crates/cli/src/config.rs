@@ -1,22 +1,23 @@
-//! `steadfast config`: looking into the configuration.
+//! `steadfast config`: inspects the configuration.
 
 use clap::{Args, Subcommand};
 use http::StatusCode;
 use serde_json::{Value, json};
-use steadfast::classify::{Aims, signature};
-use steadfast::id::{Domain, Namespace, ToolName, ToolRef};
-use steadfast::json::{Document, Limits};
-use steadfast::policy::Annotations;
-use steadfast::{Explained, Explanation, Timestamp, nearest};
+use steadfast::Timestamp;
+use steadfast::call::classify::{ArgumentTargets, signature};
+use steadfast::call::id::{Domain, Namespace, ToolName, ToolRef};
+use steadfast::call::json::{JsonDocument, JsonLimits};
+use steadfast::config::{ExplainedSetting, Explanation, nearest};
+use steadfast::policy::AnnotationHints;
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::output;
-use crate::reach::{self, Ask, Need, Ways};
-use crate::seen;
+use crate::target::{self, ApiRequest, ConnectionOptions, ConnectionPurpose};
+use crate::views;
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Config {
-    /// Says for a tool which rule decided each of its settings.
+pub(crate) enum ConfigCommand {
+    /// Explain for a tool which rule decided each of its settings.
     Explain(Options),
 }
 
@@ -28,42 +29,43 @@ pub(crate) struct Options {
     /// The arguments of a call: they may name a host that a rule is about.
     #[arg(long, value_name = "JSON")]
     arguments: Option<String>,
-    /// Only this setting, or those that begin so: `retry.attempts`, `breaker`.
+    /// Only this setting, or those with this prefix: `retry.attempts`, `breaker`.
     #[arg(long, value_name = "NAME")]
     setting: Option<String>,
     #[command(flatten)]
-    ways: Ways,
+    ways: ConnectionOptions,
 }
 
-/// The annotations that a tool is judged by.
+/// Annotations that are used to resolve the policy of a tool.
 enum KnownAnnotations {
-    /// Those that its server sent last.
-    Seen { annotations: Annotations, are_trusted: bool, at: Timestamp },
-    /// Its server never listed it, as far as is known here.
+    /// The last annotations from its server.
+    Seen { annotations: AnnotationHints, are_trusted: bool, at: Timestamp },
+    /// The server has not listed the tool, as far as is known.
     NeverSeen,
-    /// Nobody could be asked.
+    /// No gateway or store could be asked.
     NotAsked(String),
 }
 
 impl KnownAnnotations {
-    fn annotations(&self) -> Annotations {
+    fn annotations(&self) -> AnnotationHints {
         match self {
             Self::Seen { annotations, are_trusted: true, .. } => *annotations,
-            Self::Seen { annotations, .. } => annotations.distrusted(),
-            Self::NeverSeen | Self::NotAsked(_) => Annotations::default(),
+            Self::Seen { annotations, .. } => annotations.without_safe_claims(),
+            Self::NeverSeen | Self::NotAsked(_) => AnnotationHints::default(),
         }
     }
 
     fn in_words(&self) -> String {
         match self {
             Self::Seen { annotations, are_trusted, at } => {
-                let distrust = "\nnot believed where they say that the tool is safe to repeat: `trust_annotations` is false";
+                let distrust =
+                    "\nnot trusted for whether the tool is safe to repeat: `trust_annotations` is false";
                 let distrust = if *are_trusted { "" } else { distrust };
                 format!("annotations last seen at {at}: {}{distrust}", hints(*annotations))
             }
-            Self::NeverSeen => "annotations never seen; its class is decided by its name alone".to_owned(),
+            Self::NeverSeen => "annotations not received; the name alone decides its class".to_owned(),
             Self::NotAsked(why) => {
-                format!("annotations not known; its class is decided by its name alone: {why}")
+                format!("annotations not known; the name alone decides its class: {why}")
             }
         }
     }
@@ -82,8 +84,8 @@ impl KnownAnnotations {
     }
 }
 
-fn hints(annotations: Annotations) -> String {
-    let Annotations { read_only, destructive, idempotent } = annotations;
+fn hints(annotations: AnnotationHints) -> String {
+    let AnnotationHints { read_only, destructive, idempotent } = annotations;
     let said =
         [("readOnlyHint", read_only), ("destructiveHint", destructive), ("idempotentHint", idempotent)];
     let said = said.into_iter().filter_map(|(name, hint)| Some(format!("{name} {}", hint?)));
@@ -91,15 +93,20 @@ fn hints(annotations: Annotations) -> String {
     if said.is_empty() { "none".to_owned() } else { said.join(", ") }
 }
 
-/// The annotations that were seen last: by a gateway that runs, or in the store. Whether they are believed is said by the
-/// configuration where it knows the server, else by whoever saw them: `wrap --url` knows a server that no file does.
-fn last_seen(ways: &Ways, config: &steadfast::Config, tool: &ToolRef) -> KnownAnnotations {
-    let path = format!("/v1/tools/{}/annotations", reach::encoded(&tool.to_string()));
-    let asked = reach::with(ways, Need::WhatIsThere, async |reach| {
+/// Returns the last known annotations, from a running gateway or the store. The configuration decides whether they are
+/// trusted if it knows the server. Otherwise the gateway decides, because `wrap --url` uses servers that are not in
+/// any file.
+fn last_seen(
+    ways: &ConnectionOptions,
+    config: &steadfast::config::Config,
+    tool: &ToolRef,
+) -> KnownAnnotations {
+    let path = format!("/v1/tools/{}/annotations", target::encoded(&tool.to_string()));
+    let asked = target::with(ways, ConnectionPurpose::ExistingState, async |reach| {
         if reach.is_untouched {
             return Ok(None);
         }
-        match reach.ask(Ask::get(&path)).await {
+        match reach.send(ApiRequest::get(&path)).await {
             Ok(found) => Ok(Some(found)),
             Err(refused) if refused.is(StatusCode::NOT_FOUND) => Ok(None),
             Err(refused) => Err(refused.into()),
@@ -111,7 +118,7 @@ fn last_seen(ways: &Ways, config: &steadfast::Config, tool: &ToolRef) -> KnownAn
         Err(failure) => return KnownAnnotations::NotAsked(failure.reason()),
     };
     let hint = |name: &str| found.get(name).and_then(Value::as_bool);
-    let annotations = Annotations {
+    let annotations = AnnotationHints {
         read_only: hint("readOnlyHint"),
         destructive: hint("destructiveHint"),
         idempotent: hint("idempotentHint"),
@@ -122,15 +129,15 @@ fn last_seen(ways: &Ways, config: &steadfast::Config, tool: &ToolRef) -> KnownAn
         true => config.trusts_annotations(&server),
         false => found.get("trusted").and_then(Value::as_bool).unwrap_or_default(),
     };
-    let at = Timestamp::from_millis(seen::number(&found, "/seenAtMs"));
+    let at = Timestamp::from_millis(views::number(&found, "/seenAtMs"));
     KnownAnnotations::Seen { annotations, are_trusted, at }
 }
 
-/// `steadfast config explain`.
-pub(crate) fn explain(options: &Options) -> Result<(), Failure> {
+/// Runs `steadfast config explain`.
+pub(crate) fn explain(options: &Options) -> Result<(), CommandFailure> {
     let config = options.ways.chosen.load()?;
     let tool = tool(&options.tool, &config)?;
-    // A server is a domain too, and needs no arguments to be known.
+    // A server is a dependency too, and is known without arguments.
     let domain = domain(&tool, options.arguments.as_deref().unwrap_or("{}"))?;
     let seen = last_seen(&options.ways, &config, &tool);
     let mut explanation = config.explain(&tool, seen.annotations(), Some(&domain));
@@ -142,32 +149,35 @@ pub(crate) fn explain(options: &Options) -> Result<(), Failure> {
     if !servers.iter().any(|known| known == server)
         && let Some(meant) = nearest(server, servers.iter().map(String::as_str))
     {
-        output::remark(&format!("note: no server is called `{server}`; did you mean `{meant}`?"));
+        output::print_message(&format!("note: no server is called `{server}`; did you mean `{meant}`?"));
     }
     if options.ways.json {
-        output::say_json(&to_json(&explanation, &seen));
+        output::print_json(&to_json(&explanation, &seen));
     } else {
-        output::say_words(&format!("{}\n{explanation}", seen.in_words()));
+        output::print_plain(&format!("{}\n{explanation}", seen.in_words()));
     }
     Ok(())
 }
 
-/// Leaves what is asked for.
-fn narrow(explanation: &mut Explanation, wanted: &str) -> Result<(), Failure> {
-    let fits = |one: &Explained| {
+/// Keeps only the requested settings.
+fn narrow(explanation: &mut Explanation, wanted: &str) -> Result<(), CommandFailure> {
+    let fits = |one: &ExplainedSetting| {
         let rest = one.setting.strip_prefix(wanted);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
     if !explanation.settings.iter().any(fits) {
         let known = explanation.settings.iter().map(|one| one.setting);
         let meant = nearest(wanted, known).map(|meant| format!(": did you mean `{meant}`?"));
-        return Err(Failure::Usage(format!("no setting is called `{wanted}`{}", meant.unwrap_or_default())));
+        return Err(CommandFailure::Usage(format!(
+            "no setting is called `{wanted}`{}",
+            meant.unwrap_or_default()
+        )));
     }
     explanation.settings.retain(fits);
     Ok(())
 }
 
-fn tool(text: &str, config: &steadfast::Config) -> Result<ToolRef, Failure> {
+fn tool(text: &str, config: &steadfast::config::Config) -> Result<ToolRef, CommandFailure> {
     // Clients see the tools of several servers by such names.
     let seen_by_clients = || {
         let (server, name) = text.split_once("__")?;
@@ -177,18 +187,20 @@ fn tool(text: &str, config: &steadfast::Config) -> Result<ToolRef, Failure> {
         Some(ToolRef { namespace: Namespace::new(server).ok()?, tool: ToolName::new(name).ok()? })
     });
     parts.ok_or_else(|| {
-        Failure::Usage(format!("`{text}` is no tool: write server/tool, for example bank/pay"))
+        CommandFailure::Usage(format!(
+            "`{text}` is not a valid tool: write server/tool, for example bank/pay"
+        ))
     })
 }
 
-fn domain(tool: &ToolRef, arguments: &str) -> Result<Domain, Failure> {
-    let document = Document::parse(arguments.as_bytes(), Limits::ENVELOPE)
-        .map_err(|error| Failure::Usage(format!("--arguments is no JSON: {error}")))?;
-    Ok(signature::domain(tool, &Aims::of(document.root())))
+fn domain(tool: &ToolRef, arguments: &str) -> Result<Domain, CommandFailure> {
+    let document = JsonDocument::parse(arguments.as_bytes(), JsonLimits::ENVELOPE)
+        .map_err(|error| CommandFailure::Usage(format!("--arguments is not valid JSON: {error}")))?;
+    Ok(signature::domain(tool, &ArgumentTargets::of(document.root())))
 }
 
 fn to_json(explanation: &Explanation, seen: &KnownAnnotations) -> Value {
-    let setting = |one: &Explained| json!({ "setting": one.setting, "value": one.value, "decidedBy": one.origin.to_string() });
+    let setting = |one: &ExplainedSetting| json!({ "setting": one.setting, "value": one.value, "decidedBy": one.origin.to_string() });
     json!({
         "tool": explanation.tool.to_string(),
         "domain": explanation.domain.as_ref().map(ToString::to_string),

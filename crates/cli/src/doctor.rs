@@ -1,7 +1,7 @@
-//! `steadfast doctor`: everything that one trips over, looked at before one does.
+//! `steadfast doctor`: checks for common setup problems.
 //!
-//! Each check says how it is in one line, and where it is not well what to do about it. Nothing is changed: no state file is
-//! made, and servers are started only to be greeted.
+//! Each check reports its result in one line, with advice if there is a problem. Nothing is changed: no state file is
+//! created, and servers are started only to be initialized.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -11,120 +11,127 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use serde_json::{Value, json};
-use steadfast::{Config, OnDamage, Plan, Reached, Role, Server, SqliteStore, StoreKind, servers_of_one_name};
-use steadfast_api::look::RECORDS_LOST_TODO;
+use steadfast::admin::servers_of_one_name;
+use steadfast::config::{Config, ServerSettings, ServerTarget, StartupPlan, StoreKind, TokenRole};
+use steadfast::store::{FileDamagePolicy, SqliteStore};
+use steadfast_api::queries::RECORDS_LOST_TODO;
 use steadfast_store::record_loss;
 
 use crate::access;
 use crate::admin_token;
-use crate::behind;
 use crate::check;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::gateways;
 use crate::import;
-use crate::output::{self, Look, Paint};
-use crate::own;
-use crate::peer::{Peer, Where};
-use crate::sources::Chosen;
+use crate::output::{self, ColourPainter, TextStyle};
+use crate::peer::{McpPeer, PeerTarget};
+use crate::private_file;
+use crate::sources::ConfigFileOptions;
 use crate::state::runtime;
+use crate::upstream;
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     #[command(flatten)]
-    chosen: Chosen,
-    /// Starts and asks no server.
+    chosen: ConfigFileOptions,
+    /// Do not start or contact servers.
     #[arg(long)]
     no_servers: bool,
-    /// Says it as JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// How something is.
+/// Severity of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Level {
+enum CheckLevel {
     Ok,
-    /// It works, and somebody should know.
+    /// It works, with a warning.
     Warn,
     Bad,
 }
 
-/// What one check found.
-struct Check {
+/// Result of one check.
+struct DoctorCheck {
     name: String,
-    level: Level,
+    level: CheckLevel,
     what: String,
-    /// What to do; nothing where all is well.
+    /// Advice, if there is a problem.
     todo: Option<String>,
 }
 
 #[derive(Default)]
-struct Findings(Vec<Check>);
+struct Findings(Vec<DoctorCheck>);
 
 impl Findings {
     fn ok(&mut self, name: &str, what: impl Into<String>) {
-        self.0.push(Check { name: name.to_owned(), level: Level::Ok, what: what.into(), todo: None });
+        self.0.push(DoctorCheck {
+            name: name.to_owned(),
+            level: CheckLevel::Ok,
+            what: what.into(),
+            todo: None,
+        });
     }
 
     fn warn(&mut self, name: &str, what: impl Into<String>, todo: impl Into<String>) {
         let (what, todo) = (what.into(), Some(todo.into()));
-        self.0.push(Check { name: name.to_owned(), level: Level::Warn, what, todo });
+        self.0.push(DoctorCheck { name: name.to_owned(), level: CheckLevel::Warn, what, todo });
     }
 
     fn bad(&mut self, name: &str, what: impl Into<String>, todo: impl Into<String>) {
         let (what, todo) = (what.into(), Some(todo.into()));
-        self.0.push(Check { name: name.to_owned(), level: Level::Bad, what, todo });
+        self.0.push(DoctorCheck { name: name.to_owned(), level: CheckLevel::Bad, what, todo });
     }
 }
 
-/// `steadfast doctor`.
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+/// Runs `steadfast doctor`.
+pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
     let found = runtime()?.block_on(examine(options));
-    let worst = found.0.iter().map(|check| check.level).max().unwrap_or(Level::Ok);
+    let worst = found.0.iter().map(|check| check.level).max().unwrap_or(CheckLevel::Ok);
     if options.json {
-        let checks: Vec<_> = found.0.iter().map(Check::to_json).collect();
-        output::say_json(&json!({ "ok": worst != Level::Bad, "checks": checks }));
+        let checks: Vec<_> = found.0.iter().map(DoctorCheck::to_json).collect();
+        output::print_json(&json!({ "ok": worst != CheckLevel::Bad, "checks": checks }));
     } else {
         tell(&found, worst);
     }
     match worst {
-        Level::Ok => Ok(()),
-        Level::Warn => Err(Failure::Told(3)),
-        Level::Bad => Err(Failure::Told(4)),
+        CheckLevel::Ok => Ok(()),
+        CheckLevel::Warn => Err(CommandFailure::AlreadyReported(3)),
+        CheckLevel::Bad => Err(CommandFailure::AlreadyReported(4)),
     }
 }
 
-fn tell(found: &Findings, worst: Level) {
-    let paint = Paint::of_stdout();
+fn tell(found: &Findings, worst: CheckLevel) {
+    let paint = ColourPainter::of_stdout();
     let width = found.0.iter().map(|check| check.name.chars().count()).max().unwrap_or_default();
     for check in &found.0 {
         let (look, sign) = match check.level {
-            Level::Ok => (Look::Good, "ok  "),
-            Level::Warn => (Look::Warn, "warn"),
-            Level::Bad => (Look::Bad, "bad "),
+            CheckLevel::Ok => (TextStyle::Good, "ok  "),
+            CheckLevel::Warn => (TextStyle::Warn, "warn"),
+            CheckLevel::Bad => (TextStyle::Bad, "bad "),
         };
         let (name, what) = (output::clean(&check.name), output::clean(&check.what));
-        output::say(&format!("{}  {name:width$}  {what}", paint.paint(look, sign)));
+        output::print_data(&format!("{}  {name:width$}  {what}", paint.paint(look, sign)));
         if let Some(todo) = &check.todo {
             let before = " ".repeat(width + 8);
-            output::say(&paint.paint(Look::Dim, &format!("{before}→ {}", output::clean(todo))));
+            output::print_data(&paint.paint(TextStyle::Dim, &format!("{before}→ {}", output::clean(todo))));
         }
     }
     let count = |level| found.0.iter().filter(|check| check.level == level).count();
-    output::say(&match worst {
-        Level::Ok => format!("\n{}", paint.paint(Look::Good, "everything is as it should be")),
-        Level::Warn | Level::Bad => {
-            format!("\n{} to put right, {} to know", count(Level::Bad), count(Level::Warn))
+    output::print_data(&match worst {
+        CheckLevel::Ok => format!("\n{}", paint.paint(TextStyle::Good, "everything is as it should be")),
+        CheckLevel::Warn | CheckLevel::Bad => {
+            format!("\n{} to correct, {} to note", count(CheckLevel::Bad), count(CheckLevel::Warn))
         }
     });
 }
 
-impl Check {
+impl DoctorCheck {
     fn to_json(&self) -> Value {
         let level = match self.level {
-            Level::Ok => "ok",
-            Level::Warn => "warn",
-            Level::Bad => "bad",
+            CheckLevel::Ok => "ok",
+            CheckLevel::Warn => "warn",
+            CheckLevel::Bad => "bad",
         };
         json!({ "name": self.name, "level": level, "what": self.what, "todo": self.todo })
     }
@@ -139,7 +146,7 @@ async fn examine(options: &Options) -> Findings {
     trust_file(&config, &mut found);
     store(&config, &mut found).await;
     gateways_that_run(&config, &mut found);
-    who_may_come_in(&config, &mut found);
+    check_access(&config, &mut found);
     if config.servers().is_empty() {
         found.ok("servers", "none are configured; `steadfast wrap -- COMMAND` needs none");
     }
@@ -154,18 +161,18 @@ async fn examine(options: &Options) -> Findings {
 
 fn version(found: &mut Findings) {
     let own = env!("CARGO_PKG_VERSION");
-    match import::Us::find() {
+    match import::SteadfastProgram::find() {
         Ok(us) if us.in_path => found.ok("program", format!("steadfast {own}, found by its name")),
         Ok(us) => match first_in_path() {
             Some(other) => found.warn(
                 "program",
                 format!("steadfast {own} is {}, but the name leads to {}", us.path, other.display()),
-                "clients that start `steadfast` get the other one: put this one's folder first in PATH",
+                "clients that start `steadfast` get the other one: put the folder of this program first in PATH",
             ),
             None => found.ok("program", format!("steadfast {own} at {}; its folder is not in PATH", us.path)),
         },
         Err(_) => {
-            found.warn("program", format!("steadfast {own} cannot find itself"), "start it by its whole path")
+            found.warn("program", format!("steadfast {own} cannot determine its own path"), "start it by its whole path")
         }
     }
 }
@@ -175,7 +182,7 @@ fn first_in_path() -> Option<PathBuf> {
     std::env::split_paths(&search).map(|folder| folder.join("steadfast")).find(|path| path.is_file())
 }
 
-/// A clock before this was not set yet: 2025.
+/// A clock before this date (2025) is not set.
 const EARLIEST: u64 = 1_735_689_600;
 
 fn clock(found: &mut Findings) {
@@ -183,7 +190,7 @@ fn clock(found: &mut Findings) {
     if now < EARLIEST {
         found.bad(
             "clock",
-            "this machine's clock stands before 2025",
+            "the clock of this machine is set before 2025",
             "set it: records would be forgotten too late",
         );
     } else {
@@ -191,7 +198,7 @@ fn clock(found: &mut Findings) {
     }
 }
 
-fn configuration(chosen: &Chosen, found: &mut Findings) -> Option<Config> {
+fn configuration(chosen: &ConfigFileOptions, found: &mut Findings) -> Option<Config> {
     let sources = chosen.sources();
     let config = match Config::load(&sources) {
         Ok(config) => config,
@@ -201,7 +208,7 @@ fn configuration(chosen: &Chosen, found: &mut Findings) -> Option<Config> {
             let count = errors.problems().len();
             found.bad(
                 "configuration",
-                format!("{count} mistakes, the first: {first}"),
+                format!("{count} errors, the first: {first}"),
                 "`steadfast check` shows each with its line",
             );
             return None;
@@ -214,7 +221,7 @@ fn configuration(chosen: &Chosen, found: &mut Findings) -> Option<Config> {
         (files, []) => found.ok("configuration", files.join(", ")),
         (_, [first, ..]) => found.warn("configuration", first.clone(), "`steadfast check` shows all notes"),
     }
-    if let Err(error) = Plan::of(&config) {
+    if let Err(error) = StartupPlan::of(&config) {
         found.bad("configuration", error.to_string(), "change that setting");
         return None;
     }
@@ -223,11 +230,7 @@ fn configuration(chosen: &Chosen, found: &mut Findings) -> Option<Config> {
 
 fn state_folder(config: &Config, found: &mut Findings) {
     let Some(file) = &config.global().store.path else {
-        return found.warn(
-            "state folder",
-            "it is not known where state could be kept",
-            "set HOME or `store.path`",
-        );
+        return found.warn("state folder", "there is no folder for the state", "set HOME or `store.path`");
     };
     let Some(folder) = file.parent() else { return };
     let Some(there) = folder.ancestors().find(|place| place.is_dir()) else { return };
@@ -244,7 +247,7 @@ fn state_folder(config: &Config, found: &mut Findings) {
     } else if is_open_to_others(file) {
         found.warn(
             "state folder",
-            format!("{} can be read by others on this machine", file.display()),
+            format!("{} can be read by other users of this machine", file.display()),
             format!("chmod 600 {}", file.display()),
         );
     } else {
@@ -266,9 +269,9 @@ fn state_folder(config: &Config, found: &mut Findings) {
     }
 }
 
-/// The file that trust is kept in, where it is not kept in the store.
+/// Checks the trust file, if trust is not kept in the store.
 fn trust_file(config: &Config, found: &mut Findings) {
-    let Ok(plan) = Plan::of(config) else { return };
+    let Ok(plan) = StartupPlan::of(config) else { return };
     let Some(file) = plan.trust_file() else { return };
     let path = file.path().display();
     match file.check() {
@@ -285,7 +288,7 @@ fn trust_file(config: &Config, found: &mut Findings) {
     }
 }
 
-/// Bytes that are too few for a store, and few.
+/// Free space in bytes: too little for a store, and low.
 const LITTLE: u64 = 64 << 20;
 const SCARCE: u64 = 1 << 30;
 
@@ -319,14 +322,14 @@ fn free_space(_: &Path) -> Option<u64> {
 
 async fn store(config: &Config, found: &mut Findings) {
     let settings = &config.global().store;
-    let Ok(plan) = Plan::of(config) else { return };
+    let Ok(plan) = StartupPlan::of(config) else { return };
     let words = plan.store();
     match (settings.kind, settings.path.as_deref()) {
         (StoreKind::Memory, _) => {
             return found.warn(
                 "store",
                 words,
-                "calls are forgotten when the process ends: set `store.kind` to \"sqlite\" to remember them",
+                "calls are forgotten when the process ends: set `store.kind` to \"sqlite\" to keep them",
             );
         }
         (StoreKind::Sqlite, Some(path)) if !path.exists() && SqliteStore::held_records(path) => {
@@ -342,7 +345,7 @@ async fn store(config: &Config, found: &mut Findings) {
         (StoreKind::Sqlite | StoreKind::Redis, _) => {}
     }
     let began = Instant::now();
-    match output::during("opening the store", plan.try_store(OnDamage::Refuse)).await {
+    match output::wait_with_spinner("opening the store", plan.try_store(FileDamagePolicy::Refuse)).await {
         Ok(_) => {
             found.ok("store", format!("{words}, opened in {}", took(began)));
             look_into(config, found).await;
@@ -353,9 +356,9 @@ async fn store(config: &Config, found: &mut Findings) {
     }
 }
 
-/// Records that are lost; servers that run now, are called the same, and are not the same.
+/// Checks for lost records, and for running servers that have the same name but are different.
 async fn look_into(config: &Config, found: &mut Findings) {
-    let Ok(plan) = Plan::of(config) else { return };
+    let Ok(plan) = StartupPlan::of(config) else { return };
     let Ok(store) = plan.open().await else { return };
     if let Ok(Some(loss)) = record_loss(&*store).await {
         found.bad("store", loss.to_string(), RECORDS_LOST_TODO);
@@ -364,7 +367,7 @@ async fn look_into(config: &Config, found: &mut Findings) {
         let servers: Vec<_> = servers.iter().map(|one| format!("{} runs `{}`", one.name, one.runs)).collect();
         found.warn(
             "servers",
-            format!("{} are called {name}: {}", servers.len(), servers.join(", ")),
+            format!("{} have the name {name}: {}", servers.len(), servers.join(", ")),
             "give one of them another name; until then each has its own trust, breakers and history",
         );
     }
@@ -386,7 +389,7 @@ fn gateways_that_run(config: &Config, found: &mut Findings) {
                     gateway.version,
                     env!("CARGO_PKG_VERSION")
                 ),
-                "start it again to have both the same",
+                "restart the gateway, so that both have the same version",
             );
         }
     }
@@ -394,34 +397,32 @@ fn gateways_that_run(config: &Config, found: &mut Findings) {
         found.ok("gateway", "none listens here now");
     }
     for why in gateways::distrusted(&folder) {
-        found.bad("gateway", why, "until then the other commands do not find it");
+        found.bad("gateway", why, "until then the other commands cannot find it");
     }
     if left > 0 {
         found.warn(
             "gateway",
-            format!("{left} ended without saying so"),
-            format!("look into their logs; what they left is in {}", folder.display()),
+            format!("{left} ended unexpectedly"),
+            format!("check their logs; their files are in {}", folder.display()),
         );
     }
 }
 
-fn who_may_come_in(config: &Config, found: &mut Findings) {
+fn check_access(config: &Config, found: &mut Findings) {
     match admin_token::place(config) {
         _ if admin_token::given().is_some() => {
             found.ok("admin token", format!("given by {}", admin_token::VARIABLE))
         }
-        Some(place) => match own::read(&place) {
+        Some(place) => match private_file::read(&place) {
             Ok(_) => found.ok("admin token", place.display().to_string()),
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                found.ok("admin token", "made when a gateway first listens")
+                found.ok("admin token", "created when a gateway first listens")
             }
-            Err(error) => {
-                found.bad("admin token", error.to_string(), "until then nobody can steer a gateway")
-            }
+            Err(error) => found.bad("admin token", error.to_string(), "until then the admin API is disabled"),
         },
         None => found.warn(
             "admin token",
-            "there is no place to keep one",
+            "there is no folder to store it in",
             format!("set {}", admin_token::VARIABLE),
         ),
     }
@@ -434,41 +435,43 @@ fn who_may_come_in(config: &Config, found: &mut Findings) {
         found.bad(
             "listener",
             format!("{listen} can be reached from other machines, and no token is set"),
-            "give clients tokens in [tokens.NAME], or listen on 127.0.0.1; `steadfast serve` will not start so",
+            "give clients tokens in [tokens.NAME], or listen on 127.0.0.1; `steadfast serve` does not start like this",
         );
     } else if is_ours {
-        found.ok("listener", format!("{listen}, in use by a gateway of ours"));
+        found.ok("listener", format!("{listen}, in use by a Steadfast gateway"));
     } else {
         match TcpListener::bind(listen) {
             Ok(_) => found.ok("listener", format!("{listen} is free")),
             Err(error) => found.warn(
                 "listener",
                 format!("{listen} cannot be used: {error}"),
-                "`steadfast serve --listen 127.0.0.1:0` takes a free one; `listen` sets another",
+                "`steadfast serve --listen 127.0.0.1:0` uses a free port; `listen` sets another address",
             ),
         }
     }
 }
 
-/// Fewer characters of a token can be guessed.
+/// Minimum length of a token. A shorter one can be guessed.
 const SHORT: usize = 16;
 
-/// Says who comes in with a token. Gives whether any client does.
+/// Reports the tokens. Returns true if any client has one.
 fn tokens(config: &Config, found: &mut Findings) -> bool {
     let of_config = config.tokens().values();
-    let has_client = of_config.clone().any(|token| token.role != Role::Viewer);
+    let has_client = of_config.clone().any(|token| token.role != TokenRole::Viewer);
     let given = access::given();
     if let Some(token) = given.as_ref().filter(|token| token.len() < SHORT) {
         found.warn(
             "tokens",
             format!("{} has {} characters, which can be guessed", access::VARIABLE, token.len()),
-            "take a longer one, as `openssl rand -hex 32` makes it",
+            "use a longer one, for example from `openssl rand -hex 32`",
         );
     }
     let names: Vec<_> =
         of_config.map(check::described).chain(given.iter().map(|_| access::VARIABLE.into())).collect();
     match (names.is_empty(), has_client || given.is_some()) {
-        (true, _) => found.ok("tokens", "none: on this machine everybody may call and look"),
+        (true, _) => {
+            found.ok("tokens", "none: every process on this machine can call tools and see the views")
+        }
         (false, false) => {
             found.ok("tokens", format!("{}; clients of this machine need none", names.join(", ")))
         }
@@ -477,41 +480,43 @@ fn tokens(config: &Config, found: &mut Findings) -> bool {
     has_client || given.is_some()
 }
 
-/// How long a server may take to greet: some are fetched first.
+/// Timeout for the initialization of a server. Some servers are downloaded first.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-async fn greet(server: &Server, found: &mut Findings) {
+async fn greet(server: &ServerSettings, found: &mut Findings) {
     let name = format!("server {}", server.name);
     let reached = match &server.reach {
-        Reached::Command { .. } => behind::launch_of_config(server)
+        ServerTarget::Command { .. } => upstream::launch_of_config(server)
             .ok_or_else(|| "the command is empty".to_owned())
             .and_then(|launch| {
-                Ok(Where::Started(
+                Ok(PeerTarget::Started(
                     Box::new(launch),
-                    behind::leash().map_err(|_| "this program cannot find itself".to_owned())?,
+                    upstream::leash().map_err(|_| "this program cannot determine its own path".to_owned())?,
                 ))
             }),
-        Reached::Url { url, headers } => {
-            behind::sent(headers).map(|sent| Where::Url(url.expose().clone(), sent))
+        ServerTarget::Url { url, headers } => {
+            upstream::header_map(headers).map(|sent| PeerTarget::Url(url.expose().clone(), sent))
         }
     };
     let began = Instant::now();
     let met = async {
-        let mut peer = Peer::meet(&reached?, PATIENCE).await?;
+        let mut peer = McpPeer::connect(&reached?, PATIENCE).await?;
         let greeted = began.elapsed();
         let tools = peer.request("tools/list", json!({}), PATIENCE).await;
         let called = peer.name.clone();
-        peer.leave().await;
+        peer.close().await;
         let tools = tools?.get("tools").and_then(Value::as_array).map_or(0, Vec::len);
         Ok::<_, String>((called, tools, greeted))
     };
-    match output::during(&format!("greeting {}", server.name), met).await {
+    match output::wait_with_spinner(&format!("greeting {}", server.name), met).await {
         Ok((called, tools, greeted)) => {
             found.ok(&name, format!("{called} answers after {} ms, {tools} tools", greeted.as_millis()));
         }
-        Err(why) => {
-            found.bad(&name, why, "try its command or URL alone; `[servers]` of the configuration has it")
-        }
+        Err(why) => found.bad(
+            &name,
+            why,
+            "run its command or open its URL manually; see `[servers]` in the configuration",
+        ),
     }
 }
 
@@ -525,12 +530,12 @@ fn clients(found: &mut Findings) {
         match survey.servers {
             Err(why) => found.warn(name, format!("{}: {why}", survey.path.display()), "correct it there"),
             Ok((0, ours)) => {
-                found.ok(name, format!("{}: {ours} servers, all through us", survey.path.display()))
+                found.ok(name, format!("{}: {ours} servers, all behind Steadfast", survey.path.display()))
             }
             Ok((direct, ours)) => found.ok(
                 name,
                 format!(
-                    "{}: {ours} servers through us, {direct} not (`steadfast import` shows them)",
+                    "{}: {ours} servers behind Steadfast, {direct} not (`steadfast import` shows them)",
                     survey.path.display()
                 ),
             ),

@@ -1,60 +1,63 @@
-//! How things go wrong. Everything that a command cannot do ends here, and nowhere else.
+//! Failures of the commands, with their messages and exit codes.
 
 use std::process::ExitCode;
 
-use steadfast::{ConfigErrors, OpenError};
+use steadfast::OpenError;
+use steadfast::config::ConfigErrors;
 
 use crate::output;
 
-/// Why a command did not do what it was asked for.
+/// Reason for which a command failed.
 #[derive(Debug)]
-pub(crate) enum Failure {
-    /// The configuration is not right: that can be said in one go, and is repeated until it is.
+pub(crate) enum CommandFailure {
+    /// The configuration is invalid. Repeating the command gives the same error.
     Configuration(String),
-    /// What was given on the command line is not.
+    /// The command line is invalid.
     Usage(String),
-    /// Something that the configuration speaks of cannot be used.
-    World(String),
-    /// It was told already, in the form that was asked for.
-    Told(u8),
+    /// Something that the configuration names cannot be used.
+    Environment(String),
+    /// The failure was already printed in the requested format. Carries the exit code.
+    AlreadyReported(u8),
 }
 
-impl Failure {
-    /// The same without words, where it was told in the form that was asked for.
-    pub(crate) fn told(self) -> Self {
-        Self::Told(self.exit_code())
+impl CommandFailure {
+    /// Returns the failure without its message, for when it was already printed in the requested format.
+    pub(crate) fn without_message(self) -> Self {
+        Self::AlreadyReported(self.exit_code())
     }
 
-    /// All of them as one; nothing where there are none.
+    /// Joins failures into one. Returns `None` if there are none.
     pub(crate) fn all(failures: Vec<Self>) -> Option<Self> {
         let code = failures.iter().map(Self::exit_code).max()?;
         let text = failures.iter().map(Self::text).collect::<Vec<_>>().join("\n");
         Some(if code == 2 {
             Self::Configuration(text)
         } else {
-            Self::World(text.trim_start_matches("error: ").to_owned())
+            Self::Environment(text.trim_start_matches("error: ").to_owned())
         })
     }
 
-    /// The words that are said of it.
+    /// Returns the message.
     pub(crate) fn text(&self) -> String {
         match self {
             Self::Configuration(text) => text.clone(),
-            Self::Usage(text) | Self::World(text) => format!("error: {text}"),
-            Self::Told(_) => String::new(),
+            Self::Usage(text) | Self::Environment(text) => format!("error: {text}"),
+            Self::AlreadyReported(_) => String::new(),
         }
     }
 
-    /// The words without what stands before an error.
+    /// Returns the message without its prefix.
     pub(crate) fn reason(&self) -> String {
         self.text().trim_start_matches("error: ").to_owned()
     }
 
-    /// Says it, and what the process ends with.
-    pub(crate) fn tell(self) -> ExitCode {
+    /// Prints the message and returns the exit code.
+    pub(crate) fn report(self) -> ExitCode {
         match &self {
-            Self::Configuration(_) | Self::Usage(_) | Self::World(_) => output::remark(&self.text()),
-            Self::Told(_) => {}
+            Self::Configuration(_) | Self::Usage(_) | Self::Environment(_) => {
+                output::print_message(&self.text())
+            }
+            Self::AlreadyReported(_) => {}
         }
         ExitCode::from(self.exit_code())
     }
@@ -62,24 +65,28 @@ impl Failure {
     fn exit_code(&self) -> u8 {
         match self {
             Self::Configuration(_) | Self::Usage(_) => 2,
-            Self::World(_) => 1,
-            Self::Told(code) => *code,
+            Self::Environment(_) => 1,
+            Self::AlreadyReported(code) => *code,
         }
     }
 }
 
-impl From<ConfigErrors> for Failure {
+impl From<ConfigErrors> for CommandFailure {
     fn from(errors: ConfigErrors) -> Self {
         Self::Configuration(errors.to_string())
     }
 }
 
-impl From<OpenError> for Failure {
+impl From<OpenError> for CommandFailure {
     fn from(error: OpenError) -> Self {
         if let OpenError::Configuration(errors) = error {
             return errors.into();
         }
         let why = error.to_string();
-        if error.is_configuration() { Self::Configuration(format!("error: {why}")) } else { Self::World(why) }
+        if error.is_configuration() {
+            Self::Configuration(format!("error: {why}"))
+        } else {
+            Self::Environment(why)
+        }
     }
 }

@@ -1,69 +1,72 @@
-//! `steadfast failures [TOOL]`: how calls of tools failed.
+//! `steadfast failures [TOOL]`: lists failed calls of tools.
 
 use clap::Args;
 use serde_json::Value;
 
-use crate::approvals::Whose;
-use crate::failure::Failure;
-use crate::output::{self, Look, Paint, Table};
-use crate::reach::{self, Ask, Need, Ways};
-use crate::seen::TENANT;
-use crate::{now, seen};
+use crate::approvals::TenantOptions;
+use crate::failure::CommandFailure;
+use crate::output::{self, ColourPainter, TextStyle, TextTable};
+use crate::target::{self, ApiRequest, ConnectionOptions, ConnectionPurpose};
+use crate::views::TENANT;
+use crate::{now, views};
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
-    /// Only those of this tool: `server/tool`.
+    /// Only failures of this tool: `server/tool`.
     tool: Option<String>,
-    /// How many to show, the newest first.
+    /// Number of failures to show, newest first.
     #[arg(long, value_name = "COUNT", default_value_t = 20)]
     limit: u16,
     #[command(flatten)]
-    ways: Ways,
+    ways: ConnectionOptions,
     #[command(flatten)]
-    whose: Whose,
+    whose: TenantOptions,
 }
 
-/// `steadfast failures`.
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
-    let ask = Ask::get("/v1/failures").with("tool", options.tool.as_deref());
+/// Runs `steadfast failures`.
+pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
+    let ask = ApiRequest::get("/v1/failures").with("tool", options.tool.as_deref());
     let ask = ask.with("tenant", options.whose.tenant.as_deref());
     let ask = ask.with("limit", Some(&options.limit.to_string()));
-    let told = reach::with(&options.ways, Need::WhatIsThere, async |reach| Ok(reach.ask(ask).await?))?;
+    let told = target::with(&options.ways, ConnectionPurpose::ExistingState, async |reach| {
+        Ok(reach.send(ask).await?)
+    })?;
     if options.ways.json {
-        output::say_json(&told);
+        output::print_json(&told);
         return Ok(());
     }
-    let failures = seen::list(&told, "/failures");
+    let failures = views::list(&told, "/failures");
     if failures.is_empty() {
-        output::say(&match &options.tool {
+        output::print_data(&match &options.tool {
             Some(tool) => format!("no call of {tool} has failed"),
             None => "no call has failed".to_owned(),
         });
         return Ok(());
     }
-    let mut table =
-        Table::new(&["WHEN", TENANT, "TOOL", "SEVERITY", "TYPE", "HTTP", "RETRIES", "MESSAGE", "CONTEXT"]);
+    let mut table = TextTable::new(&[
+        "WHEN", TENANT, "TOOL", "SEVERITY", "TYPE", "HTTP", "RETRIES", "MESSAGE", "CONTEXT",
+    ]);
     for failure in failures {
-        let plain = |text: String| (Look::Plain, text);
+        let plain = |text: String| (TextStyle::Plain, text);
         table.row([
-            plain(seen::ago(failure, "/atMs", now().as_millis())),
-            seen::tenant(failure),
-            (Look::Bold, failure.get("tool").map(seen::tool).unwrap_or_default()),
-            plain(seen::text(failure, "/severity")),
-            plain(seen::text(failure, "/errorType")),
+            plain(views::ago(failure, "/atMs", now().as_millis())),
+            views::tenant(failure),
+            (TextStyle::Bold, failure.get("tool").map(views::tool).unwrap_or_default()),
+            plain(views::text(failure, "/severity")),
+            plain(views::text(failure, "/errorType")),
             plain(failure.get("httpStatus").map(ToString::to_string).unwrap_or_default()),
-            plain(seen::number(failure, "/retries").to_string()),
+            plain(views::number(failure, "/retries").to_string()),
             plain(first_line(failure)),
-            (Look::Dim, facts(failure)),
+            (TextStyle::Dim, facts(failure)),
         ]);
     }
     let columns = [TENANT, "TYPE", "HTTP", "CONTEXT"];
-    let table = columns.into_iter().fold(table, Table::unless_empty);
-    output::say(&table.draw(Paint::of_stdout(), 0));
+    let table = columns.into_iter().fold(table, TextTable::unless_empty);
+    output::print_data(&table.draw(ColourPainter::of_stdout(), 0));
     Ok(())
 }
 
-/// The call's arguments in short, and the context that the host reported.
+/// Returns a summary of the call's arguments, and the context that the host reported.
 fn facts(failure: &Value) -> String {
     let fields =
         ["/argumentSummary", "/context"].into_iter().filter_map(|place| failure.pointer(place)?.as_object());
@@ -74,10 +77,10 @@ fn facts(failure: &Value) -> String {
     fields.flatten().map(written).collect::<Vec<_>>().join(" ")
 }
 
-/// What was said, as far as it fits into a line.
+/// Returns the part of the message that fits into a line.
 fn first_line(failure: &Value) -> String {
     const LONGEST: usize = 100;
-    let message = seen::text(failure, "/message");
+    let message = views::text(failure, "/message");
     let line = message.lines().next().unwrap_or_default();
     match line.char_indices().nth(LONGEST) {
         Some((end, _)) => format!("{}…", line.get(..end).unwrap_or(line)),

@@ -1,7 +1,8 @@
-//! Which gateways run on this state: each that listens lays a small file beside it, in which the other commands find it.
+//! Announcement files of running gateways. Each gateway that listens writes one beside the state, and the other
+//! commands read them.
 //!
-//! A file says nothing secret, and proves nothing. Whoever is to be given the admin token must be the process that wrote
-//! it: another one may have been given its port since.
+//! A file contains no secret and is no proof. The admin token is sent only to the process that wrote the file, because
+//! another process may have the port by now.
 
 use std::fs;
 use std::io::{self, ErrorKind, Write as _};
@@ -9,28 +10,28 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use steadfast::Config;
-use steadfast_core::dedupe::{LeaseSight, Process};
-use steadfast_store::{Neighbours, Sight as _, this_process};
+use steadfast::config::Config;
+use steadfast_core::dedupe::{LeaseOwnerState, ProcessIdentity};
+use steadfast_store::{LocalProcessMonitor, ProcessMonitor as _, this_process};
 
 use crate::admin_token::{private_file, private_folder};
-use crate::{now, own};
+use crate::{now, private_file};
 
 const FOLDER: &str = "gateways";
 
-/// A gateway as its file tells of it.
+/// Contents of the file of a gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Announced {
-    /// Where it can be asked.
+pub(crate) struct AnnouncedGateway {
+    /// Address of the gateway.
     pub(crate) address: SocketAddr,
-    pub(crate) process: Process,
+    pub(crate) process: ProcessIdentity,
     pub(crate) started_at_ms: u64,
     pub(crate) version: String,
-    /// Its store, in words: those that share one know the same.
+    /// Description of its store. Gateways with the same store share their state.
     pub(crate) store: String,
 }
 
-/// Takes the file away with it.
+/// An announcement file, removed on drop.
 #[derive(Debug)]
 pub(crate) struct Announcement(PathBuf);
 
@@ -40,14 +41,14 @@ impl Drop for Announcement {
     }
 }
 
-/// Where the files are. Nothing where it is not known where state is kept.
+/// Returns the folder of the files, or `None` if the state folder is not known.
 pub(crate) fn folder(config: &Config) -> Option<PathBuf> {
     Some(config.global().store.path.as_ref()?.parent()?.join(FOLDER))
 }
 
-/// Tells the other commands that this process listens there. That it cannot be told is no reason not to.
+/// Announces to the other commands that this process listens at an address. A failure is not an error.
 pub(crate) fn announce(folder: &Path, address: SocketAddr, store: &str) -> Option<Announcement> {
-    let own = Announced {
+    let own = AnnouncedGateway {
         address,
         process: this_process(),
         started_at_ms: now().as_millis(),
@@ -61,35 +62,35 @@ pub(crate) fn announce(folder: &Path, address: SocketAddr, store: &str) -> Optio
                 event = "gateway.unannounced",
                 folder = %folder.display(),
                 why = %error,
-                "the other commands will not find this gateway; give them its address with --gateway"
+                "the other commands cannot find this gateway; pass its address with --gateway"
             );
             None
         }
     }
 }
 
-fn write(folder: &Path, own: &Announced) -> io::Result<PathBuf> {
+fn write(folder: &Path, own: &AnnouncedGateway) -> io::Result<PathBuf> {
     private_folder().create(folder)?;
     let name = format!("{}-{}", own.process.pid, own.address.port());
     let (file, fresh) = (folder.join(format!("{name}.json")), folder.join(format!("{name}.new")));
-    // Left by one that had our number and died.
+    // Left behind by a dead process with the same process id.
     let _ = fs::remove_file(&fresh);
     private_file().open(&fresh)?.write_all(own.to_json().to_string().as_bytes())?;
     fs::rename(&fresh, &file)?;
     Ok(file)
 }
 
-/// Those that run, the youngest first. Files of those that are gone are taken away.
-pub(crate) fn running(folder: &Path) -> Vec<Announced> {
-    let neighbours = Neighbours::of(this_process());
+/// Returns the running gateways, youngest first. Removes the files of dead ones.
+pub(crate) fn running(folder: &Path) -> Vec<AnnouncedGateway> {
+    let neighbours = LocalProcessMonitor::of(this_process());
     let mut running = Vec::new();
     for (file, announced) in files(folder) {
         let Ok(Some(announced)) = announced else { continue };
         match sight(&neighbours, &announced.process) {
-            LeaseSight::Alive => running.push(announced),
-            // Before this machine was started again, or in a container: nobody here can say.
-            LeaseSight::Time => {}
-            LeaseSight::Gone => {
+            LeaseOwnerState::Alive => running.push(announced),
+            // From before a restart of the machine, or in a container: the state of the process cannot be determined.
+            LeaseOwnerState::Time => {}
+            LeaseOwnerState::Gone => {
                 let _ = fs::remove_file(file);
             }
         }
@@ -98,61 +99,64 @@ pub(crate) fn running(folder: &Path) -> Vec<Announced> {
     running
 }
 
-/// How many files are there of gateways that do not run any more, or of which that cannot be said.
+/// Returns the number of files whose gateway is dead or cannot be checked.
 pub(crate) fn left_behind(folder: &Path) -> usize {
-    let neighbours = Neighbours::of(this_process());
-    let gone = |announced: &Announced| sight(&neighbours, &announced.process) != LeaseSight::Alive;
+    let neighbours = LocalProcessMonitor::of(this_process());
+    let gone =
+        |announced: &AnnouncedGateway| sight(&neighbours, &announced.process) != LeaseOwnerState::Alive;
     let read = files(folder).into_iter().filter_map(|(_, announced)| announced.ok());
     read.filter(|announced| announced.as_ref().is_none_or(gone)).count()
 }
 
-/// Why files are not believed that say a gateway runs.
+/// Returns the reasons why announcement files are not trusted.
 pub(crate) fn distrusted(folder: &Path) -> Vec<String> {
     let refused = files(folder).into_iter().filter_map(|(_, announced)| announced.err());
-    // It may have been taken away meanwhile.
+    // It may have been removed in the meantime.
     refused.filter(|error| error.kind() != ErrorKind::NotFound).map(|error| error.to_string()).collect()
 }
 
-/// Whether a process lives. Where it cannot be told from the next of its number, the number alone has to do.
-fn sight(neighbours: &Neighbours, process: &Process) -> LeaseSight {
-    match neighbours.sight(process) {
-        LeaseSight::Time if !cfg!(target_os = "linux") => sight_of_number(process.pid),
-        known @ (LeaseSight::Alive | LeaseSight::Gone | LeaseSight::Time) => known,
+/// Returns whether a process is alive. If it cannot be distinguished from a later process with its id, the id alone
+/// decides.
+fn sight(neighbours: &LocalProcessMonitor, process: &ProcessIdentity) -> LeaseOwnerState {
+    match neighbours.check_process(process) {
+        LeaseOwnerState::Time if !cfg!(target_os = "linux") => sight_of_number(process.pid),
+        known @ (LeaseOwnerState::Alive | LeaseOwnerState::Gone | LeaseOwnerState::Time) => known,
     }
 }
 
 #[cfg(unix)]
-fn sight_of_number(pid: u32) -> LeaseSight {
+fn sight_of_number(pid: u32) -> LeaseOwnerState {
     use rustix::io::Errno;
     use rustix::process::{Pid, test_kill_process};
     match i32::try_from(pid).ok().and_then(Pid::from_raw).map(test_kill_process) {
-        Some(Ok(())) => LeaseSight::Alive,
-        Some(Err(Errno::SRCH)) | None => LeaseSight::Gone,
-        // Of another user, who did not write our file.
-        Some(Err(_)) => LeaseSight::Time,
+        Some(Ok(())) => LeaseOwnerState::Alive,
+        Some(Err(Errno::SRCH)) | None => LeaseOwnerState::Gone,
+        // A process of another user, which did not write this file.
+        Some(Err(_)) => LeaseOwnerState::Time,
     }
 }
 
-/// Nothing can be said, so nobody is given the token for it.
+/// Unknown, so it never receives the token.
 #[cfg(not(unix))]
-fn sight_of_number(_: u32) -> LeaseSight {
-    LeaseSight::Time
+fn sight_of_number(_: u32) -> LeaseOwnerState {
+    LeaseOwnerState::Time
 }
 
-/// All that are there: what they say, nothing if that means nothing, or why they are not believed.
-fn files(folder: &Path) -> Vec<(PathBuf, io::Result<Option<Announced>>)> {
+/// Returns all files: their contents, `None` for unreadable contents, or the reason why they are not trusted.
+fn files(folder: &Path) -> Vec<(PathBuf, io::Result<Option<AnnouncedGateway>>)> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let files = entries.filter_map(|entry| Some(entry.ok()?.path()));
     let files = files.filter(|file| file.extension().is_some_and(|extension| extension == "json"));
     files
         .map(|file| {
-            let announced = own::read(&file).map(|text| Announced::read(&serde_json::from_str(&text).ok()?));
+            let announced = private_file::read(&file)
+                .map(|text| AnnouncedGateway::read(&serde_json::from_str(&text).ok()?));
             (file, announced)
         })
         .collect()
 }
 
-impl Announced {
+impl AnnouncedGateway {
     fn to_json(&self) -> Value {
         json!({
             "address": self.address.to_string(),
@@ -170,7 +174,7 @@ impl Announced {
         let number = |name: &str| value.get(name)?.as_u64();
         Some(Self {
             address: text("address")?.parse().ok()?,
-            process: Process {
+            process: ProcessIdentity {
                 boot: text("boot")?.into(),
                 pid: u32::try_from(number("pid")?).ok()?,
                 started: number("started")?,
@@ -181,23 +185,23 @@ impl Announced {
         })
     }
 
-    /// Whether its process is stopped, as by Ctrl-Z: it takes connections and answers none of them before it goes on. No wait
-    /// can tell that from a machine that has much to do.
+    /// Returns true if its process is stopped, as by Ctrl-Z: it accepts connections but responds to none until it
+    /// continues. A timeout cannot distinguish that from a busy machine.
     #[cfg(target_os = "linux")]
     pub(crate) fn is_stopped(&self) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.process.pid)).unwrap_or_default();
-        // The name stands in brackets and may hold anything, brackets too; the state is the first word behind it.
+        // The name is in parentheses and may contain anything, even parentheses. The state is the first word after it.
         stat.rsplit_once(')').is_some_and(|(_, fields)| fields.trim_start().starts_with(['T', 't']))
     }
 
-    /// Elsewhere only waiting tells.
+    /// On other systems only a timeout shows it.
     #[cfg(not(target_os = "linux"))]
     #[expect(clippy::unused_self, reason = "where it can be told it takes the process")]
     pub(crate) fn is_stopped(&self) -> bool {
         false
     }
 
-    /// Where it is asked from this machine.
+    /// Returns the address under which this machine reaches it.
     pub(crate) fn near(&self) -> SocketAddr {
         let ip = match self.address.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -214,7 +218,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn sf_7_a_file_is_believed_while_its_process_lives_and_no_longer() {
+    fn sf_7_an_announcement_is_trusted_only_while_its_process_lives() {
         let folder = std::env::temp_dir().join(format!("steadfast-gateways-{}", std::process::id()));
         let _ = fs::remove_dir_all(&folder);
         let address = "0.0.0.0:4711".parse().unwrap();
@@ -226,7 +230,7 @@ mod tests {
             let mode = fs::metadata(&announcement.0).unwrap().permissions().mode() & 0o777;
             assert_eq!(mode, 0o600);
         }
-        // Another process with our number, from before.
+        // An earlier process with this process id.
         let mut gone = found[0].clone();
         (gone.process.started, gone.address) = (gone.process.started + 1, "127.0.0.1:4712".parse().unwrap());
         let left = write(&folder, &gone).unwrap();
@@ -241,9 +245,9 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn a_gateway_that_is_stopped_is_seen_to_be_until_it_goes_on() {
+    fn a_stopped_gateway_is_detected_until_it_continues() {
         let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
-        let mut announced = Announced {
+        let mut announced = AnnouncedGateway {
             address: "127.0.0.1:4711".parse().unwrap(),
             process: this_process(),
             started_at_ms: 0,
@@ -256,7 +260,7 @@ mod tests {
         for (signal, is_stopped) in [("-STOP", true), ("-CONT", false)] {
             let sent = std::process::Command::new("kill").args([signal, &child.id().to_string()]).status();
             let began = std::time::Instant::now();
-            // A signal arrives when its process has its turn.
+            // A signal arrives when its process is scheduled.
             while announced.is_stopped() != is_stopped && began.elapsed().as_secs() < 120 {
                 std::thread::yield_now();
             }
@@ -270,11 +274,11 @@ mod tests {
     #[test]
     #[cfg(unix)]
     fn sf_7_where_only_the_number_of_a_process_is_known_it_must_be_of_one_that_lives() {
-        assert_eq!(sight_of_number(std::process::id()), LeaseSight::Alive);
+        assert_eq!(sight_of_number(std::process::id()), LeaseOwnerState::Alive);
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id();
         child.wait().unwrap();
-        assert_eq!(sight_of_number(pid), LeaseSight::Gone);
-        assert_eq!(sight_of_number(0), LeaseSight::Gone, "that would be all of us");
+        assert_eq!(sight_of_number(pid), LeaseOwnerState::Gone);
+        assert_eq!(sight_of_number(0), LeaseOwnerState::Gone, "that would be all of us");
     }
 }

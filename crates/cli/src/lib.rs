@@ -1,14 +1,11 @@
 //! `steadfast`: the command line.
 //!
-//! One file or folder per command; what they share is `sources` (where the configuration comes from), `reach` (whom to ask: a
-//! gateway that runs, or the store), `seen` (what was answered, as tables), `output` (how things are said) and `failure` (how
-//! things go wrong, and the exit code that tells it).
+//! One file or folder per command. Shared modules hold the sources of the configuration, the connection to a running
+//! gateway or the store, responses as tables, printing, and errors with their exit codes.
 
-mod accept;
 mod access;
 mod admin_token;
 mod approvals;
-mod behind;
 mod bench;
 mod breaker;
 mod check;
@@ -22,31 +19,33 @@ mod failures;
 mod flush;
 mod gateways;
 mod import;
-mod listening;
+mod listener;
 #[cfg(test)]
-mod operating;
+mod operator_docs;
 mod output;
-mod own;
 mod peer;
 mod plain_tools;
 mod preflight;
-mod reach;
-mod recorded;
+mod private_file;
+mod process_metrics;
+mod recordings;
 mod rehearse;
 mod resolve;
-mod seen;
 mod serve;
 mod server_tools;
+mod shutdown;
 mod sources;
 mod state;
+mod state_command;
 mod status;
-mod stop;
 mod streams;
 mod tail;
+mod target;
 mod trace;
 mod trust;
 mod unknown;
-mod watched;
+mod upstream;
+mod views;
 mod waterfall;
 mod wrap;
 
@@ -57,132 +56,132 @@ use clap::{Parser, Subcommand};
 use steadfast::Timestamp;
 use steadfast_core::millis;
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
-/// Makes every tool call of an agent safe to make.
+/// A reliability layer that makes every tool call of an agent safe to make.
 #[derive(Debug, Parser)]
 #[command(name = "steadfast", version, max_term_width = 100, after_help = EXIT_CODES)]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 good, 1 it failed, 2 the command line or the configuration is not right; status and \
-                          doctor: 3 somebody should look, 4 something is wrong; rehearse: 3 answers would change.";
+const EXIT_CODES: &str = "Exit codes: 0 success, 1 failure, 2 the command line or the configuration is not valid; status and doctor: 3 an operator should look, 4 something is wrong; rehearse: 3 results would change.";
 
-/// What time it is.
+/// Returns the current time.
 fn now() -> Timestamp {
     Timestamp::from_millis(millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()))
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
-    /// Shows what Steadfast does, in half a minute: a server that misbehaves, without the gateway and with it.
+enum CliCommand {
+    /// Demonstrate Steadfast in half a minute: a server that misbehaves, without and with the gateway.
     Demo(demo::Options),
     /// The server of the demo.
     #[command(name = demo::bank::COMMAND, hide = true)]
     DemoBank(demo::bank::Options),
-    /// Stands in front of one MCP server: `steadfast wrap -- COMMAND ARGUMENTS`.
+    /// Run a gateway in front of one MCP server: `steadfast wrap -- COMMAND ARGUMENTS`.
     Wrap(wrap::Options),
-    /// Stands in front of the MCP servers of the configuration, at one address.
+    /// Run a gateway in front of the MCP servers of the configuration, at one address.
     Serve(serve::Options),
-    /// Puts the MCP servers of Claude Code, Claude Desktop, Cursor, VS Code, Codex and OpenClaw behind us, or back.
+    /// Put the MCP servers of Claude Code, Claude Desktop, Cursor, VS Code, Codex and OpenClaw behind Steadfast, or
+    /// undo it.
     Import(import::Options),
-    /// Reports everything that keeps a gateway from starting with this configuration; changes nothing.
+    /// Check the configuration for everything that keeps a gateway from starting. Changes nothing.
     Check(check::Options),
-    /// Says whether anything is wrong, and what needs an answer.
+    /// Show the health of the gateways, and what needs an operator.
     ///
-    /// The exit code is 3 if somebody should look and 4 if calls fail, at any of the gateways that run here. With --json one
-    /// gateway is what it says at /v1/status; several are {"verdict", "gateways": [{"gateway", "status"}]}, the worst verdict
-    /// and what each says.
+    /// The exit code is 3 if an operator should look and 4 if calls fail, at any gateway on this machine. With --json
+    /// the output for one gateway is its response to /v1/status. For several gateways it is {"verdict", "gateways":
+    /// [{"gateway", "status"}]}, with the worst verdict and the response of each.
     Status(status::Options),
-    /// Shows the calls that wait for a person's approval.
-    Approvals(approvals::List),
-    /// Lets a call run that waits for approval, or the next such call.
-    Approve(approvals::Approve),
-    /// Refuses a call that waits for approval.
-    Deny(approvals::Deny),
-    /// Shows which tools are left alone because they fail, and opens or resets their breakers.
+    /// List the calls that wait for approval.
+    Approvals(approvals::ApprovalListOptions),
+    /// Approve a call that waits for approval, or the next such call.
+    Approve(approvals::ApproveOptions),
+    /// Deny a call that waits for approval.
+    Deny(approvals::DenyOptions),
+    /// List circuit breakers, and open or reset them.
     Breaker(breaker::Options),
-    /// Forgives a tool what counts against it, so that it is trusted again.
+    /// Restore trust in a tool.
     Reset(trust::Options),
-    /// Lets a tool that has lost trust run again without approval; after enough successes it is trusted.
+    /// Start the recovery of trust in a tool: it runs without approval, and is trusted after enough successes.
     Recover(trust::Options),
-    /// Shows how calls of tools failed, the newest first.
+    /// List the failed calls of tools, newest first.
     Failures(failures::Options),
-    /// Shows the calls whose outcome is unknown.
+    /// List the calls with an unknown outcome.
     Unknown(unknown::Options),
-    /// Says of a call whose outcome is unknown whether it ran.
+    /// Resolve a call with an unknown outcome: report whether it ran.
     Resolve(resolve::Options),
-    /// Forgets calls, so that they run when they come again.
+    /// Delete stored calls, so that they run again when repeated.
     Flush(flush::Options),
-    /// Looks after the state as a whole.
+    /// Manage the state as a whole.
     #[command(subcommand)]
-    State(accept::State),
-    /// Shows what happens, as it happens.
+    State(state_command::StateCommand),
+    /// Follow events as they happen.
     Tail(tail::Options),
-    /// Shows what happened in a turn: which call ran when, what it waited for, what went wrong, and how it ended.
+    /// Show the trace of a turn: when each call ran, what it waited for, what failed, and how it ended.
     Trace(trace::Options),
-    /// Tells the story of a call or a turn: what happened, which rule decided, and where that rule comes from.
+    /// Explain a call or a turn: its events, the rule that decided each, and the origin of that rule.
     Explain(explain::Options),
-    /// Replays recorded calls under another configuration, and shows which answers would be others.
+    /// Replay recorded calls under another configuration, and show which results would change.
     Rehearse(rehearse::Options),
-    /// Looks at everything that one trips over: configuration, state, servers, clients.
+    /// Check for common setup problems: configuration, state, servers, clients.
     Doctor(doctor::Options),
-    /// Measures your own server, alone and behind us.
+    /// Benchmark a server, alone and behind the gateway.
     Bench(bench::Options),
-    /// Looks into the configuration.
+    /// Inspect the configuration.
     #[command(subcommand)]
-    Config(config::Config),
-    /// Writes what a shell needs to complete our command lines.
+    Config(config::ConfigCommand),
+    /// Write shell completions.
     Completions(completions::Options),
 }
 
-/// Does what the command line says. To be called before anything else.
+/// Runs the command line. Must be called before anything else in the process.
 pub fn main() -> ExitCode {
-    // Beside every server there is this program once more, which ends the server if we cannot.
+    // Each child process is accompanied by another instance of this program, which ends it if the gateway cannot.
     if let Some(code) = steadfast_process::leash_main(std::env::args_os()) {
         return code;
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        // What was typed stands in it, and others may have chosen that.
+        // The message contains the command line, which may come from outside.
         Err(mistake) if mistake.use_stderr() => {
-            output::remark(&mistake.to_string());
+            output::print_message(&mistake.to_string());
             return ExitCode::from(2);
         }
         Err(asked) => asked.exit(),
     };
     let done = match cli.command {
-        Command::Demo(options) => demo::run(&options),
-        Command::DemoBank(options) => {
+        CliCommand::Demo(options) => demo::run(&options),
+        CliCommand::DemoBank(options) => {
             demo::bank::run(&options);
             Ok(())
         }
-        Command::Wrap(options) => wrap::run(&options),
-        Command::Serve(options) => serve::run(&options),
-        Command::Import(options) => import::run(&options),
-        Command::Check(options) => check::run(&options),
-        Command::Approvals(options) => approvals::list(&options),
-        Command::Approve(options) => approvals::approve(&options),
-        Command::Deny(options) => approvals::deny(&options),
-        Command::Status(options) => status::run(&options),
-        Command::Breaker(options) => breaker::run(&options),
-        Command::Flush(options) => flush::run(&options),
-        Command::State(state) => accept::run(&state),
-        Command::Tail(options) => tail::run(&options),
-        Command::Trace(options) => trace::run(&options),
-        Command::Explain(options) => explain::run(&options),
-        Command::Rehearse(options) => rehearse::run(&options),
-        Command::Doctor(options) => doctor::run(&options),
-        Command::Bench(options) => bench::run(&options),
-        Command::Completions(options) => completions::run(&options),
-        Command::Reset(options) => trust::reset(&options),
-        Command::Recover(options) => trust::recover(&options),
-        Command::Failures(options) => failures::run(&options),
-        Command::Unknown(options) => unknown::run(&options),
-        Command::Resolve(options) => resolve::run(&options),
-        Command::Config(config::Config::Explain(options)) => config::explain(&options),
+        CliCommand::Wrap(options) => wrap::run(&options),
+        CliCommand::Serve(options) => serve::run(&options),
+        CliCommand::Import(options) => import::run(&options),
+        CliCommand::Check(options) => check::run(&options),
+        CliCommand::Approvals(options) => approvals::list(&options),
+        CliCommand::Approve(options) => approvals::approve(&options),
+        CliCommand::Deny(options) => approvals::deny(&options),
+        CliCommand::Status(options) => status::run(&options),
+        CliCommand::Breaker(options) => breaker::run(&options),
+        CliCommand::Flush(options) => flush::run(&options),
+        CliCommand::State(state) => state_command::run(&state),
+        CliCommand::Tail(options) => tail::run(&options),
+        CliCommand::Trace(options) => trace::run(&options),
+        CliCommand::Explain(options) => explain::run(&options),
+        CliCommand::Rehearse(options) => rehearse::run(&options),
+        CliCommand::Doctor(options) => doctor::run(&options),
+        CliCommand::Bench(options) => bench::run(&options),
+        CliCommand::Completions(options) => completions::run(&options),
+        CliCommand::Reset(options) => trust::reset(&options),
+        CliCommand::Recover(options) => trust::recover(&options),
+        CliCommand::Failures(options) => failures::run(&options),
+        CliCommand::Unknown(options) => unknown::run(&options),
+        CliCommand::Resolve(options) => resolve::run(&options),
+        CliCommand::Config(config::ConfigCommand::Explain(options)) => config::explain(&options),
     };
-    done.map_or_else(|failure: Failure| failure.tell(), |()| ExitCode::SUCCESS)
+    done.map_or_else(|failure: CommandFailure| failure.report(), |()| ExitCode::SUCCESS)
 }

@@ -1,37 +1,37 @@
-//! How things are said: data to the standard output, talk to the standard error stream; with colour on a terminal,
-//! plain where it goes elsewhere.
+//! Output of the commands: data on standard output, messages on standard error. Coloured on a terminal, plain
+//! otherwise.
 
 use std::io::{self, IsTerminal, Write};
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-/// Data: what the command was asked for. That nobody reads it any more is no failure.
-pub(crate) fn say(text: &str) {
+/// Prints the data that a command was called for. A closed output is not an error.
+pub(crate) fn print_data(text: &str) {
     let _ = writeln!(io::stdout(), "{}", text.trim_end());
 }
 
-/// The same in words of ours without colours, in which names that others chose may stand.
-pub(crate) fn say_words(text: &str) {
-    say(&text.lines().map(clean).collect::<Vec<_>>().join("\n"));
+/// Prints text without colours. The text may contain names from outside.
+pub(crate) fn print_plain(text: &str) {
+    print_data(&text.lines().map(clean).collect::<Vec<_>>().join("\n"));
 }
 
-/// The same as JSON.
-pub(crate) fn say_json(value: &serde_json::Value) {
-    say(&escaped(&format!("{value:#}")));
+/// Prints JSON.
+pub(crate) fn print_json(value: &serde_json::Value) {
+    print_data(&escaped(&format!("{value:#}")));
 }
 
-/// One of many, as JSON on a line of its own. Whether somebody still reads.
-pub(crate) fn say_json_line(value: &serde_json::Value) -> bool {
-    say_line(&escaped(&value.to_string()))
+/// Prints one of several values as a line of JSON. Returns false if the output is closed.
+pub(crate) fn print_json_line(value: &serde_json::Value) -> bool {
+    print_line(&escaped(&value.to_string()))
 }
 
-/// JSON without anything that would turn a terminal on which somebody reads it. JSON itself escapes the older half of that.
+/// Escapes the characters in JSON that would affect a terminal. JSON itself escapes only the ASCII ones.
 fn escaped(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for letter in json.chars() {
         match letter {
             '\n' => text.push(letter),
-            // All of these are of the first 65,536, and stand in strings only.
+            // All of these are in the basic multilingual plane, and occur only in strings.
             _ if is_harmful(letter) => text.push_str(&format!("\\u{:04x}", u32::from(letter))),
             _ => text.push(letter),
         }
@@ -39,39 +39,39 @@ fn escaped(json: &str) -> String {
     text
 }
 
-/// A line of something that goes on. Whether somebody still reads.
-pub(crate) fn say_line(text: &str) -> bool {
+/// Prints a line of a continuing output. Returns false if the output is closed.
+pub(crate) fn print_line(text: &str) -> bool {
     let mut out = io::stdout();
     writeln!(out, "{text}").and_then(|()| out.flush()).is_ok()
 }
 
-/// Talk: what a person should know. Names that others chose may stand in it.
-pub(crate) fn remark(text: &str) {
-    let _ = writeln!(io::stderr(), "{}", marked(text, Paint::of(&io::stderr())));
+/// Prints a message to standard error. It may contain names from outside.
+pub(crate) fn print_message(text: &str) {
+    let _ = writeln!(io::stderr(), "{}", marked(text, ColourPainter::of(&io::stderr())));
 }
 
-/// The text with its marks in colour, where somebody sees it.
-fn marked(text: &str, paint: Paint) -> String {
+/// Returns the text with its marks in colour, if the output is a terminal.
+fn marked(text: &str, paint: ColourPainter) -> String {
     let line = |line: &str| -> String {
         let line = short(line, LONGEST);
-        for (mark, look) in [("error:", Look::Bad), ("note:", Look::Warn)] {
+        for (mark, look) in [("error:", TextStyle::Bad), ("note:", TextStyle::Warn)] {
             if let Some(rest) = line.strip_prefix(mark) {
                 return format!("{}{rest}", paint.paint(look, mark));
             }
         }
         let margin = line.trim_start();
         let is_excerpt = margin.starts_with("-->") || margin.starts_with('|');
-        paint.paint(if is_excerpt { Look::Dim } else { Look::Plain }, &line)
+        paint.paint(if is_excerpt { TextStyle::Dim } else { TextStyle::Plain }, &line)
     };
     text.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// The most letters of a line of talk. What was given to us may be longer than anybody reads.
+/// Maximum length of a line of a message, in characters. Input may be longer than is readable.
 const LONGEST: usize = 2_000;
 
-/// How a piece of text looks.
+/// Style of a piece of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum TextStyle {
     Plain,
     Bold,
     Dim,
@@ -80,40 +80,40 @@ pub(crate) enum Look {
     Bad,
 }
 
-/// Whether there are colours.
+/// Setting that enables colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Paint(pub(crate) bool);
+pub(crate) struct ColourPainter(pub(crate) bool);
 
-impl Paint {
-    /// As it fits the standard output.
+impl ColourPainter {
+    /// Returns the setting that fits the standard output.
     pub(crate) fn of_stdout() -> Self {
         Self::of(&io::stdout())
     }
 
     fn of(stream: &impl IsTerminal) -> Self {
         let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        Self(is_lively(stream) && !unwanted)
+        Self(is_interactive(stream) && !unwanted)
     }
 
-    pub(crate) fn paint(self, look: Look, text: &str) -> String {
+    pub(crate) fn paint(self, look: TextStyle, text: &str) -> String {
         let code = match look {
-            Look::Plain => return text.to_owned(),
-            Look::Bold => "1",
-            Look::Dim => "2",
-            Look::Good => "32",
-            Look::Warn => "1;33",
-            Look::Bad => "1;31",
+            TextStyle::Plain => return text.to_owned(),
+            TextStyle::Bold => "1",
+            TextStyle::Dim => "2",
+            TextStyle::Good => "32",
+            TextStyle::Warn => "1;33",
+            TextStyle::Bad => "1;31",
         };
         if self.0 && !text.is_empty() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
 }
 
-/// Whether a person sees the stream, on a terminal that can go back in its line.
-pub(crate) fn is_lively(stream: &impl IsTerminal) -> bool {
+/// Returns true if the stream is a terminal that can rewrite its line.
+pub(crate) fn is_interactive(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Columns and lines of the terminal that the standard output is, if it is one.
+/// Returns columns and lines of the terminal, if the standard output is one.
 pub(crate) fn size() -> Option<(usize, usize)> {
     #[cfg(unix)]
     {
@@ -124,18 +124,18 @@ pub(crate) fn size() -> Option<(usize, usize)> {
     None
 }
 
-/// Text that others chose, without anything that would break a line, colour it, or turn its direction.
+/// Returns text from outside without characters that would break a line, colour it, or turn its direction.
 pub(crate) fn clean(text: &str) -> String {
     text.chars().map(|letter| if is_harmful(letter) { ' ' } else { letter }).collect()
 }
 
-/// Whether it does something to a terminal instead of being seen on it.
+/// Returns true if the character affects a terminal instead of being visible on it.
 fn is_harmful(letter: char) -> bool {
     let hidden = matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
     letter.is_control() || hidden
 }
 
-/// As much as fits so many columns.
+/// Returns the beginning of a text that fits into so many columns.
 pub(crate) fn short(text: &str, widest: usize) -> String {
     let line = clean(text);
     match line.char_indices().nth(widest) {
@@ -147,7 +147,7 @@ pub(crate) fn short(text: &str, widest: usize) -> String {
     }
 }
 
-/// How long that is, as short as a table wants it.
+/// Formats a duration in the short form for tables.
 pub(crate) fn span(span: Duration) -> String {
     match span.as_secs() {
         seconds @ 0..60 => format!("{seconds}s"),
@@ -157,29 +157,29 @@ pub(crate) fn span(span: Duration) -> String {
     }
 }
 
-/// Rows under a head. A cell is cut where it is wider than anybody reads, and where the terminal ends; columns for which there
-/// is no room are left out.
-pub(crate) struct Table {
+/// A table of rows under a head. A cell is cut at its maximum width and at the end of the terminal. Columns that do
+/// not fit are left out.
+pub(crate) struct TextTable {
     head: Vec<&'static str>,
-    rows: Vec<Vec<(Look, String)>>,
+    rows: Vec<Vec<(TextStyle, String)>>,
 }
 
-/// The widest that a cell of free text gets.
+/// Maximum width of a cell with free text.
 const WIDEST: usize = 60;
 const GAP: usize = 2;
-/// The narrowest in which a cell says anything.
+/// Minimum useful width of a cell.
 const NARROWEST: usize = 4;
 
-impl Table {
+impl TextTable {
     pub(crate) fn new(head: &[&'static str]) -> Self {
         Self { head: head.to_vec(), rows: Vec::new() }
     }
 
-    pub(crate) fn row<const N: usize>(&mut self, cells: [(Look, String); N]) {
+    pub(crate) fn row<const N: usize>(&mut self, cells: [(TextStyle, String); N]) {
         self.rows.push(cells.into_iter().map(|(look, text)| (look, short(&text, WIDEST))).collect());
     }
 
-    /// The same without this column, if no row has anything in it.
+    /// Removes this column if no row has a value in it.
     pub(crate) fn unless_empty(mut self, head: &str) -> Self {
         let Some(column) = self.head.iter().position(|one| *one == head) else { return self };
         if self.rows.iter().all(|row| row.get(column).is_none_or(|(_, text)| text.is_empty())) {
@@ -195,12 +195,12 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// The lines, each begun with so many spaces.
-    pub(crate) fn draw(&self, paint: Paint, indent: usize) -> String {
+    /// Returns the lines, each indented by so many spaces.
+    pub(crate) fn draw(&self, paint: ColourPainter, indent: usize) -> String {
         self.within(size().map_or(usize::MAX, |(columns, _)| columns), paint, indent)
     }
 
-    fn within(&self, room: usize, paint: Paint, indent: usize) -> String {
+    fn within(&self, room: usize, paint: ColourPainter, indent: usize) -> String {
         let width = |column: usize| {
             let cells =
                 self.rows.iter().filter_map(|row| row.get(column)).map(|(_, text)| text.chars().count());
@@ -208,10 +208,10 @@ impl Table {
             cells.max().unwrap_or(0).max(head)
         };
         let widths: Vec<_> = (0..self.head.len()).map(width).collect();
-        let line = |cells: &mut dyn Iterator<Item = (Look, &str)>| {
+        let line = |cells: &mut dyn Iterator<Item = (TextStyle, &str)>| {
             let (mut line, mut used) = (" ".repeat(indent), indent);
             for ((look, text), width) in cells.zip(&widths) {
-                // The first one is always there.
+                // The first column is always shown.
                 if used > indent && used + NARROWEST > room {
                     break;
                 }
@@ -223,7 +223,7 @@ impl Table {
             }
             line.trim_end().to_owned()
         };
-        let mut lines = vec![line(&mut self.head.iter().map(|head| (Look::Dim, *head)))];
+        let mut lines = vec![line(&mut self.head.iter().map(|head| (TextStyle::Dim, *head)))];
         lines.extend(
             self.rows.iter().map(|row| line(&mut row.iter().map(|(look, text)| (*look, text.as_str())))),
         );
@@ -231,10 +231,10 @@ impl Table {
     }
 }
 
-/// Waits for something; if that takes long, a person at a terminal sees what is waited for.
-pub(crate) async fn during<T>(what: &str, doing: impl Future<Output = T>) -> T {
+/// Waits for a future. If that takes long, a terminal shows a message about what it is waiting for.
+pub(crate) async fn wait_with_spinner<T>(what: &str, doing: impl Future<Output = T>) -> T {
     let mut doing = pin!(doing);
-    let (began, mut line) = (Instant::now(), Transient::new());
+    let (began, mut line) = (Instant::now(), TransientLine::new());
     for turn in 0_usize.. {
         tokio::select! {
             biased;
@@ -249,22 +249,22 @@ pub(crate) async fn during<T>(what: &str, doing: impl Future<Output = T>) -> T {
     doing.await
 }
 
-/// When something has taken long.
+/// Delay before that message is shown.
 const LONG: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(100);
 const SPINNER: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
 
-/// How far something is that is known to have an end. Shows nothing in its first second.
-pub(crate) struct Progress {
-    line: Transient,
+/// Progress of work with a known size. Shows nothing in the first second.
+pub(crate) struct ProgressLine {
+    line: TransientLine,
     began: Instant,
     drawn: Option<Instant>,
     total: usize,
 }
 
-impl Progress {
+impl ProgressLine {
     pub(crate) fn of(total: usize) -> Self {
-        Self { line: Transient::new(), began: Instant::now(), drawn: None, total: total.max(1) }
+        Self { line: TransientLine::new(), began: Instant::now(), drawn: None, total: total.max(1) }
     }
 
     pub(crate) fn at(&mut self, done: usize, what: &str) {
@@ -281,15 +281,15 @@ impl Progress {
 
 const BAR: usize = 30;
 
-/// A line on the terminal that is gone when it is not needed any more.
-struct Transient {
+/// A line on the terminal that is erased when it is dropped.
+struct TransientLine {
     is_seen: bool,
     shown: bool,
 }
 
-impl Transient {
+impl TransientLine {
     fn new() -> Self {
-        Self { is_seen: is_lively(&io::stderr()), shown: false }
+        Self { is_seen: is_interactive(&io::stderr()), shown: false }
     }
 
     fn show(&mut self, text: &str) {
@@ -300,7 +300,7 @@ impl Transient {
     }
 }
 
-impl Drop for Transient {
+impl Drop for TransientLine {
     fn drop(&mut self) {
         if self.shown {
             let _ = write!(io::stderr(), "\r\x1b[K").and_then(|()| io::stderr().flush());
@@ -313,9 +313,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sf_5_what_others_named_cannot_colour_or_turn_a_line() {
+    fn sf_5_external_names_cannot_colour_or_reverse_a_line() {
         assert_eq!(clean("a\x1b[31mb\nc\u{202e}d"), "a [31mb c d");
-        assert_eq!(marked("error: `\x1b[2J`\r\n  --> a\u{202e}b", Paint(false)), "error: ` [2J`\n  --> a b");
+        assert_eq!(
+            marked("error: `\x1b[2J`\r\n  --> a\u{202e}b", ColourPainter(false)),
+            "error: ` [2J`\n  --> a b"
+        );
         let odd = serde_json::json!({ "a\u{9b}b": "c\u{202e}d\x1be" });
         assert_eq!(escaped(&format!("{odd:#}")), "{\n  \"a\\u009bb\": \"c\\u202ed\\u001be\"\n}");
         assert_eq!(serde_json::from_str::<serde_json::Value>(&escaped(&odd.to_string())).unwrap(), odd);
@@ -325,27 +328,31 @@ mod tests {
 
     #[test]
     fn a_table_has_its_columns_under_each_other() {
-        let mut table = Table::new(&["ID", "TOOL"]);
-        table.row([(Look::Plain, "1".to_owned()), (Look::Bad, "bank/pay".to_owned())]);
-        table.row([(Look::Plain, "1234".to_owned()), (Look::Plain, String::new())]);
-        assert_eq!(table.draw(Paint(false), 1), " ID    TOOL\n 1     bank/pay\n 1234");
-        assert!(table.draw(Paint(true), 1).contains("\x1b[1;31mbank/pay\x1b[0m"));
-        let mut table = Table::new(&["ID", "TENANT", "TOOL"]);
-        let of = |tenant: &str| ["7", tenant, "a"].map(|text| (Look::Plain, text.to_owned()));
+        let mut table = TextTable::new(&["ID", "TOOL"]);
+        table.row([(TextStyle::Plain, "1".to_owned()), (TextStyle::Bad, "bank/pay".to_owned())]);
+        table.row([(TextStyle::Plain, "1234".to_owned()), (TextStyle::Plain, String::new())]);
+        assert_eq!(table.draw(ColourPainter(false), 1), " ID    TOOL\n 1     bank/pay\n 1234");
+        assert!(table.draw(ColourPainter(true), 1).contains("\x1b[1;31mbank/pay\x1b[0m"));
+        let mut table = TextTable::new(&["ID", "TENANT", "TOOL"]);
+        let of = |tenant: &str| ["7", tenant, "a"].map(|text| (TextStyle::Plain, text.to_owned()));
         table.row(of(""));
-        let drawn = |table: Table| table.unless_empty("TENANT").draw(Paint(false), 0);
+        let drawn = |table: TextTable| table.unless_empty("TENANT").draw(ColourPainter(false), 0);
         assert_eq!(drawn(table), "ID  TOOL\n7   a");
-        let mut table = Table::new(&["ID", "TENANT", "TOOL"]);
+        let mut table = TextTable::new(&["ID", "TENANT", "TOOL"]);
         table.row(of("acme"));
         assert_eq!(drawn(table), "ID  TENANT  TOOL\n7   acme    a");
     }
 
     #[test]
     fn a_table_is_no_wider_than_its_terminal() {
-        let mut table = Table::new(&["ID", "TOOL"]);
-        table.row([(Look::Plain, "1".to_owned()), (Look::Bad, "bank/pay".to_owned())]);
-        table.row([(Look::Plain, "1234".to_owned()), (Look::Plain, String::new())]);
-        assert_eq!(table.within(11, Paint(false), 1), " ID    TOOL\n 1     ban…\n 1234");
-        assert_eq!(table.within(10, Paint(false), 1), " ID\n 1\n 1234", "no line is wider than the terminal");
+        let mut table = TextTable::new(&["ID", "TOOL"]);
+        table.row([(TextStyle::Plain, "1".to_owned()), (TextStyle::Bad, "bank/pay".to_owned())]);
+        table.row([(TextStyle::Plain, "1234".to_owned()), (TextStyle::Plain, String::new())]);
+        assert_eq!(table.within(11, ColourPainter(false), 1), " ID    TOOL\n 1     ban…\n 1234");
+        assert_eq!(
+            table.within(10, ColourPainter(false), 1),
+            " ID\n 1\n 1234",
+            "no line is wider than the terminal"
+        );
     }
 }

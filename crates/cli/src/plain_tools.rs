@@ -1,36 +1,39 @@
-//! The tools of the configuration that are no servers, for calls over plain HTTP.
+//! The tools of the configuration that are not servers, for calls over plain HTTP.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, ready};
-use steadfast::{COMMAND_NAMESPACE, Config, Found, HTTP_NAMESPACE, Offered, Shelf, Steadfast};
+use steadfast::Steadfast;
+use steadfast::admin::AvailableTool;
+use steadfast::call::{ResolvedTool, ToolRegistry};
+use steadfast::config::{COMMAND_NAMESPACE, Config, HTTP_NAMESPACE};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::{Namespace, ToolRef};
-use steadfast_core::policy::Annotations;
+use steadfast_core::policy::AnnotationHints;
 use steadfast_tools::Toolbox;
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
-/// The tools of the configuration as it is now: one that is read again counts from the next call on.
+/// The tools of the current configuration. A changed configuration applies from the next call on.
 pub(crate) struct PlainTools {
     steadfast: Steadfast,
-    made: Mutex<Made>,
+    made: Mutex<LoadedToolbox>,
 }
 
-/// Tools, and the configuration that they were made from.
-struct Made {
+/// Tools, with the configuration that they were made from.
+struct LoadedToolbox {
     config: Arc<Config>,
     tools: Arc<Toolbox>,
 }
 
 impl PlainTools {
-    /// Those of the configuration that is in use.
-    pub(crate) fn of(steadfast: &Steadfast) -> Result<Self, Failure> {
+    /// Returns the tools of the configuration that is in use.
+    pub(crate) fn of(steadfast: &Steadfast) -> Result<Self, CommandFailure> {
         let config = steadfast.config();
-        let tools =
-            Toolbox::of(&config).map_err(|unusable| Failure::Configuration(format!("error: {unusable}")))?;
-        let made = Made { config, tools: Arc::new(tools) };
+        let tools = Toolbox::of(&config)
+            .map_err(|unusable| CommandFailure::Configuration(format!("error: {unusable}")))?;
+        let made = LoadedToolbox { config, tools: Arc::new(tools) };
         Ok(Self { steadfast: steadfast.clone(), made: Mutex::new(made) })
     }
 
@@ -48,7 +51,7 @@ impl PlainTools {
                     ),
                 }
             }
-            // Looked at once, whatever came of it.
+            // Checked once, whatever the result.
             made.config = current;
         }
         made.tools.clone()
@@ -59,12 +62,12 @@ fn differ(before: &Config, after: &Config) -> bool {
     before.http_tools() != after.http_tools() || before.command_tools() != after.command_tools()
 }
 
-impl Shelf for PlainTools {
-    fn find<'a>(&'a self, envelope: &'a CallEnvelope) -> BoxFuture<'a, Option<Found>> {
+impl ToolRegistry for PlainTools {
+    fn find<'a>(&'a self, envelope: &'a CallEnvelope) -> BoxFuture<'a, Option<ResolvedTool>> {
         let tool = self.now().find(&envelope.tool_namespace, &envelope.tool_name);
         let found = tool.map(|tool| {
             let domain = tool.domain().cloned();
-            Found { domain, ..Found::new(tool) }
+            ResolvedTool { domain, ..ResolvedTool::new(tool) }
         });
         ready(found).boxed()
     }
@@ -78,8 +81,9 @@ impl Shelf for PlainTools {
         }
     }
 
-    fn list(&self) -> Vec<Offered> {
-        let offered = |tool: &ToolRef| Offered { tool: tool.clone(), annotations: Annotations::default() };
+    fn list(&self) -> Vec<AvailableTool> {
+        let offered =
+            |tool: &ToolRef| AvailableTool { tool: tool.clone(), annotations: AnnotationHints::default() };
         self.now().names().map(offered).collect()
     }
 }

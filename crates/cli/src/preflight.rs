@@ -1,62 +1,68 @@
-//! Everything that keeps a gateway from starting, found before anything is opened or made.
+//! Checks for all errors that keep a gateway from starting, before anything is opened or created.
 //!
-//! `serve` and `wrap` begin with it, and `check` reports it, so that what one refuses the other refuses in the same words.
+//! `serve` and `wrap` start with these checks, and `check` reports them, so all report the same errors in the same
+//! words.
 
 use std::collections::BTreeMap;
 use std::env;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
-use steadfast::{Config, ConfigErrors, OnDamage, Plan, Reached, Section, Server, Sources};
+use steadfast::config::{Config, ConfigErrors, Section, ServerSettings, ServerTarget, Sources, StartupPlan};
+use steadfast::store::FileDamagePolicy;
 use steadfast_tools::Toolbox;
 
-use crate::access::Access;
-use crate::behind;
-use crate::failure::Failure;
+use crate::access::AcceptedTokens;
+use crate::failure::CommandFailure;
+use crate::upstream;
 
-/// Where clients are taken.
+/// Endpoint on which the gateway accepts clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Frontend {
-    /// One client, on our own streams.
+    /// One client, on standard input and output.
     Stdio,
-    /// Many, at this address.
+    /// Many clients, at this address.
     Http(SocketAddr),
 }
 
-/// What a gateway stands in front of.
+/// Upstreams that the gateway runs in front of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Upstreams {
-    /// The servers and tools of the configuration, of which there must be some.
+    /// The servers and tools of the configuration. There must be at least one.
     Needed,
-    /// The same, where `wrap` may bring one that is not in the configuration.
+    /// The servers and tools of the configuration, which may be empty, because `wrap` may bring a server of its own.
     Configured,
-    /// One server of the command line.
+    /// One server from the command line.
     CommandLine,
 }
 
-/// A configuration, and everything that is wrong with it.
+/// A configuration with all its errors.
 pub(crate) struct Examination {
-    /// As far as it could be read.
+    /// The part of the configuration that could be read.
     pub(crate) config: Config,
-    /// What is wrong in the files, the environment and the flags.
+    /// Errors in the files, the environment and the flags.
     pub(crate) mistakes: Option<ConfigErrors>,
-    /// What keeps a gateway from starting although it reads well.
-    pub(crate) problems: Vec<Failure>,
+    /// Problems that keep a gateway from starting with a valid configuration.
+    pub(crate) problems: Vec<CommandFailure>,
 }
 
 impl Examination {
-    /// The configuration, if a gateway can start with it.
-    pub(crate) fn admit(self) -> Result<Config, Failure> {
+    /// Returns the configuration, if a gateway can start with it.
+    pub(crate) fn admit(self) -> Result<Config, CommandFailure> {
         failure(self.mistakes, self.problems).map_or(Ok(self.config), Err)
     }
 }
 
-/// Everything that is wrong, as one.
-pub(crate) fn failure(mistakes: Option<ConfigErrors>, problems: Vec<Failure>) -> Option<Failure> {
-    Failure::all(mistakes.map(Failure::from).into_iter().chain(problems).collect())
+/// Joins all errors into one failure.
+pub(crate) fn failure(
+    mistakes: Option<ConfigErrors>,
+    problems: Vec<CommandFailure>,
+) -> Option<CommandFailure> {
+    CommandFailure::all(mistakes.map(CommandFailure::from).into_iter().chain(problems).collect())
 }
 
-/// Reads a configuration, and looks for everything that keeps a gateway from starting. A store elsewhere is not asked.
+/// Reads a configuration and checks for everything that keeps a gateway from starting. A remote store is not
+/// contacted.
 pub(crate) fn examine(
     sources: &Sources,
     frontend: impl Fn(&Config) -> Frontend,
@@ -74,27 +80,28 @@ fn problems(
     mistakes: Option<&ConfigErrors>,
     frontend: Frontend,
     upstreams: Upstreams,
-) -> Vec<Failure> {
+) -> Vec<CommandFailure> {
     let is_read = |section| mistakes.is_none_or(|mistakes| !mistakes.concern(section));
     let mut problems = problems_of_values(config, frontend, upstreams);
     if is_read(Section::Store) {
-        // Clients are not left without their tools because a state file is damaged.
-        problems.extend(Plan::store_problem(config, OnDamage::SetAside).map(Failure::from));
+        // A damaged state file is set aside, so that clients keep their tools.
+        problems
+            .extend(StartupPlan::store_problem(config, FileDamagePolicy::SetAside).map(CommandFailure::from));
     }
     if let Frontend::Http(address) = frontend
         && is_read(Section::Listen)
     {
         if is_read(Section::Tokens) {
-            problems.extend(Access::to(address, config).err());
+            problems.extend(AcceptedTokens::to(address, config).err());
         }
-        // The port may be in use by a gateway that runs; whether the address is one of this machine shows without it.
+        // A running gateway may use the port. Binding another port shows whether the address belongs to this machine.
         if let Err(error) = TcpListener::bind((address.ip(), 0)) {
             problems.push(cannot_listen(address, &error));
         }
     }
-    // Where something could not be read, that may be the server.
+    // If something could not be read, that may be the server.
     if upstreams == Upstreams::Needed && mistakes.is_none() && has_no_upstream(config, frontend) {
-        problems.push(Failure::Configuration(NO_UPSTREAM.to_owned()));
+        problems.push(CommandFailure::Configuration(NO_UPSTREAM.to_owned()));
     }
     problems
 }
@@ -105,45 +112,48 @@ pub(crate) fn has_no_upstream(config: &Config, frontend: Frontend) -> bool {
     config.servers().is_empty() && (frontend == Frontend::Stdio || !has_plain_tools)
 }
 
-const NO_UPSTREAM: &str = "error: there is no server to stand in front of\n\
+const NO_UPSTREAM: &str = "error: the configuration has no server\n\
     write one into steadfast.toml:\n\n    \
     [servers.files]\n    command = [\"npx\", \"-y\", \"@modelcontextprotocol/server-filesystem\", \".\"]\n\n\
     or give the file of a client: steadfast serve --mcp-config .mcp.json\n\n\
     without --stdio, tools of [http_tools.NAME] and [command_tools.NAME] do as well";
 
-/// Those of them that lie in a value which was written. They are there whatever else could not be read.
-fn problems_of_values(config: &Config, frontend: Frontend, upstreams: Upstreams) -> Vec<Failure> {
-    let mut problems: Vec<Failure> = Plan::problems(config).into_iter().map(Failure::from).collect();
+/// Returns the problems of values that are written. They are found even if other parts could not be read.
+fn problems_of_values(config: &Config, frontend: Frontend, upstreams: Upstreams) -> Vec<CommandFailure> {
+    let mut problems: Vec<CommandFailure> =
+        StartupPlan::problems(config).into_iter().map(CommandFailure::from).collect();
     if upstreams != Upstreams::CommandLine {
-        problems.extend(config.servers().values().filter_map(|server| behind::of_config(server).err()));
+        problems.extend(config.servers().values().filter_map(|server| upstream::of_config(server).err()));
     }
     if frontend != Frontend::Stdio {
         let unusable = Toolbox::problems(config).into_iter();
-        problems.extend(unusable.map(|unusable| Failure::Configuration(format!("error: {unusable}"))));
+        problems.extend(unusable.map(|unusable| CommandFailure::Configuration(format!("error: {unusable}"))));
     }
     problems
 }
 
-/// Nothing can listen there.
-pub(crate) fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
-    Failure::World(format!("cannot listen on {address}: {error}"))
+/// Returns the failure for an address that cannot be listened on.
+pub(crate) fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> CommandFailure {
+    CommandFailure::Environment(format!("cannot listen on {address}: {error}"))
 }
 
-/// Returns warnings about settings that do not keep a gateway from starting but are probably mistakes: programs that are not found,
-/// two servers that run the same command, and no server at all.
+/// Returns warnings about settings that do not keep a gateway from starting but are probably errors: programs that
+/// are not found, two servers that run the same command, and a configuration without servers.
 pub(crate) fn notes(config: &Config, frontend: Frontend) -> Vec<String> {
     let mut notes: Vec<String> = config.servers().values().filter_map(not_found).collect();
     if has_no_upstream(config, frontend) {
         notes.push(
-            "there is no server and no tool: `steadfast serve` does not start with this; `steadfast wrap` does, it brings its own"
+            "there is no server and no tool: `steadfast serve` cannot start; `steadfast wrap` can, because it brings its own server"
                 .to_owned(),
         );
     }
-    let mut known: BTreeMap<String, &Server> = BTreeMap::new();
+    let mut known: BTreeMap<String, &ServerSettings> = BTreeMap::new();
     for server in config.servers().values() {
         let runs = match &server.reach {
-            Reached::Command { command, cwd, env, .. } => format!("{command:?} {cwd:?} {:?}", env.keys()),
-            Reached::Url { url, .. } => url.expose().clone(),
+            ServerTarget::Command { command, cwd, env, .. } => {
+                format!("{command:?} {cwd:?} {:?}", env.keys())
+            }
+            ServerTarget::Url { url, .. } => url.expose().clone(),
         };
         match known.get(&runs) {
             Some(other) => notes.push(format!(
@@ -156,9 +166,9 @@ pub(crate) fn notes(config: &Config, frontend: Frontend) -> Vec<String> {
     notes
 }
 
-/// Says that the program of a server is not there.
-fn not_found(server: &Server) -> Option<String> {
-    let Reached::Command { command, cwd, env, .. } = &server.reach else { return None };
+/// Returns a warning if the program of a server is not found.
+fn not_found(server: &ServerSettings) -> Option<String> {
+    let ServerTarget::Command { command, cwd, env, .. } = &server.reach else { return None };
     let program = command.first()?;
     let is_there = |path: PathBuf| path.is_file();
     let found = if program.contains('/') || Path::new(program).is_absolute() {

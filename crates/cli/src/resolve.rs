@@ -1,53 +1,55 @@
-//! `steadfast resolve`: an operator has found out whether a call ran.
+//! `steadfast resolve`: an operator reports the real outcome of a call.
 
 use clap::Args;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::output;
-use crate::reach::{self, Ask, Need, Reach, Ways};
-use crate::seen;
+use crate::target::{self, ApiRequest, ConnectionOptions, ConnectionPurpose, OperatorConnection};
+use crate::views;
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     #[command(flatten)]
-    ways: Ways,
-    /// The call, as the answer names it that says that its outcome is unknown: twelve digits, or as many as are needed.
+    ways: ConnectionOptions,
+    /// The call, as named in the response that reports the unknown outcome: twelve digits, or a unique prefix.
     #[arg(value_name = "KEY")]
     key: String,
     #[command(flatten)]
-    outcome: Outcome,
+    outcome: OutcomeOptions,
 }
 
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
-struct Outcome {
-    /// It ran: it is never run again under its key, and its result is lost.
+struct OutcomeOptions {
+    /// It ran. It is never run again under its key, and its result is lost.
     #[arg(long)]
     ran: bool,
-    /// It did not run: the next such call does.
+    /// It did not run. The next such call runs.
     #[arg(long)]
     did_not_run: bool,
 }
 
-/// `steadfast resolve`.
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
-    let record = reach::with(&options.ways, Need::WhatIsThere, async |reach| {
-        let record = find(reach, &options.key, Only::Open).await?.ok_or_else(|| not_unknown(&options.key))?;
-        let tool = record.get("tool").map(seen::tool).unwrap_or_default();
-        if seen::text(&record, "/state") != "unknown" {
-            return Err(Failure::World(format!(
-                "the call of {tool} is still under way: wait until it has ended"
+/// Runs `steadfast resolve`.
+pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
+    let record = target::with(&options.ways, ConnectionPurpose::ExistingState, async |reach| {
+        let record = find(reach, &options.key, RecordSelection::Open)
+            .await?
+            .ok_or_else(|| not_unknown(&options.key))?;
+        let tool = record.get("tool").map(views::tool).unwrap_or_default();
+        if views::text(&record, "/state") != "unknown" {
+            return Err(CommandFailure::Environment(format!(
+                "the call of {tool} is still in flight: wait until it has ended"
             )));
         }
-        let path = format!("/v1/records/{}/resolve", seen::text(&record, "/key"));
-        match reach.ask(Ask::post(&path, Some(json!({ "ran": options.outcome.ran })))).await {
+        let path = format!("/v1/records/{}/resolve", views::text(&record, "/key"));
+        match reach.send(ApiRequest::post(&path, Some(json!({ "ran": options.outcome.ran })))).await {
             Ok(_) => Ok(record),
             Err(refused) if refused.is(StatusCode::NOT_FOUND) => Err(not_unknown(&options.key)),
             Err(refused) if refused.is(StatusCode::CONFLICT) => {
                 let observed = observed(&record).map(|seen| format!(" ({seen})")).unwrap_or_default();
-                Err(Failure::World(format!(
+                Err(CommandFailure::Environment(format!(
                     "cannot resolve the call of {tool}{observed}: {}",
                     refused.message()
                 )))
@@ -55,61 +57,65 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
             Err(refused) => Err(refused.into()),
         }
     })?;
-    let tool = record.get("tool").map(seen::tool).unwrap_or_default();
+    let tool = record.get("tool").map(views::tool).unwrap_or_default();
     if options.ways.json {
-        let key = seen::text(&record, "/key");
+        let key = views::text(&record, "/key");
         let name = key.get(..NAME).unwrap_or_default();
-        output::say_json(&json!({ "key": name, "tool": tool, "ran": options.outcome.ran }));
+        output::print_json(&json!({ "key": name, "tool": tool, "ran": options.outcome.ran }));
     } else if options.outcome.ran {
-        output::say_words(&format!(
+        output::print_plain(&format!(
             "resolved: the call of {tool} ran; it is not run again, and its result is lost"
         ));
     } else {
-        output::say_words(&format!("resolved: the call of {tool} did not run; the next such call does"));
+        output::print_plain(&format!("resolved: the call of {tool} did not run; the next such call does"));
     }
     Ok(())
 }
 
-/// The digits by which answers name a call, and those of a whole key.
+/// Length of the short key in responses, and of a whole key, in digits.
 pub(crate) const NAME: usize = 12;
 const WHOLE: usize = 64;
 
-/// Among which records one is looked for.
+/// Set of records that are searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Only {
-    /// Those that run, or whose outcome is unknown.
+pub(crate) enum RecordSelection {
+    /// Records that are in flight or have an unknown outcome.
     Open,
     All,
 }
 
-/// The record whose key begins with these digits, if there is one and only one.
-pub(crate) async fn find(reach: &Reach, digits: &str, only: Only) -> Result<Option<Value>, Failure> {
+/// Returns the record whose key begins with these digits, if exactly one does.
+pub(crate) async fn find(
+    reach: &OperatorConnection,
+    digits: &str,
+    only: RecordSelection,
+) -> Result<Option<Value>, CommandFailure> {
     let given = digits.to_ascii_lowercase();
     if given.is_empty() || given.len() > WHOLE || !given.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-        return Err(Failure::Usage(format!(
-            "`{digits}` is no name of a call: copy the twelve digits of the answer that says `outcome_unknown`"
+        return Err(CommandFailure::Usage(format!(
+            "`{digits}` is not a valid call: copy the twelve digits of the response with `outcome_unknown`"
         )));
     }
-    // Records come in the order of their keys: those that begin so are next to each other.
-    let mut ask = Ask::get("/v1/records").with("limit", Some("2"));
-    if only == Only::Open {
+    // Records come in the order of their keys, so those with the same prefix are adjacent.
+    let mut ask = ApiRequest::get("/v1/records").with("limit", Some("2"));
+    if only == RecordSelection::Open {
         ask = ask.with("open", Some("true"));
     }
     if let Some(before) = before(&given) {
         ask = ask.with("after", Some(&before));
     }
-    let page = reach.ask(ask).await?;
+    let page = reach.send(ask).await?;
     let mut found =
-        seen::list(&page, "/records").iter().filter(|one| seen::text(one, "/key").starts_with(&given));
+        views::list(&page, "/records").iter().filter(|one| views::text(one, "/key").starts_with(&given));
     match (found.next(), found.next()) {
-        (Some(_), Some(_)) => {
-            Err(Failure::Usage(format!("more than one call begins with `{digits}`: give more of its digits")))
-        }
+        (Some(_), Some(_)) => Err(CommandFailure::Usage(format!(
+            "more than one call begins with `{digits}`: enter more digits"
+        ))),
         (one, _) => Ok(one.cloned()),
     }
 }
 
-/// The key right before all that begin with these digits; nothing if there is none.
+/// Returns the last key before all keys that begin with these digits, or `None` if there is none.
 fn before(digits: &str) -> Option<String> {
     let mut key: Vec<u8> = format!("{digits:0<WHOLE$}").into_bytes();
     for digit in key.iter_mut().rev() {
@@ -139,9 +145,9 @@ pub(crate) fn observed(record: &Value) -> Option<&'static str> {
     }
 }
 
-fn not_unknown(key: &str) -> Failure {
-    Failure::World(format!(
-        "there is no call `{key}` whose outcome is unknown: it was resolved, it was answered late, or it is in another store (`steadfast check` says which one is used here)"
+fn not_unknown(key: &str) -> CommandFailure {
+    CommandFailure::Environment(format!(
+        "there is no call `{key}` with an unknown outcome: it was resolved, its response arrived late, or it is in another store (`steadfast check` shows the store in use)"
     ))
 }
 

@@ -1,60 +1,63 @@
-//! `steadfast serve`: many servers behind one address.
+//! `steadfast serve`: a gateway in front of many servers at one address.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::Args;
-use steadfast::{Config, Steadfast};
-use steadfast_gateway::{Configured, Connection, Wrapped, wrap};
+use steadfast::Steadfast;
+use steadfast::config::Config;
+use steadfast_gateway::{ClientIdentity, ConfiguredServer, StdioClient, wrap};
 
-use crate::access::Access;
-use crate::behind;
-use crate::failure::Failure;
-use crate::listening::{self, Hosts, Listened, own_tools, results_of_one, runtime, runtime_of_one};
+use crate::access::AcceptedTokens;
+use crate::failure::CommandFailure;
+use crate::listener::{
+    self, HostOptions, ListeningGateway, own_tools, runtime, stdio_large_results, stdio_runtime,
+};
 use crate::output;
 use crate::preflight::{self, Frontend, Upstreams};
-use crate::sources::{self, Chosen};
-use crate::stop;
+use crate::process_metrics::watched;
+use crate::shutdown;
+use crate::sources::{self, ConfigFileOptions};
 use crate::streams;
-use crate::watched::watched;
+use crate::upstream;
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     #[command(flatten)]
-    chosen: Chosen,
-    /// A file with `mcpServers`, as clients keep them, or such JSON itself; its servers are added to those of the
+    chosen: ConfigFileOptions,
+    /// A file with `mcpServers` in the format of clients, or such JSON itself. Its servers are added to those of the
     /// configuration. May be given more than once.
     #[arg(long = "mcp-config", value_name = "FILE OR JSON")]
     mcp_config: Vec<OsString>,
-    /// Where calls are remembered: memory, sqlite or redis. Stronger than the configuration.
+    /// Store for the calls: memory, sqlite or redis. Overrides the configuration.
     #[arg(long, value_name = "KIND")]
     store: Option<String>,
-    /// Takes one client on our own streams instead of many over HTTP.
+    /// Accept one client on standard input and output instead of many over HTTP.
     #[arg(long, conflicts_with = "listen")]
     stdio: bool,
-    /// Where clients are taken. Stronger than the configuration.
-    #[arg(long, value_name = "ADDRESS", value_parser = listening::address)]
+    /// Address for clients. Overrides the configuration.
+    #[arg(long, value_name = "ADDRESS", value_parser = listener::address)]
     listen: Option<SocketAddr>,
     #[command(flatten)]
-    hosts: Hosts,
+    hosts: HostOptions,
 }
 
-/// How long calls that are under way may take when we are asked to end.
+/// Time for calls in flight to finish at shutdown.
 const DRAIN: Duration = Duration::from_secs(10);
-/// Where all servers are, and under it each alone.
+/// Path of the endpoint for all servers. The endpoint of each single server is below it.
 const ALL: &str = "/mcp";
 
-/// `steadfast serve`.
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
-    let runtime = if options.stdio { runtime_of_one()? } else { runtime()? };
-    let done = runtime.block_on(carry(options));
-    // Reading our own input cannot be taken back, and would be waited for.
+/// Runs `steadfast serve`.
+pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
+    let runtime = if options.stdio { stdio_runtime()? } else { runtime()? };
+    let done = runtime.block_on(run_gateway(options));
+    // A pending read of standard input cannot be cancelled, and would block the shutdown.
     runtime.shutdown_background();
     done
 }
 
-async fn carry(options: &Options) -> Result<(), Failure> {
+async fn run_gateway(options: &Options) -> Result<(), CommandFailure> {
     let sources =
         sources::with_store(options.chosen.sources_and(&options.mcp_config), options.store.as_ref());
     let address = |config: &Config| options.listen.unwrap_or_else(|| config.global().listen);
@@ -64,26 +67,27 @@ async fn carry(options: &Options) -> Result<(), Failure> {
     let address = address(&config);
     let steadfast = sources::open(sources).await?;
     let config = steadfast.config();
-    let servers: Vec<Configured> =
-        config.servers().values().map(behind::of_config).collect::<Result<_, _>>()?;
+    let servers: Vec<ConfiguredServer> =
+        config.servers().values().map(upstream::of_config).collect::<Result<_, _>>()?;
     let servers = claimed(servers, &steadfast).await;
-    let stop = stop::asked();
+    let stop = shutdown::shutdown_token();
     if options.stdio {
         let (input, output) = streams::own();
-        let wrapped = Wrapped {
+        let wrapped = StdioClient {
             input,
             output,
-            connection: Connection::of_parent(),
+            connection: ClientIdentity::of_parent(),
             servers: together(&servers),
             own_tools: own_tools(&config),
-            large_results: results_of_one(&config),
+            large_results: stdio_large_results(&config),
         };
         wrap(steadfast.engine(), wrapped, stop).await;
     } else {
-        let access = Access::to(address, &config)?;
-        let listened = Listened::open(&steadfast, address, &options.hosts, access, doors(&servers)).await?;
-        tell(&listened, &servers);
-        listened.tell_operator(&config);
+        let access = AcceptedTokens::to(address, &config)?;
+        let listened =
+            ListeningGateway::open(&steadfast, address, &options.hosts, access, endpoints(&servers)).await?;
+        print_endpoints(&listened, &servers);
+        listened.log_dashboard_url(&config);
         stop.cancelled().await;
         listened.close(DRAIN).await;
     }
@@ -94,19 +98,19 @@ async fn carry(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The servers under the names that their tools have, counted from their start on.
-async fn claimed(servers: Vec<Configured>, steadfast: &Steadfast) -> Vec<Configured> {
+/// Returns the servers under the names that their tools have, with their processes counted from their start on.
+async fn claimed(servers: Vec<ConfiguredServer>, steadfast: &Steadfast) -> Vec<ConfiguredServer> {
     let mut claimed = Vec::new();
     for server in servers {
-        claimed.push(watched(server.claimed(steadfast.engine()).await, steadfast.telemetry()));
+        claimed.push(watched(server.claim_name(steadfast.engine()).await, steadfast.telemetry()));
     }
     claimed
 }
 
-/// All servers behind one door. The tools of several say whose they are.
-fn together(servers: &[Configured]) -> Vec<Configured> {
+/// Returns all servers for one endpoint. If there are several, their tools have the server's name as a prefix.
+fn together(servers: &[ConfiguredServer]) -> Vec<ConfiguredServer> {
     let several = servers.len() > 1;
-    let named = |server: &Configured| {
+    let named = |server: &ConfiguredServer| {
         let mut named = server.clone();
         named.prefix = several.then(|| server.name.configured().as_str().into());
         named
@@ -114,8 +118,9 @@ fn together(servers: &[Configured]) -> Vec<Configured> {
     servers.iter().map(named).collect()
 }
 
-/// A door for all, and one for each alone under its own names; none where there is no server.
-fn doors(servers: &[Configured]) -> Vec<(String, Vec<Configured>)> {
+/// Returns an endpoint for all servers, and one for each server with its own tool names. Returns none if there is no
+/// server.
+fn endpoints(servers: &[ConfiguredServer]) -> Vec<(String, Vec<ConfiguredServer>)> {
     if servers.is_empty() {
         return Vec::new();
     }
@@ -124,18 +129,21 @@ fn doors(servers: &[Configured]) -> Vec<(String, Vec<Configured>)> {
     std::iter::once((ALL.to_owned(), together(servers))).chain(alone).collect()
 }
 
-fn tell(listened: &Listened, servers: &[Configured]) {
+fn print_endpoints(listened: &ListeningGateway, servers: &[ConfiguredServer]) {
     let names: Vec<_> = servers.iter().map(|server| server.name.configured()).collect();
     let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
     let all = listened.url(ALL);
     match &*names {
-        [] => output::remark(&format!("no server; tools are called at {}", listened.url("/v1/calls"))),
-        [one] => output::remark(&format!("{one} is at {all}")),
+        [] => output::print_message(&format!("no server; tools are called at {}", listened.url("/v1/calls"))),
+        [one] => output::print_message(&format!("{one} is at {all}")),
         _ => {
-            output::remark(&format!("{} servers are at {all}, and each alone:", names.len()));
+            output::print_message(&format!("{} servers are at {all}, and each separately:", names.len()));
             let width = names.iter().map(|name| name.len()).max().unwrap_or_default();
             for name in names {
-                output::remark(&format!("  {name:width$}  {}", listened.url(&format!("{ALL}/{name}"))));
+                output::print_message(&format!(
+                    "  {name:width$}  {}",
+                    listened.url(&format!("{ALL}/{name}"))
+                ));
             }
         }
     }

@@ -4,20 +4,21 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use steadfast::{Found, Offered, Shelf};
+use steadfast::admin::AvailableTool;
+use steadfast::call::{ResolvedTool, ToolRegistry};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::Namespace;
-use steadfast_gateway::Direct;
+use steadfast_gateway::DirectServers;
 
-/// The tools of the servers that a gateway stands in front of.
-pub(crate) struct ServerTools(pub(crate) Arc<Direct>);
+/// The tools of the servers behind a gateway.
+pub(crate) struct ServerTools(pub(crate) Arc<DirectServers>);
 
-impl Shelf for ServerTools {
-    fn find<'a>(&'a self, envelope: &'a CallEnvelope) -> BoxFuture<'a, Option<Found>> {
+impl ToolRegistry for ServerTools {
+    fn find<'a>(&'a self, envelope: &'a CallEnvelope) -> BoxFuture<'a, Option<ResolvedTool>> {
         async {
             let (tool, info) = self.0.find(envelope).await?;
             let (namespace, reads) = (self.0.name(&envelope.tool_namespace), tool.reads());
-            Some(Found { namespace, info, reads, ..Found::new(tool) })
+            Some(ResolvedTool { namespace, info, reads, ..ResolvedTool::new(tool) })
         }
         .boxed()
     }
@@ -26,7 +27,7 @@ impl Shelf for ServerTools {
         self.0.has(namespace)
     }
 
-    fn list(&self) -> Vec<Offered> {
+    fn list(&self) -> Vec<AvailableTool> {
         self.0.tools()
     }
 }

@@ -1,18 +1,21 @@
-//! What the commands work in that look after the state.
+//! Shared setup of the commands for operators.
 
-use steadfast::{By, Surface};
+use steadfast::admin::{OperatorIdentity, OperatorSurface};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
-/// A place for one command to work in.
-pub(crate) fn runtime() -> Result<Runtime, Failure> {
+/// Returns a runtime for one command.
+pub(crate) fn runtime() -> Result<Runtime, CommandFailure> {
     let built = Builder::new_current_thread().enable_all().build();
-    built.map_err(|error| Failure::World(format!("this machine gives no room to work in: {error}")))
+    built.map_err(|error| CommandFailure::Environment(format!("the runtime cannot be started: {error}")))
 }
 
-/// Whoever runs this command, for the audit: the user as the machine names them.
-pub(crate) fn by_operator() -> By {
+/// Returns the operator for the audit log: the user name on this machine.
+pub(crate) fn by_operator() -> OperatorIdentity {
     let name = ["USER", "LOGNAME", "USERNAME"].into_iter().find_map(|name| std::env::var(name).ok());
-    By::new(name.as_deref().filter(|name| !name.is_empty()).unwrap_or("somebody"), Surface::Cli)
+    OperatorIdentity::new(
+        name.as_deref().filter(|name| !name.is_empty()).unwrap_or("somebody"),
+        OperatorSurface::Cli,
+    )
 }

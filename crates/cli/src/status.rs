@@ -1,8 +1,9 @@
-//! `steadfast status`: is anything wrong, and what needs an answer?
+//! `steadfast status`: the health of the gateways, and what needs an operator.
 //!
-//! Everything shown here is what `GET /v1/status` and its neighbours say, so the page and this cannot disagree. Several gateways
-//! that share a store know the same of it; what is only of one process (calls that run, conversations that are stopped) is
-//! asked of each. As JSON one gateway is what it says itself; of several each is, under the worst of their verdicts.
+//! Everything shown here comes from `GET /v1/status` and related endpoints, so the dashboard shows the same. Gateways
+//! that share a store have the same shared state. The state of a single process (calls in flight, sessions that are
+//! stopped) is requested from each. With one gateway, the JSON is its response. With several, it has all responses and
+//! the worst verdict.
 
 use std::io::{self, Write as _};
 use std::time::Duration;
@@ -10,100 +11,102 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::failure::Failure;
-use crate::output::{self, Look, Paint, Table};
-use crate::reach::{self, Ask, Gateway, Need, Reach, Ways};
-use crate::seen::{self, list, number, text};
+use crate::failure::CommandFailure;
+use crate::output::{self, ColourPainter, TextStyle, TextTable};
 use crate::state::runtime;
-use crate::{now, stop};
+use crate::target::{
+    self, ApiRequest, ConnectionOptions, ConnectionPurpose, OperatorConnection, RunningGateway,
+};
+use crate::views::{self, list, number, text};
+use crate::{now, shutdown};
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     #[command(flatten)]
-    ways: Ways,
-    /// Shows it again every second, until Ctrl-C; where the output is no terminal, whenever something changed.
+    ways: ConnectionOptions,
+    /// Refresh every second, until Ctrl-C. If the output is not a terminal, print again whenever something changed.
     #[arg(long)]
     watch: bool,
 }
 
-/// What was seen in one look.
-struct Seen {
-    /// What the gateway says that was asked, or the store.
+/// Status of all gateways at one moment.
+struct StatusReport {
+    /// Status of the connected gateway, or of the store.
     status: Value,
-    /// Its name; none for the store.
+    /// Name of the gateway. `None` for the store.
     name: Option<String>,
-    /// The same of the other gateways, with their names.
+    /// Names and status of the other gateways.
     others: Vec<(String, Value)>,
     approvals: Value,
     breakers: Value,
     trust: Value,
     guard: Value,
-    /// Who was asked, in words.
+    /// Descriptions of all gateways and stores that were asked.
     asked: Vec<String>,
     store: String,
     is_untouched: bool,
 }
 
-/// The exit codes of what was seen.
+/// Exit codes.
 const ATTENTION: u8 = 3;
 const TROUBLE: u8 = 4;
 
-/// `steadfast status`.
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+/// Runs `steadfast status`.
+pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
     runtime()?.block_on(async {
         if options.watch {
             return watch(options).await;
         }
-        let reach = Reach::find(&options.ways, Need::WhatIsThere).await?;
-        let seen = look(&reach).await;
+        let reach = OperatorConnection::find(&options.ways, ConnectionPurpose::ExistingState).await?;
+        let seen = read_status(&reach).await;
         reach.close().await;
         let seen = seen?;
         if options.ways.json {
-            output::say_json(&seen.json());
+            output::print_json(&seen.json());
         } else {
-            output::say(&seen.draw(Paint::of_stdout()));
+            output::print_data(&seen.draw(ColourPainter::of_stdout()));
         }
         match seen.verdict() {
             "fine" => Ok(()),
-            "attention" => Err(Failure::Told(ATTENTION)),
-            _ => Err(Failure::Told(TROUBLE)),
+            "attention" => Err(CommandFailure::AlreadyReported(ATTENTION)),
+            _ => Err(CommandFailure::AlreadyReported(TROUBLE)),
         }
     })
 }
 
-/// How often it is looked.
+/// Refresh interval.
 const EVERY: Duration = Duration::from_secs(1);
 
-async fn watch(options: &Options) -> Result<(), Failure> {
-    let stop = stop::asked();
-    let is_lively = output::is_lively(&io::stdout()) && !options.ways.json;
-    let screen = is_lively.then(Screen::open);
+async fn watch(options: &Options) -> Result<(), CommandFailure> {
+    let stop = shutdown::shutdown_token();
+    let is_lively = output::is_interactive(&io::stdout()) && !options.ways.json;
+    let screen = is_lively.then(AlternateScreen::open);
     let mut last = String::new();
-    let mut reach: Option<Reach> = None;
+    let mut reach: Option<OperatorConnection> = None;
     let ended = loop {
-        // Gateways come and go while somebody watches.
+        // Gateways start and stop during the watch.
         let found = match reach.take() {
-            Some(held) if held.is_store() && !reach::somebody_listens(&options.ways) => Ok(held),
+            Some(held) if held.is_store() && !target::is_gateway_running(&options.ways) => Ok(held),
             old => {
                 if let Some(old) = old {
                     old.close().await;
                 }
-                Reach::find(&options.ways, Need::WhatIsThere).await
+                OperatorConnection::find(&options.ways, ConnectionPurpose::ExistingState).await
             }
         };
         let seen = match found {
             Ok(found) => {
-                let seen = look(&found).await;
+                let seen = read_status(&found).await;
                 reach = Some(found);
                 seen
             }
             Err(failure) => Err(failure),
         };
         match (seen, &screen) {
-            (Ok(seen), Some(screen)) => screen.show(&seen.draw(Paint::of_stdout())),
+            (Ok(seen), Some(screen)) => screen.show(&seen.draw(ColourPainter::of_stdout())),
             (Ok(mut seen), None) => {
-                let (drawn, json) = (seen.draw(Paint::of_stdout()), seen.json());
-                // The time alone is no change.
+                let (drawn, json) = (seen.draw(ColourPainter::of_stdout()), seen.json());
+                // A new time alone is not a change.
                 for status in
                     std::iter::once(&mut seen.status).chain(seen.others.iter_mut().map(|(_, status)| status))
                 {
@@ -114,9 +117,9 @@ async fn watch(options: &Options) -> Result<(), Failure> {
                 let now = seen.json().to_string();
                 let heard = now == last
                     || if options.ways.json {
-                        output::say_json_line(&json)
+                        output::print_json_line(&json)
                     } else {
-                        output::say_line(&format!("{drawn}\n"))
+                        output::print_line(&format!("{drawn}\n"))
                     };
                 last = now;
                 if !heard {
@@ -124,10 +127,10 @@ async fn watch(options: &Options) -> Result<(), Failure> {
                 }
             }
             // It may come back.
-            (Err(Failure::World(why)), Some(screen)) => screen.show(&why),
-            (Err(Failure::World(why)), None) => {
+            (Err(CommandFailure::Environment(why)), Some(screen)) => screen.show(&why),
+            (Err(CommandFailure::Environment(why)), None) => {
                 if why != last {
-                    output::remark(&format!("error: {why}"));
+                    output::print_message(&format!("error: {why}"));
                 }
                 last = why;
             }
@@ -144,10 +147,10 @@ async fn watch(options: &Options) -> Result<(), Failure> {
     ended
 }
 
-/// The whole terminal, given back as it was.
-struct Screen;
+/// The alternate screen of the terminal. The old contents are restored on drop.
+struct AlternateScreen;
 
-impl Screen {
+impl AlternateScreen {
     fn open() -> Self {
         let _ = write!(io::stdout(), "\x1b[?1049h\x1b[?25l");
         Self
@@ -166,30 +169,39 @@ impl Screen {
     }
 }
 
-impl Drop for Screen {
+impl Drop for AlternateScreen {
     fn drop(&mut self) {
         let mut out = io::stdout();
         let _ = write!(out, "\x1b[?25h\x1b[?1049l").and_then(|()| out.flush());
     }
 }
 
-async fn look(reach: &Reach) -> Result<Seen, Failure> {
-    let mut status = reach.ask(Ask::get("/v1/status")).await?;
+async fn read_status(reach: &OperatorConnection) -> Result<StatusReport, CommandFailure> {
+    let mut status = reach.send(ApiRequest::get("/v1/status")).await?;
     if let (true, Some(kind)) = (reach.is_untouched, status.pointer_mut("/store/kind")) {
         *kind = "sqlite".into();
     }
     let mut others = Vec::new();
     for other in &reach.others {
-        let status = other.ask(Ask::get("/v1/status")).await;
-        others.push((other.name.clone(), status.unwrap_or_else(|refused| mute(refused.message()))));
+        let status = other.ask(ApiRequest::get("/v1/status")).await;
+        others.push((
+            other.name.clone(),
+            status.unwrap_or_else(|refused| unreported_status(refused.message())),
+        ));
     }
-    others.extend(reach.silent.iter().map(|silent| (silent.name.clone(), mute("it does not answer at all"))));
-    let tenants = reach::tenants_of(&status);
-    let of = async |counts: &[&str], path: &str| -> Result<Value, Failure> {
+    others.extend(
+        reach.silent.iter().map(|silent| (silent.name.clone(), unreported_status("it does not answer"))),
+    );
+    let tenants = target::tenants_of(&status);
+    let of = async |counts: &[&str], path: &str| -> Result<Value, CommandFailure> {
         let any = counts.iter().any(|count| number(&status, &format!("/counts/{count}")) > 0);
-        if any { Ok(reach.ask_each(Ask::get(path), &tenants).await?) } else { Ok(Value::Null) }
+        if any {
+            Ok(reach.fetch_for_tenants(ApiRequest::get(path), &tenants).await?)
+        } else {
+            Ok(Value::Null)
+        }
     };
-    Ok(Seen {
+    Ok(StatusReport {
         approvals: of(&["approvals"], "/v1/approvals").await?,
         breakers: of(&["openBreakers", "forcedBreakers"], "/v1/breakers").await?,
         trust: of(&["escalated", "recovering", "blocked"], "/v1/trust").await?,
@@ -203,19 +215,19 @@ async fn look(reach: &Reach) -> Result<Seen, Failure> {
     })
 }
 
-/// The status of a gateway that runs and does not say it.
-fn mute(why: &str) -> Value {
+/// Returns the status of a running gateway that does not report one.
+fn unreported_status(why: &str) -> Value {
     json!({
         "verdict": "trouble",
         "findings": [{
             "level": "trouble",
-            "what": format!("runs and does not say how it is: {}", output::clean(why)),
-            "todo": "look into its log, and start it again",
+            "what": format!("runs and does not report its status: {}", output::clean(why)),
+            "todo": "check its log, and restart it",
         }],
     })
 }
 
-fn introduced(gateway: &Gateway) -> String {
+fn introduced(gateway: &RunningGateway) -> String {
     match &gateway.announced {
         None => gateway.name.clone(),
         Some(announced) => {
@@ -230,8 +242,8 @@ fn introduced(gateway: &Gateway) -> String {
     }
 }
 
-impl Seen {
-    /// The worst of all.
+impl StatusReport {
+    /// Returns the worst verdict.
     fn verdict(&self) -> &str {
         let all = std::iter::once(&self.status).chain(self.others.iter().map(|(_, status)| status));
         let verdicts = all.filter_map(|status| status.get("verdict")?.as_str());
@@ -242,7 +254,7 @@ impl Seen {
             .unwrap_or("trouble")
     }
 
-    /// One is what it says itself, as the page shows it. Several would hide each other: they are listed.
+    /// One status is printed as it is, like on the dashboard. Several are printed as a list.
     fn json(&self) -> Value {
         if self.others.is_empty() {
             return self.status.clone();
@@ -253,46 +265,46 @@ impl Seen {
         json!({ "verdict": self.verdict(), "gateways": gateways })
     }
 
-    fn draw(&self, paint: Paint) -> String {
+    fn draw(&self, paint: ColourPainter) -> String {
         let mut lines = vec![self.headline(paint), String::new()];
         self.findings(paint, &mut lines);
         let at = number(&self.status, "/atMs");
         for (title, table) in [
-            ("needs an answer", seen::approvals(&self.approvals, at)),
-            ("left alone", seen::breakers(&self.breakers, at, seen::is_open)),
-            ("not trusted", seen::trust(&self.trust, at)),
-            ("stopped", seen::stopped(&self.guard, at)),
+            ("pending approvals", views::approvals(&self.approvals, at)),
+            ("open circuit breakers", views::breakers(&self.breakers, at, views::is_open)),
+            ("not trusted", views::trust(&self.trust, at)),
+            ("stopped", views::stopped(&self.guard, at)),
         ] {
             section(paint, title, &table, &mut lines);
         }
-        section(paint, "calls to hosts and servers", &seen::domains(&self.status, at), &mut lines);
+        section(paint, "calls to hosts and servers", &views::domains(&self.status, at), &mut lines);
         self.surroundings(paint, &mut lines);
         lines.join("\n")
     }
 
-    fn headline(&self, paint: Paint) -> String {
+    fn headline(&self, paint: ColourPainter) -> String {
         let (look, sign, said) = match self.verdict() {
-            "fine" if self.is_untouched => (Look::Good, "●", "nothing has run here yet"),
-            "fine" => (Look::Good, "●", "all is well"),
-            "attention" => (Look::Warn, "▲", "somebody should look"),
-            _ => (Look::Bad, "✖", "calls fail"),
+            "fine" if self.is_untouched => (TextStyle::Good, "●", "nothing has run here yet"),
+            "fine" => (TextStyle::Good, "●", "all is well"),
+            "attention" => (TextStyle::Warn, "▲", "an operator should look"),
+            _ => (TextStyle::Bad, "✖", "calls fail"),
         };
-        let version = paint.paint(Look::Dim, &format!("steadfast {}", text(&self.status, "/version")));
+        let version = paint.paint(TextStyle::Dim, &format!("steadfast {}", text(&self.status, "/version")));
         format!("{} {}  {version}", paint.paint(look, sign), paint.paint(look, said))
     }
 
-    fn findings(&self, paint: Paint, lines: &mut Vec<String>) {
+    fn findings(&self, paint: ColourPainter, lines: &mut Vec<String>) {
         let own = list(&self.status, "/findings");
         let mut all: Vec<(Option<&str>, &Value)> = own.iter().map(|finding| (None, finding)).collect();
         for (name, status) in &self.others {
-            // What is shared was said already.
+            // Shared findings were already shown.
             let new = list(status, "/findings").iter().filter(|finding| !own.contains(finding));
             all.extend(new.map(|finding| (Some(name.as_str()), finding)));
         }
         for (name, finding) in &all {
-            let look = if text(finding, "/level") == "trouble" { Look::Bad } else { Look::Warn };
+            let look = if text(finding, "/level") == "trouble" { TextStyle::Bad } else { TextStyle::Warn };
             let at = name.map(|name| format!("at {name}: ")).unwrap_or_default();
-            let todo = paint.paint(Look::Dim, &format!("→ {}", text(finding, "/todo")));
+            let todo = paint.paint(TextStyle::Dim, &format!("→ {}", text(finding, "/todo")));
             lines
                 .push(format!("  {}  {todo}", paint.paint(look, &format!("{at}{}", text(finding, "/what")))));
         }
@@ -301,9 +313,9 @@ impl Seen {
         }
     }
 
-    fn surroundings(&self, paint: Paint, lines: &mut Vec<String>) {
+    fn surroundings(&self, paint: ColourPainter, lines: &mut Vec<String>) {
         let mut fact = |name: &str, value: &str| {
-            lines.push(format!("  {}  {value}", paint.paint(Look::Dim, &format!("{name:8}"))));
+            lines.push(format!("  {}  {value}", paint.paint(TextStyle::Dim, &format!("{name:8}"))));
         };
         match &*self.asked {
             [] => fact("gateway", "none listens here; this is what the store knows"),
@@ -315,24 +327,24 @@ impl Seen {
         if !self.asked.is_empty() {
             let all = std::iter::once(&self.status).chain(self.others.iter().map(|(_, status)| status));
             let calls: u64 = all.map(|status| number(status, "/counts/openCalls")).sum();
-            fact("calls", &format!("{calls} under way"));
+            fact("calls", &format!("{calls} in flight"));
         }
     }
 }
 
-fn section(paint: Paint, title: &str, table: &Table, lines: &mut Vec<String>) {
+fn section(paint: ColourPainter, title: &str, table: &TextTable, lines: &mut Vec<String>) {
     if !table.is_empty() {
-        lines.push(format!("  {}", paint.paint(Look::Bold, title)));
+        lines.push(format!("  {}", paint.paint(TextStyle::Bold, title)));
         lines.push(table.draw(paint, 4));
         lines.push(String::new());
     }
 }
 
-/// What the switches leave.
+/// Describes the mode that the switches allow.
 fn mode(status: &Value) -> String {
     let of = |name: &str| text(status, &format!("/switches/{name}"));
     let all = match &*of("all") {
-        "off" => return "off: everything passes untouched".to_owned(),
+        "off" => return "off: everything is passed on unchanged".to_owned(),
         "shadow" => "shadow: decides and changes nothing",
         _ => "as configured",
     };

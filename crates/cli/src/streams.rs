@@ -1,17 +1,17 @@
-//! Our own streams. Of a pipe or a socket the system tells when there is something to read or room to write: that is waited
-//! for, and no thread stands between us and our client. Elsewhere (a terminal, a file) threads of the runtime read and write.
+//! Asynchronous standard streams. For a pipe or a socket, the operating system reports when it is readable or
+//! writable, so no thread is needed. For a terminal or a file, threads of the runtime read and write.
 
 use std::io;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// What our client writes, and what it reads.
+/// Input from the client and output to it.
 pub(crate) type Streams = (Box<dyn AsyncRead + Unpin>, Box<dyn AsyncWrite + Send + Unpin>);
 
-/// The streams that we were started with. To be called within the runtime.
+/// Returns the standard streams. Must be called within the runtime.
 pub(crate) fn own() -> Streams {
     #[cfg(unix)]
-    let (input, output) = (told::input(io::stdin()), told::output(io::stdout()));
+    let (input, output) = (nonblocking::input(io::stdin()), nonblocking::output(io::stdout()));
     #[cfg(not(unix))]
     let (input, output) = (None, None);
     (
@@ -21,7 +21,7 @@ pub(crate) fn own() -> Streams {
 }
 
 #[cfg(unix)]
-mod told {
+mod nonblocking {
     use std::fs::File;
     use std::os::fd::{AsFd, OwnedFd};
     use std::os::unix::fs::FileTypeExt as _;
@@ -32,26 +32,26 @@ mod told {
     use tokio::net::unix::pipe;
 
     pub(super) fn input(stream: impl AsFd) -> Option<Box<dyn AsyncRead + Unpin>> {
-        match Kind::of(stream)? {
-            Kind::Pipe(fd) => Some(Box::new(pipe::Receiver::from_owned_fd(fd).ok()?)),
-            Kind::Socket(socket) => Some(Box::new(socket)),
+        match StreamKind::of(stream)? {
+            StreamKind::Pipe(fd) => Some(Box::new(pipe::Receiver::from_owned_fd(fd).ok()?)),
+            StreamKind::Socket(socket) => Some(Box::new(socket)),
         }
     }
 
     pub(super) fn output(stream: impl AsFd) -> Option<Box<dyn AsyncWrite + Send + Unpin>> {
-        match Kind::of(stream)? {
-            Kind::Pipe(fd) => Some(Box::new(pipe::Sender::from_owned_fd(fd).ok()?)),
-            Kind::Socket(socket) => Some(Box::new(socket)),
+        match StreamKind::of(stream)? {
+            StreamKind::Pipe(fd) => Some(Box::new(pipe::Sender::from_owned_fd(fd).ok()?)),
+            StreamKind::Socket(socket) => Some(Box::new(socket)),
         }
     }
 
-    enum Kind {
+    enum StreamKind {
         Pipe(OwnedFd),
         Socket(UnixStream),
     }
 
-    impl Kind {
-        /// Nothing for what others may hold too and expect to wait for, such as a terminal.
+    impl StreamKind {
+        /// Returns `None` for a stream that other processes may share and expect to block, such as a terminal.
         fn of(stream: impl AsFd) -> Option<Self> {
             let file = File::from(stream.as_fd().try_clone_to_owned().ok()?);
             let kind = file.metadata().ok()?.file_type();

@@ -1,7 +1,7 @@
-//! `steadfast tail`: what happens, as it happens.
+//! `steadfast tail`: follows events as they happen.
 //!
-//! Two sources make one stream. Gateways that listen tell everything at once, but only of themselves. The history has every call
-//! of every process that shares the store, a moment later; so it is looked through for those that nobody told of.
+//! Two sources make one stream. Listening gateways send all their events at once. The history has the calls of all
+//! processes that share the store, a moment later. It is searched for the calls that no gateway sent.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,58 +13,60 @@ use serde_json::{Value, json};
 use steadfast::Timestamp;
 use tokio::sync::mpsc;
 
-use crate::failure::Failure;
-use crate::output::{self, Look, Paint};
-use crate::reach::{Ask, Gateway, Need, PAGE, Reach, Ways};
-use crate::seen::{self, number, text};
+use crate::failure::CommandFailure;
+use crate::output::{self, ColourPainter, TextStyle};
 use crate::state::runtime;
-use crate::{now, stop};
+use crate::target::{
+    ApiRequest, ConnectionOptions, ConnectionPurpose, OperatorConnection, PAGE, RunningGateway,
+};
+use crate::views::{self, number, text};
+use crate::{now, shutdown};
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     #[command(flatten)]
-    ways: Ways,
+    ways: ConnectionOptions,
     /// Only calls of this tool: SERVER/TOOL.
     #[arg(long, value_name = "SERVER/TOOL")]
     tool: Option<String>,
-    /// Only what belongs to this tenant.
+    /// Only events of this tenant.
     #[arg(long, value_name = "NAME")]
     tenant: Option<String>,
-    /// Begins with so many calls that are over.
+    /// Start with so many finished calls.
     #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 10)]
     lines: usize,
-    /// Shows every step, not only how calls end and what changes.
+    /// Show every step, not only results of calls and changes.
     #[arg(long)]
     all: bool,
-    /// Ends when there is nothing more to show, instead of waiting for what comes.
+    /// End when there is nothing more to show, instead of waiting for events.
     #[arg(long)]
     once: bool,
 }
 
-/// `steadfast tail`.
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+/// Runs `steadfast tail`.
+pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
     runtime()?.block_on(async {
-        let reach = Reach::find(&options.ways, Need::WhatIsThere).await?;
+        let reach = OperatorConnection::find(&options.ways, ConnectionPurpose::ExistingState).await?;
         let done = follow(options, &reach).await;
         reach.close().await;
         done
     })
 }
 
-/// How often the history is looked at, and how far back.
+/// Interval between reads of the history, and how far back they go.
 const EVERY: Duration = Duration::from_millis(300);
 const BACK: u64 = 60_000;
 
-async fn follow(options: &Options, reach: &Reach) -> Result<(), Failure> {
-    let stop = stop::asked();
-    let mut told = Told::new(options);
+async fn follow(options: &Options, reach: &OperatorConnection) -> Result<(), CommandFailure> {
+    let stop = shutdown::shutdown_token();
+    let mut told = TailOutput::new(options);
     told.begin(reach).await?;
     if options.once {
         return Ok(());
     }
     let (sender, mut events) = mpsc::channel(1024);
     for gateway in reach.gateway().into_iter().chain(&reach.others) {
-        let ask = Ask::get("/v1/events")
+        let ask = ApiRequest::get("/v1/events")
             .with("tool", options.tool.as_deref())
             .with("tenant", options.tenant.as_deref());
         tokio::spawn(listen(gateway.clone(), ask, sender.clone()));
@@ -73,9 +75,9 @@ async fn follow(options: &Options, reach: &Reach) -> Result<(), Failure> {
         let from = if reach.gateway().is_some() {
             "the gateway"
         } else {
-            "the history; a gateway that listens would tell more"
+            "the history; a listening gateway would send more events"
         };
-        output::remark(&format!("following {from}; Ctrl-C ends it"));
+        output::print_message(&format!("following {from}; Ctrl-C ends it"));
     }
     let mut ticks = tokio::time::interval(EVERY);
     loop {
@@ -90,8 +92,8 @@ async fn follow(options: &Options, reach: &Reach) -> Result<(), Failure> {
     }
 }
 
-/// Passes on what a gateway tells, for as long as it does.
-async fn listen(gateway: Arc<Gateway>, ask: Ask, sender: mpsc::Sender<Value>) {
+/// Forwards the events of a gateway, for as long as it sends them.
+async fn listen(gateway: Arc<RunningGateway>, ask: ApiRequest, sender: mpsc::Sender<Value>) {
     let mut last: Option<String> = None;
     loop {
         match gateway.events(ask.clone(), last.as_deref()).await {
@@ -107,7 +109,7 @@ async fn listen(gateway: Arc<Gateway>, ask: Ask, sender: mpsc::Sender<Value>) {
                     }
                 }
             }
-            // An older one tells nothing; its calls are in the history.
+            // An older gateway sends no events. Its calls are in the history.
             Err(refused) if refused.is(StatusCode::NOT_FOUND) => return,
             Err(_) => {}
         }
@@ -115,77 +117,78 @@ async fn listen(gateway: Arc<Gateway>, ask: Ask, sender: mpsc::Sender<Value>) {
     }
 }
 
-/// How long a gateway is left alone that does not tell.
+/// Delay before connecting again to a gateway that sends no events.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// What is told.
-struct Told<'o> {
+/// Output of the command.
+struct TailOutput<'o> {
     options: &'o Options,
-    paint: Paint,
-    known: Known,
+    paint: ColourPainter,
+    known: PrintedCalls,
 }
 
-/// Which calls were told, so that none is told twice.
+/// Calls that were printed, so that none is printed twice.
 #[derive(Default)]
-struct Known {
-    /// Those that the history had, by their moment too: a client may use a request's name again.
-    of_history: BTreeMap<(Name, u64), u64>,
-    /// How many more the history had than gateways told of, for each name that both have; and when that was.
-    balance: BTreeMap<Name, (i64, u64)>,
+struct PrintedCalls {
+    /// Calls from the history, with their time: a client may use the name of a request again.
+    of_history: BTreeMap<(CallSignature, u64), u64>,
+    /// For each name, the number of calls in the history minus the number sent by gateways, and the time of the last
+    /// change.
+    balance: BTreeMap<CallSignature, (i64, u64)>,
 }
 
-/// What both sources say of a call: its request, how long it took, and how it ended.
-type Name = (String, u64, String);
+/// Facts about a call that both sources have: its request, its duration, and its result.
+type CallSignature = (String, u64, String);
 
-impl Known {
-    /// Whether the history has never shown this call before.
-    fn is_new(&mut self, name: &Name, arrived: u64, now: u64) -> bool {
+impl PrintedCalls {
+    /// Returns true if the call is new in the history.
+    fn is_new(&mut self, name: &CallSignature, arrived: u64, now: u64) -> bool {
         self.of_history.insert((name.clone(), arrived), now).is_none()
     }
 
-    /// Whether a call that the history shows for the first time is to be told.
-    fn tell_of_history(&mut self, name: Name, now: u64) -> bool {
+    /// Returns true if a call that is new in the history must be printed.
+    fn record_history_call(&mut self, name: CallSignature, now: u64) -> bool {
         let (more, at) = self.balance.entry(name).or_default();
         (*more, *at) = (*more + 1, now);
         *more > 0
     }
 
-    /// Whether a call that a gateway tells of is to be told.
-    fn tell_of_gateway(&mut self, name: Name, now: u64) -> bool {
+    /// Returns true if a call from a gateway must be printed.
+    fn record_gateway_call(&mut self, name: CallSignature, now: u64) -> bool {
         let (more, at) = self.balance.entry(name).or_default();
         (*more, *at) = (*more - 1, now);
         *more < 0
     }
 
-    /// Forgets what neither will show again.
+    /// Forgets calls that neither source will show again.
     fn tidy(&mut self, now: u64) {
         self.of_history.retain(|_, at| *at + 2 * BACK > now);
         self.balance.retain(|_, (_, at)| *at + 2 * BACK > now);
     }
 }
 
-impl<'o> Told<'o> {
+impl<'o> TailOutput<'o> {
     fn new(options: &'o Options) -> Self {
-        Self { options, paint: Paint::of_stdout(), known: Known::default() }
+        Self { options, paint: ColourPainter::of_stdout(), known: PrintedCalls::default() }
     }
 
-    /// The last calls that are over.
-    async fn begin(&mut self, reach: &Reach) -> Result<(), Failure> {
+    /// Prints the last finished calls.
+    async fn begin(&mut self, reach: &OperatorConnection) -> Result<(), CommandFailure> {
         let (ask, wanted) = (self.history(), self.options.lines);
-        let mut page = reach.ask(ask.clone()).await?;
-        let mut calls = seen::list(&page, "/calls").to_vec();
+        let mut page = reach.send(ask.clone()).await?;
+        let mut calls = views::list(&page, "/calls").to_vec();
         while let Some(next) = page.get("next").and_then(Value::as_str).filter(|_| calls.len() < wanted) {
-            page = reach.ask(ask.clone().with("after", Some(next))).await?;
-            calls.extend_from_slice(seen::list(&page, "/calls"));
+            page = reach.send(ask.clone().with("after", Some(next))).await?;
+            calls.extend_from_slice(views::list(&page, "/calls"));
         }
         if let Some(tool) = self.options.tool.as_deref().filter(|_| calls.is_empty()) {
-            let known = seen::known_tools(reach, self.options.tenant.as_deref()).await?;
-            if let Some(meant) = seen::meant(tool, &known) {
-                output::remark(&format!("note: {tool} was not called yet; did you mean `{meant}`?"));
+            let known = views::known_tools(reach, self.options.tenant.as_deref()).await?;
+            if let Some(meant) = views::nearest_name(tool, &known) {
+                output::print_message(&format!("note: {tool} was not called yet; did you mean `{meant}`?"));
             }
         }
         if calls.is_empty() && self.options.once && !self.options.ways.json {
-            output::remark("nothing was called yet");
+            output::print_message("nothing was called yet");
         }
         for (place, call) in calls.iter().enumerate().rev() {
             self.known.is_new(&of_history(call), number(call, "/arrivedAtMs"), now().as_millis());
@@ -196,19 +199,19 @@ impl<'o> Told<'o> {
         Ok(())
     }
 
-    /// Calls of the history that nobody told of. Whether somebody still reads.
-    async fn catch_up(&mut self, reach: &Reach) -> Result<bool, Failure> {
+    /// Prints calls of the history that no gateway sent. Returns false if the output is closed.
+    async fn catch_up(&mut self, reach: &OperatorConnection) -> Result<bool, CommandFailure> {
         let now = now().as_millis();
         self.known.tidy(now);
         let ask = self.history().with("since", Some(&now.saturating_sub(BACK).to_string()));
         let (mut new, mut after) = (Vec::new(), None);
-        // As far back as there is something new.
+        // Reads back as far as there is something new.
         loop {
-            let Ok(page) = reach.ask(ask.clone().with("after", after.as_deref())).await else {
-                // A gateway may be started again, and a store come back.
+            let Ok(page) = reach.send(ask.clone().with("after", after.as_deref())).await else {
+                // A gateway may be restarted, and a store may come back.
                 break;
             };
-            let calls = seen::list(&page, "/calls").iter();
+            let calls = views::list(&page, "/calls").iter();
             let known_before = new.len();
             new.extend(
                 calls
@@ -221,59 +224,68 @@ impl<'o> Told<'o> {
             }
         }
         for call in new.iter().rev() {
-            if self.known.tell_of_history(of_history(call), now) && !self.say_call(call) {
+            if self.known.record_history_call(of_history(call), now) && !self.say_call(call) {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// Asks for the newest calls of the history.
-    fn history(&self) -> Ask {
-        Ask::get("/v1/history")
+    /// Returns the request for the newest calls of the history.
+    fn history(&self) -> ApiRequest {
+        ApiRequest::get("/v1/history")
             .with("tool", self.options.tool.as_deref())
             .with("tenant", self.options.tenant.as_deref())
             .with("limit", Some(PAGE))
     }
 
-    /// Tells what a gateway told. Whether somebody still reads.
+    /// Prints an event of a gateway. Returns false if the output is closed.
     fn event(&mut self, event: &Value) -> bool {
         let kind = text(event, "/event");
         let is_end = kind == "tool_call_end";
-        if is_end && !self.known.tell_of_gateway(of_event(event), now().as_millis()) {
+        if is_end && !self.known.record_gateway_call(of_event(event), now().as_millis()) {
             return true;
         }
         if !self.options.all && !is_end && !WORTH_TELLING.contains(&&*kind) {
             return true;
         }
         match self.options.ways.json {
-            true => output::say_json_line(event),
-            false => output::say_line(&if is_end { self.end(event) } else { self.change(&kind, event) }),
+            true => output::print_json_line(event),
+            false => output::print_line(&if is_end { self.end(event) } else { self.change(&kind, event) }),
         }
     }
 
-    /// A call as the history has it.
+    /// Prints a call from the history.
     fn say_call(&self, call: &Value) -> bool {
         if self.options.ways.json {
-            return output::say_json_line(&json!({ "event": "history", "call": call }));
+            return output::print_json_line(&json!({ "event": "history", "call": call }));
         }
         let ended = number(call, "/arrivedAtMs") + number(call, "/tookMs");
-        let attempts = u64::try_from(seen::list(call, "/attempts").len()).unwrap_or(u64::MAX);
+        let attempts = u64::try_from(views::list(call, "/attempts").len()).unwrap_or(u64::MAX);
         let replayed = call.get("replayed").and_then(Value::as_bool).unwrap_or_default();
-        let tool = call.get("tool").map(seen::tool).unwrap_or_default();
-        let how = How { status: text(call, "/status"), code: text(call, "/code"), replayed };
-        output::say_line(&self.line(&clock(ended), &how, &tool, number(call, "/tookMs"), attempts, call))
+        let tool = call.get("tool").map(views::tool).unwrap_or_default();
+        let how = CallEndSummary { status: text(call, "/status"), code: text(call, "/code"), replayed };
+        output::print_line(&self.line(&clock(ended), &how, &tool, number(call, "/tookMs"), attempts, call))
     }
 
-    /// A call as a gateway tells of its end.
+    /// Formats the end of a call from a gateway event.
     fn end(&self, event: &Value) -> String {
         let replayed = event.get("fromCache").and_then(Value::as_bool).unwrap_or_default();
-        let how = How { status: text(event, "/status"), code: text(event, "/errorCode"), replayed };
+        let how =
+            CallEndSummary { status: text(event, "/status"), code: text(event, "/errorCode"), replayed };
         let (took, attempts) = (number(event, "/elapsedMs"), number(event, "/attempt"));
         self.line(&at(event), &how, &tool_of(event), took, attempts, event)
     }
 
-    fn line(&self, at: &str, how: &How, tool: &str, took: u64, attempts: u64, said: &Value) -> String {
+    fn line(
+        &self,
+        at: &str,
+        how: &CallEndSummary,
+        tool: &str,
+        took: u64,
+        attempts: u64,
+        said: &Value,
+    ) -> String {
         let (look, word) = how.said();
         let mut notes = Vec::new();
         if attempts > 1 {
@@ -289,36 +301,36 @@ impl<'o> Told<'o> {
         }
         format!(
             "{}  {}  {tool:<28}  {:>9}  {}",
-            self.paint.paint(Look::Dim, at),
+            self.paint.paint(TextStyle::Dim, at),
             self.paint.paint(look, &format!("{word:<18}")),
             format!("{took} ms"),
-            self.paint.paint(Look::Dim, &notes.join(" · "))
+            self.paint.paint(TextStyle::Dim, &notes.join(" · "))
         )
         .trim_end()
         .to_owned()
     }
 
-    /// Anything else that happened.
+    /// Formats any other event.
     fn change(&self, kind: &str, event: &Value) -> String {
         let word = kind.strip_prefix("tool_call_").unwrap_or(kind).replace('_', " ");
         let look = match &*text(event, "/level").to_lowercase() {
-            "error" => Look::Bad,
-            "warn" => Look::Warn,
-            _ => Look::Plain,
+            "error" => TextStyle::Bad,
+            "warn" => TextStyle::Warn,
+            _ => TextStyle::Plain,
         };
         let (at, tool) = (at(event), tool_of(event));
         format!(
             "{}  {}  {tool:<28}  {}",
-            self.paint.paint(Look::Dim, &at),
+            self.paint.paint(TextStyle::Dim, &at),
             self.paint.paint(look, &format!("{word:<18}")),
-            self.paint.paint(Look::Dim, &notes(event).join(" · "))
+            self.paint.paint(TextStyle::Dim, &notes(event).join(" · "))
         )
         .trim_end()
         .to_owned()
     }
 }
 
-/// What an event says: first in words, if it has some, then its fields.
+/// Returns the text of an event: its message, if it has one, then its fields.
 fn notes(event: &Value) -> Vec<String> {
     let fields = event.as_object().into_iter().flatten();
     let fields = fields.filter(|(name, _)| !KNOWN.contains(&name.as_str())).map(|(name, value)| {
@@ -329,32 +341,32 @@ fn notes(event: &Value) -> Vec<String> {
     message.map(|message| output::short(&message, 160)).into_iter().chain(fields).collect()
 }
 
-/// How a call ended.
-struct How {
+/// Result of a call.
+struct CallEndSummary {
     status: String,
     code: String,
     replayed: bool,
 }
 
-impl How {
-    fn said(&self) -> (Look, &str) {
+impl CallEndSummary {
+    fn said(&self) -> (TextStyle, &str) {
         match (&*self.status, &*self.code) {
-            ("success", _) if self.replayed => (Look::Good, "replayed"),
-            ("success", _) => (Look::Good, "ok"),
+            ("success", _) if self.replayed => (TextStyle::Good, "replayed"),
+            ("success", _) => (TextStyle::Good, "ok"),
             (_, code @ ("approval_required" | "in_flight" | "cancelled" | "circuit_open" | "overloaded")) => {
-                (Look::Warn, code)
+                (TextStyle::Warn, code)
             }
-            (status, "") => (Look::Bad, status),
-            (_, code) => (Look::Bad, code),
+            (status, "") => (TextStyle::Bad, status),
+            (_, code) => (TextStyle::Bad, code),
         }
     }
 }
 
-fn of_history(call: &Value) -> Name {
+fn of_history(call: &Value) -> CallSignature {
     (text(call, "/requestId"), number(call, "/tookMs"), text(call, "/status"))
 }
 
-fn of_event(event: &Value) -> Name {
+fn of_event(event: &Value) -> CallSignature {
     (text(event, "/requestId"), number(event, "/elapsedMs"), text(event, "/status"))
 }
 
@@ -365,7 +377,7 @@ fn tool_of(event: &Value) -> String {
     }
 }
 
-/// The time of day. What is told stands in UTC, so this does too.
+/// Formats the time of day in UTC, because all times in the output are in UTC.
 fn clock(at_ms: u64) -> String {
     at_of_day(&Timestamp::from_millis(at_ms).to_string())
 }
@@ -378,7 +390,7 @@ fn at_of_day(iso: &str) -> String {
     iso.get(11..19).map_or_else(|| " ".repeat(9), |time| format!("{time}Z"))
 }
 
-/// What is told beside the ends of calls: what changes, what needs a person, and what nobody expects.
+/// Events that are shown beside the ends of calls: changes, requests to operators, and unexpected events.
 const WORTH_TELLING: [&str; 28] = [
     "tool_call_turned_away",
     "tool_call_malformed",
@@ -410,7 +422,7 @@ const WORTH_TELLING: [&str; 28] = [
     "missed",
 ];
 
-/// Fields that are in every line, or have a place of their own.
+/// Fields that are in every line, or have a column of their own.
 const KNOWN: [&str; 12] = [
     "time",
     "level",
@@ -431,21 +443,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_is_told_once_whoever_tells_of_it_first() {
-        let mut known = Known::default();
+    fn a_call_is_printed_once_whichever_source_is_first() {
+        let mut known = PrintedCalls::default();
         let name = || ("r-1".to_owned(), 0, "success".to_owned());
-        assert!(known.tell_of_gateway(name(), 0), "the gateway is quicker");
-        assert!(known.is_new(&name(), 1, 0) && !known.tell_of_history(name(), 0));
+        assert!(known.record_gateway_call(name(), 0), "the gateway is quicker");
+        assert!(known.is_new(&name(), 1, 0) && !known.record_history_call(name(), 0));
         assert!(!known.is_new(&name(), 1, 0), "the history shows it again and again");
-        assert!(known.is_new(&name(), 2, 0) && known.tell_of_history(name(), 0), "the history is quicker");
-        assert!(!known.tell_of_gateway(name(), 0));
-        assert!(known.tell_of_gateway(name(), 0), "another call of the same name");
+        assert!(
+            known.is_new(&name(), 2, 0) && known.record_history_call(name(), 0),
+            "the history is quicker"
+        );
+        assert!(!known.record_gateway_call(name(), 0));
+        assert!(known.record_gateway_call(name(), 0), "another call of the same name");
         known.tidy(2 * BACK);
-        assert!(known.is_new(&name(), 1, 0) && known.tell_of_history(name(), 0), "nothing is kept for ever");
+        assert!(
+            known.is_new(&name(), 1, 0) && known.record_history_call(name(), 0),
+            "nothing is kept for ever"
+        );
     }
 
     #[test]
-    fn the_end_of_a_turn_is_told_in_its_own_words() {
+    fn the_end_of_a_turn_is_printed_with_its_message() {
         let event = json!({ "event": "turn_end", "level": "info", "traceId": "07", "sessionKey": "s",
             "message": "Completed flight search", "turnId": "trip", "status": "completed" });
         assert!(WORTH_TELLING.contains(&"turn_end"));

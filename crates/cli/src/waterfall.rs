@@ -1,27 +1,27 @@
-//! A turn as a picture of lines: which call ran when, what it waited for, what went wrong in it, and how it ended.
+//! Draws a turn as lines of text: when each call ran, what it waited for, what failed in it, and how it ended.
 //!
-//! Nothing is asked for here and nothing is said: a story and a width come in, lines come out.
+//! This module does no I/O: it takes a trace and a width and returns lines.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use steadfast::Timestamp;
-use steadfast_api::look::{EventView, SpanView, TraceView, TurnView};
+use steadfast_api::queries::{EventView, SpanView, TraceView, TurnView};
 use steadfast_core::id::ToolCallId;
 use steadfast_core::millis;
-use steadfast_core::turn::trace::{EventType, SpanId};
-use steadfast_core::turn::{Strategy, TurnStatus};
+use steadfast_core::turn::trace::{SpanId, TraceEventType};
+use steadfast_core::turn::{FailureStrategy, TurnStatus};
 
-use crate::output::{Look, Paint, clean, short};
+use crate::output::{ColourPainter, TextStyle, clean, short};
 
-/// How it is drawn: so many columns wide, as things stand at this moment.
+/// Width and current time of a drawing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Canvas {
     pub(crate) columns: usize,
     pub(crate) now: Timestamp,
-    pub(crate) paint: Paint,
+    pub(crate) paint: ColourPainter,
 }
 
-/// The whole story: its head, a row for each call, and what happened in sentences.
+/// Draws the whole trace: a head, a row for each call, and the events as sentences.
 pub(crate) fn draw(story: &TraceView, canvas: Canvas) -> String {
     let submissions = submissions(story, canvas.now);
     let mut lines = head(story, canvas);
@@ -29,7 +29,7 @@ pub(crate) fn draw(story: &TraceView, canvas: Canvas) -> String {
         lines.push(String::new());
         if submissions.len() > 1 {
             let title = format!("  {} of {}", clean(submission.name), submission.began);
-            lines.push(canvas.paint.paint(Look::Bold, &title));
+            lines.push(canvas.paint.paint(TextStyle::Bold, &title));
         }
         submission.waterfall(canvas, &mut lines);
         lines.push(String::new());
@@ -38,25 +38,25 @@ pub(crate) fn draw(story: &TraceView, canvas: Canvas) -> String {
     lines.join("\n")
 }
 
-/// What a turn is called: by its plan, or else by its trace.
+/// Returns the name of a turn: that of its plan, or else its trace id.
 pub(crate) fn name(turn: &TurnView) -> String {
     turn.turn_id.as_ref().map_or_else(|| turn.trace_id.to_string(), |name| clean(name.as_str()))
 }
 
-/// How much of it succeeded: a look, a sign and a word.
-pub(crate) fn ended(turn: &TurnView) -> Ended {
+/// Returns the result of a turn as a style, a sign and a word.
+pub(crate) fn ended(turn: &TurnView) -> StateLabel {
     match turn.status {
-        Some(TurnStatus::Completed) => (Look::Good, "●", "completed"),
-        Some(TurnStatus::Partial) => (Look::Warn, "▲", "partial"),
-        Some(TurnStatus::Failed) => (Look::Bad, "✖", "failed"),
-        None => (Look::Warn, "◌", "running"),
+        Some(TurnStatus::Completed) => (TextStyle::Good, "●", "completed"),
+        Some(TurnStatus::Partial) => (TextStyle::Warn, "▲", "partial"),
+        Some(TurnStatus::Failed) => (TextStyle::Bad, "✖", "failed"),
+        None => (TextStyle::Warn, "◌", "running"),
     }
 }
 
-/// How something ended, or that it did not: a look, a sign and a word.
-pub(crate) type Ended = (Look, &'static str, &'static str);
+/// Final or current state: a style, a sign and a word.
+pub(crate) type StateLabel = (TextStyle, &'static str, &'static str);
 
-/// How long that is, in a few letters.
+/// Formats a duration in a few characters.
 pub(crate) fn lasted(ms: u64) -> String {
     let tenths = |unit: u64| format!("{}.{}", ms / unit, ms % unit * 10 / unit);
     match ms {
@@ -69,7 +69,7 @@ pub(crate) fn lasted(ms: u64) -> String {
     }
 }
 
-/// A turn without an end of which nothing was heard for so long may be one whose process is gone.
+/// Time without events after which an unfinished turn may belong to a dead process.
 const SILENT: u64 = 600_000;
 
 fn head(story: &TraceView, canvas: Canvas) -> Vec<String> {
@@ -83,48 +83,50 @@ fn head(story: &TraceView, canvas: Canvas) -> Vec<String> {
     let mut lines = vec![format!(
         "{}  {}  {}",
         paint.paint(look, &format!("{sign} {word}")),
-        paint.paint(Look::Bold, &format!("turn {}", name(turn))),
-        paint.paint(Look::Dim, &facts),
+        paint.paint(TextStyle::Bold, &format!("turn {}", name(turn))),
+        paint.paint(TextStyle::Dim, &facts),
     )];
     if let Some(summary) = &turn.summary {
         lines.push(format!("  {}", clean(summary)));
     }
     if turn.escalated {
-        lines.push(format!("  {}", paint.paint(Look::Warn, "▲ needs attention")));
+        lines.push(format!("  {}", paint.paint(TextStyle::Warn, "▲ needs attention")));
     }
     if let Some(silence) = silence(story, canvas.now) {
-        let words =
-            format!("nothing was heard of it for {}: it still runs, or its process is gone", lasted(silence));
-        lines.push(format!("  {}", paint.paint(Look::Warn, &words)));
+        let words = format!("no events for {}: it still runs, or its process is gone", lasted(silence));
+        lines.push(format!("  {}", paint.paint(TextStyle::Warn, &words)));
     }
     let tenant = turn.tenant.as_ref().map(|tenant| format!(" · tenant {}", clean(tenant.as_str())));
     let about = format!("trace {} · session {}", turn.trace_id, clean(turn.session.as_str()));
-    lines.push(format!("  {}", paint.paint(Look::Dim, &format!("{about}{}", tenant.unwrap_or_default()))));
+    lines.push(format!(
+        "  {}",
+        paint.paint(TextStyle::Dim, &format!("{about}{}", tenant.unwrap_or_default()))
+    ));
     lines
 }
 
-/// For how long nothing was heard of a turn that has no end, if that is long.
+/// Returns the time without events of an unfinished turn, if it is long.
 fn silence(story: &TraceView, now: Timestamp) -> Option<u64> {
     let newest = story.events.iter().map(|event| event.timestamp).max();
     let silent = millis(now.since(newest.unwrap_or(story.turn.started_at_ms)));
     (story.turn.ended_at_ms.is_none() && silent >= SILENT).then_some(silent)
 }
 
-/// One time that a turn was submitted. Most traces have one; those of turns that came again, or that were given the trace of
-/// their caller, have several, each on a scale of its own.
+/// One submission of a turn. Most traces have one. A turn that was submitted again, or that got the trace of its
+/// caller, has several, each drawn on its own scale.
 struct Submission<'s> {
     name: &'s str,
     began: Timestamp,
     ended: Timestamp,
     is_open: bool,
-    /// Calls in its plan.
+    /// Number of calls in its plan.
     calls: usize,
-    rows: Vec<Row<'s>>,
+    rows: Vec<WaterfallRow<'s>>,
     events: Vec<&'s EventView>,
 }
 
-/// A stretch of time in which a tool was at work for a call, or a call for which none ever was.
-struct Row<'s> {
+/// A period in which a tool ran for a call, or a call for which no tool ran.
+struct WaterfallRow<'s> {
     call: &'s ToolCallId,
     tool: String,
     span: Option<&'s SpanView>,
@@ -148,7 +150,7 @@ fn submissions(story: &TraceView, now: Timestamp) -> Vec<Submission<'_>> {
         let known = event.span_id.and_then(|span| of_span.get(&span).copied());
         known.unwrap_or_else(|| by_time(event.timestamp))
     };
-    // Where the beginning is no longer kept there is no root, and the head is what is left.
+    // If the beginning is no longer stored, there is no root span and only the head is left.
     (0..roots.len().max(1))
         .map(|place| {
             let root = roots.get(place);
@@ -160,7 +162,7 @@ fn submissions(story: &TraceView, now: Timestamp) -> Vec<Submission<'_>> {
             let ended = root.and_then(|root| root.ended_at).or(story.turn.ended_at_ms.filter(|_| is_last));
             let is_open = ended.is_none() && is_last;
             let until_now = (is_open && silence(story, now).is_none()).then_some(now);
-            // What broke off lasted as long as anything is known of it.
+            // An interrupted submission lasts until its last known event.
             let known = events.iter().map(|event| event.timestamp);
             let known = known.chain(spans.iter().filter_map(|span| span.ended_at)).max();
             let began = root.map_or(story.turn.started_at_ms, |root| root.started_at);
@@ -177,17 +179,18 @@ fn submissions(story: &TraceView, now: Timestamp) -> Vec<Submission<'_>> {
         .collect()
 }
 
-/// The rows of one submission, those first that began first; calls that never ran stand where that was decided.
-fn rows<'s>(spans: &[&'s SpanView], events: &[&'s EventView]) -> Vec<Row<'s>> {
-    let mut rows: Vec<Row<'s>> = Vec::new();
+/// Returns the rows of one submission in the order in which they began. A call that never ran is placed at that
+/// decision.
+fn rows<'s>(spans: &[&'s SpanView], events: &[&'s EventView]) -> Vec<WaterfallRow<'s>> {
+    let mut rows: Vec<WaterfallRow<'s>> = Vec::new();
     let mut of_span: BTreeMap<SpanId, usize> = BTreeMap::new();
     for span in spans {
         if let Some(call) = &span.call_id {
             of_span.insert(span.span_id, rows.len());
-            rows.push(Row { call, tool: clean(&span.name), span: Some(span), events: Vec::new() });
+            rows.push(WaterfallRow { call, tool: clean(&span.name), span: Some(span), events: Vec::new() });
         }
     }
-    // That a default or an alternative is used is said before the tool starts.
+    // The event for a default or an alternative comes before the tool starts.
     let mut before: BTreeMap<&ToolCallId, Vec<&'s EventView>> = BTreeMap::new();
     for &event in events {
         let row = event.span_id.and_then(|span| of_span.get(&span)).and_then(|&row| rows.get_mut(row));
@@ -202,9 +205,9 @@ fn rows<'s>(spans: &[&'s SpanView], events: &[&'s EventView]) -> Vec<Row<'s>> {
     }
     for (call, events) in before {
         match rows.iter_mut().rev().find(|row| row.call == call) {
-            // It has run before, and the rest is about its end.
+            // The call already ran. The remaining events are about its end.
             Some(row) => row.events.extend(events),
-            None => rows.push(Row { call, tool: tool_of(&events), span: None, events }),
+            None => rows.push(WaterfallRow { call, tool: tool_of(&events), span: None, events }),
         }
     }
     rows.sort_by_key(|row| (row.began(), row.events.first().map(|event| event.sequence)));
@@ -218,47 +221,47 @@ fn tool_of(events: &[&EventView]) -> String {
     clean(&named.unwrap_or_default())
 }
 
-impl Row<'_> {
+impl WaterfallRow<'_> {
     fn began(&self) -> Option<Timestamp> {
         self.span.map(|span| span.started_at).or_else(|| self.events.first().map(|event| event.timestamp))
     }
 
-    /// How it ended, by the last event that says so.
-    fn state(&self, is_open: bool) -> Ended {
-        let was_restored = self.events.iter().any(|event| event.event_type == EventType::CallRestored);
+    /// Returns its final state by the last event that has one.
+    fn state(&self, is_open: bool) -> StateLabel {
+        let was_restored = self.events.iter().any(|event| event.event_type == TraceEventType::CallRestored);
         let said = self.events.iter().rev().find_map(|event| match event.event_type {
-            EventType::ToolSucceeded if was_restored => Some((Look::Good, "●", "done before")),
-            EventType::ToolSucceeded => Some((Look::Good, "●", "succeeded")),
-            EventType::ToolError if is_final(event) => Some((Look::Bad, "✖", "failed")),
-            EventType::ToolTimeout if is_final(event) => Some((Look::Bad, "✖", "timed out")),
-            EventType::ToolSkipped => Some((Look::Warn, "○", "skipped")),
-            EventType::ToolCancelled => Some((Look::Warn, "◧", "stopped")),
-            EventType::ToolLeftRunning => Some((Look::Warn, "◌", "left running")),
-            EventType::TurnStarted
-            | EventType::CallRestored
-            | EventType::ToolStarted
-            | EventType::ToolRetry
-            | EventType::ToolError
-            | EventType::ToolTimeout
-            | EventType::Decision
-            | EventType::CircuitBreaker
-            | EventType::AlternativeUsed
-            | EventType::DefaultUsed
-            | EventType::LateResult
-            | EventType::TurnTimeout
-            | EventType::TurnCancelled
-            | EventType::TurnEnded
-            | EventType::TraceCut => None,
+            TraceEventType::ToolSucceeded if was_restored => Some((TextStyle::Good, "●", "done before")),
+            TraceEventType::ToolSucceeded => Some((TextStyle::Good, "●", "succeeded")),
+            TraceEventType::ToolError if is_final(event) => Some((TextStyle::Bad, "✖", "failed")),
+            TraceEventType::ToolTimeout if is_final(event) => Some((TextStyle::Bad, "✖", "timed out")),
+            TraceEventType::ToolSkipped => Some((TextStyle::Warn, "○", "skipped")),
+            TraceEventType::ToolCancelled => Some((TextStyle::Warn, "◧", "stopped")),
+            TraceEventType::ToolLeftRunning => Some((TextStyle::Warn, "◌", "left running")),
+            TraceEventType::TurnStarted
+            | TraceEventType::CallRestored
+            | TraceEventType::ToolStarted
+            | TraceEventType::ToolRetry
+            | TraceEventType::ToolError
+            | TraceEventType::ToolTimeout
+            | TraceEventType::Decision
+            | TraceEventType::CircuitBreaker
+            | TraceEventType::AlternativeUsed
+            | TraceEventType::DefaultUsed
+            | TraceEventType::LateResult
+            | TraceEventType::TurnTimeout
+            | TraceEventType::TurnCancelled
+            | TraceEventType::TurnEnded
+            | TraceEventType::TraceCut => None,
         });
         let is_over = self.span.is_none_or(|span| span.ended_at.is_some());
         said.unwrap_or(match (is_over, is_open) {
-            (false, true) => (Look::Warn, "◌", "running"),
-            (false, false) => (Look::Warn, "?", "broke off"),
-            (true, _) => (Look::Plain, "·", "ended"),
+            (false, true) => (TextStyle::Warn, "◌", "running"),
+            (false, false) => (TextStyle::Warn, "?", "broke off"),
+            (true, _) => (TextStyle::Plain, "·", "ended"),
         })
     }
 
-    /// What else is to be known of it.
+    /// Returns further notes about the row.
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         let names =
@@ -268,13 +271,13 @@ impl Row<'_> {
         }
         for event in &self.events {
             match (event.event_type, &event.dependency_id) {
-                (EventType::ToolSkipped, Some(needed)) => {
+                (TraceEventType::ToolSkipped, Some(needed)) => {
                     notes.push(format!("needs {}", clean(needed.as_str())))
                 }
-                (EventType::DefaultUsed, Some(missing)) => {
+                (TraceEventType::DefaultUsed, Some(missing)) => {
                     notes.push(format!("default for {}", clean(missing.as_str())));
                 }
-                (EventType::AlternativeUsed, _) => notes.push("alternative".to_owned()),
+                (TraceEventType::AlternativeUsed, _) => notes.push("alternative".to_owned()),
                 _ => {}
             }
         }
@@ -286,9 +289,9 @@ impl Row<'_> {
     }
 }
 
-/// Whether nothing was tried after it with the same tool.
+/// Returns true if no attempt with the same tool came after it.
 fn is_final(event: &EventView) -> bool {
-    event.decision != Some(Strategy::Retry)
+    event.decision != Some(FailureStrategy::Retry)
 }
 
 impl Submission<'_> {
@@ -302,10 +305,10 @@ impl Submission<'_> {
                 std::iter::once(word.to_owned()).chain(row.notes()).collect::<Vec<_>>().join(" · ")
             })
             .collect();
-        let room = Room::of(canvas.columns, &self.rows, &tails);
+        let room = ColumnWidths::of(canvas.columns, &self.rows, &tails);
         let total = lasted(millis(self.ended.since(self.began)));
         let axis = format!("0{total:>width$}", width = room.bar.saturating_sub(1));
-        lines.push(paint.paint(Look::Dim, &room.line("", "CALL", "TOOL", &axis, "TOOK", "ENDED")));
+        lines.push(paint.paint(TextStyle::Dim, &room.line("", "CALL", "TOOL", &axis, "TOOK", "ENDED")));
         for (row, tail) in self.rows.iter().zip(&tails) {
             let (look, sign, _) = row.state(self.is_open);
             let took = row
@@ -325,100 +328,104 @@ impl Submission<'_> {
         match self.calls.saturating_sub(begun.len()) {
             0 => {}
             _ if !self.is_open => {}
-            1 => lines.push(paint.paint(Look::Dim, "    1 call has not begun")),
-            waiting => lines.push(paint.paint(Look::Dim, &format!("    {waiting} calls have not begun"))),
+            1 => lines.push(paint.paint(TextStyle::Dim, "    1 call has not begun")),
+            waiting => {
+                lines.push(paint.paint(TextStyle::Dim, &format!("    {waiting} calls have not begun")))
+            }
         }
     }
 
-    /// The time of one row: at work, waiting to try again, failed, tried again.
-    fn bar(&self, row: &Row<'_>, look: Look, width: usize, paint: Paint) -> String {
+    /// Draws the time of one row: running, waiting for a retry, failed, retried.
+    fn bar(&self, row: &WaterfallRow<'_>, look: TextStyle, width: usize, paint: ColourPainter) -> String {
         let total = millis(self.ended.since(self.began)).max(1);
         let scaled = |at: Timestamp| {
             let place = u128::from(millis(at.since(self.began))) * width as u128 / u128::from(total);
             usize::try_from(place).unwrap_or(width).min(width.saturating_sub(1))
         };
-        let mut cells = vec![(Look::Plain, ' '); width];
-        let mut put = |from: usize, to: usize, what: (Look, char)| {
+        let mut cells = vec![(TextStyle::Plain, ' '); width];
+        let mut put = |from: usize, to: usize, what: (TextStyle, char)| {
             cells.iter_mut().take(to.max(from + 1)).skip(from).for_each(|cell| *cell = what);
         };
         let (mut first, mut last) = (0, width.saturating_sub(1));
         if let Some(span) = row.span {
             let ended = span.ended_at.unwrap_or(self.ended);
             first = scaled(span.started_at);
-            // What ends where a cell begins is not in that cell.
+            // An interval that ends at the start of a cell does not touch the cell.
             let over = usize::from(ended < self.ended);
             last = scaled(ended).saturating_sub(over).max(first);
             put(first, last + 1, (look, '━'));
         }
         for event in &row.events {
             let at = scaled(event.timestamp).clamp(first, last);
-            if event.event_type == EventType::ToolRetry {
+            if event.event_type == TraceEventType::ToolRetry {
                 let next = event.timestamp.as_millis().saturating_add(event.delay_ms.unwrap_or_default());
                 let next = scaled(Timestamp::from_millis(next)).clamp(at, last);
-                put((at + 1).min(next), next, (Look::Dim, '┄'));
-                put(next, next, (Look::Warn, '↻'));
-            } else if event.event_type == EventType::ToolSkipped {
-                put(at, at, (Look::Warn, '○'));
+                put((at + 1).min(next), next, (TextStyle::Dim, '┄'));
+                put(next, next, (TextStyle::Warn, '↻'));
+            } else if event.event_type == TraceEventType::ToolSkipped {
+                put(at, at, (TextStyle::Warn, '○'));
             }
         }
-        // A failure is seen whatever else happened in its cell.
+        // A failure is visible whatever else happened in its cell.
         for event in &row.events {
-            if matches!(event.event_type, EventType::ToolError | EventType::ToolTimeout) {
+            if matches!(event.event_type, TraceEventType::ToolError | TraceEventType::ToolTimeout) {
                 let at = scaled(event.timestamp).clamp(first, last);
-                put(at, at, (Look::Bad, '✖'));
+                put(at, at, (TextStyle::Bad, '✖'));
             }
         }
         painted(&cells, paint)
     }
 
-    fn sentences(&self, paint: Paint, lines: &mut Vec<String>) {
+    fn sentences(&self, paint: ColourPainter, lines: &mut Vec<String>) {
         for event in &self.events {
             let offset = format!("+{}", lasted(millis(event.timestamp.since(self.began))));
             let (look, sign) = match event.event_type {
-                EventType::ToolError | EventType::ToolTimeout | EventType::TurnTimeout => (Look::Bad, "✖"),
-                EventType::ToolSucceeded | EventType::CallRestored => (Look::Good, "●"),
-                EventType::ToolSkipped | EventType::ToolCancelled | EventType::TurnCancelled => {
-                    (Look::Warn, "○")
+                TraceEventType::ToolError | TraceEventType::ToolTimeout | TraceEventType::TurnTimeout => {
+                    (TextStyle::Bad, "✖")
                 }
-                EventType::ToolRetry => (Look::Warn, "↻"),
-                EventType::TurnStarted
-                | EventType::ToolStarted
-                | EventType::Decision
-                | EventType::CircuitBreaker
-                | EventType::AlternativeUsed
-                | EventType::DefaultUsed
-                | EventType::ToolLeftRunning
-                | EventType::LateResult
-                | EventType::TurnEnded
-                | EventType::TraceCut => (Look::Dim, "·"),
+                TraceEventType::ToolSucceeded | TraceEventType::CallRestored => (TextStyle::Good, "●"),
+                TraceEventType::ToolSkipped
+                | TraceEventType::ToolCancelled
+                | TraceEventType::TurnCancelled => (TextStyle::Warn, "○"),
+                TraceEventType::ToolRetry => (TextStyle::Warn, "↻"),
+                TraceEventType::TurnStarted
+                | TraceEventType::ToolStarted
+                | TraceEventType::Decision
+                | TraceEventType::CircuitBreaker
+                | TraceEventType::AlternativeUsed
+                | TraceEventType::DefaultUsed
+                | TraceEventType::ToolLeftRunning
+                | TraceEventType::LateResult
+                | TraceEventType::TurnEnded
+                | TraceEventType::TraceCut => (TextStyle::Dim, "·"),
             };
             let call = event.call_id.as_ref().map(|call| format!("  ({})", clean(call.as_str())));
             lines.push(format!(
                 "  {}  {} {}{}",
-                paint.paint(Look::Dim, &format!("{offset:>9}")),
+                paint.paint(TextStyle::Dim, &format!("{offset:>9}")),
                 paint.paint(look, sign),
                 clean(&event.sentence),
-                paint.paint(Look::Dim, &call.unwrap_or_default()),
+                paint.paint(TextStyle::Dim, &call.unwrap_or_default()),
             ));
         }
     }
 }
 
-/// Cells of one look in a row are painted at once.
-fn painted(cells: &[(Look, char)], paint: Paint) -> String {
+/// Colours the cells. Adjacent cells with the same style are joined.
+fn painted(cells: &[(TextStyle, char)], paint: ColourPainter) -> String {
     cells
         .chunk_by(|(one, _), (other, _)| one == other)
         .map(|chunk| {
             let text: String = chunk.iter().map(|(_, letter)| letter).collect();
-            paint.paint(chunk.first().map_or(Look::Plain, |(look, _)| *look), &text)
+            paint.paint(chunk.first().map_or(TextStyle::Plain, |(look, _)| *look), &text)
         })
         .collect()
 }
 
-/// How many columns each part of a row gets.
-struct Room {
+/// Widths of the columns of a row.
+struct ColumnWidths {
     call: usize,
-    /// Nothing where there is no room for it.
+    /// Zero if there is no space for it.
     tool: usize,
     bar: usize,
     tail: usize,
@@ -428,13 +435,13 @@ const GAP: usize = 2;
 const INDENT: usize = 2;
 const SIGN: usize = 2;
 const TOOK: usize = 7;
-/// Bars that say something, and bars that are easy to read.
+/// Minimum width of a bar, and the preferred width.
 const SHORTEST: usize = 8;
 const SHORT: usize = 24;
 const LONGEST: usize = 80;
 
-impl Room {
-    fn of(columns: usize, rows: &[Row<'_>], tails: &[String]) -> Self {
+impl ColumnWidths {
+    fn of(columns: usize, rows: &[WaterfallRow<'_>], tails: &[String]) -> Self {
         let widest =
             |lengths: &mut dyn Iterator<Item = usize>, head: usize| lengths.max().unwrap_or(0).max(head);
         let letters = |text: &str| text.chars().count();
@@ -444,7 +451,7 @@ impl Room {
             bar: 0,
             tail: widest(&mut tails.iter().map(|tail| letters(tail)), 5),
         };
-        // What is least missed gives way first: half of what is said, then names.
+        // The least important columns shrink first: the notes, then the names.
         for (least, wanted) in [([24, 12, 12], SHORT), ([12, 8, 6], SHORT), ([9, 0, 6], SHORTEST)] {
             for (part, least) in least.into_iter().enumerate() {
                 let missing = (room.fixed() + wanted).saturating_sub(columns);
@@ -460,13 +467,13 @@ impl Room {
         room
     }
 
-    /// All but the bar.
+    /// Returns the width of all columns except the bar.
     fn fixed(&self) -> usize {
         let tool = if self.tool == 0 { 0 } else { self.tool + GAP };
         INDENT + SIGN + self.call + GAP + tool + GAP + TOOK + GAP + self.tail
     }
 
-    /// The sign and the bar come as they are to be seen.
+    /// Formats a line. Sign and bar are already formatted.
     fn line(&self, sign: &str, call: &str, tool: &str, bar: &str, took: &str, tail: &str) -> String {
         let sign = if sign.is_empty() { " " } else { sign };
         let mut line =
@@ -528,7 +535,7 @@ mod tests {
         crate::trace::read(&json!({ "turn": head, "spans": spans, "events": events })).unwrap()
     }
 
-    /// A retry, an alternative, a default and a skip.
+    /// Returns a trace with a retry, an alternative, a default and a skipped call.
     fn trip() -> TraceView {
         let none = || json!({});
         story(
@@ -610,12 +617,13 @@ mod tests {
     }
 
     fn drawn(story: &TraceView, columns: usize, now: u64) -> String {
-        let canvas = Canvas { columns, now: Timestamp::from_millis(BEGAN + now), paint: Paint(false) };
+        let canvas =
+            Canvas { columns, now: Timestamp::from_millis(BEGAN + now), paint: ColourPainter(false) };
         draw(story, canvas)
     }
 
     #[test]
-    fn eh_6_6_a_turn_is_drawn_with_what_it_waited_for_and_what_went_wrong() {
+    fn eh_6_6_a_turn_is_drawn_with_its_waits_and_failures() {
         let expected = "\
 ▲ partial  turn trip  after 2.0 s, 5 calls, began 2025-11-05T10:30:45.000Z
   Completed look, but pay failed
@@ -647,7 +655,7 @@ mod tests {
         assert_eq!(drawn(&trip(), 100, 9000), expected);
     }
 
-    /// The lines of the picture alone.
+    /// Returns only the lines of the drawing.
     fn picture(story: &TraceView, columns: usize, now: u64) -> Vec<String> {
         let lines = drawn(story, columns, now);
         let lines = lines.lines().skip_while(|line| !line.starts_with("    CALL"));
@@ -655,7 +663,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_fits_its_terminal_and_names_give_way_before_bars_do() {
+    fn a_drawing_fits_its_terminal_and_names_shrink_before_bars() {
         assert_eq!(
             picture(&trip(), 60, 9000),
             [
@@ -675,7 +683,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_reaches_to_this_moment_and_what_waits_is_counted() {
+    fn running_calls_extend_to_now_and_waiting_ones_are_counted() {
         let story = story(
             json!({}),
             vec![
@@ -695,12 +703,9 @@ mod tests {
                 "    3 calls have not begun",
             ]
         );
-        // Of one that has been silent for long nobody can say whether it still runs.
+        // After a long silence it is unknown whether the turn still runs.
         let silent = drawn(&story, 80, 500 + SILENT);
-        assert!(
-            silent.contains("nothing was heard of it for 10 min: it still runs, or its process is gone"),
-            "{silent}"
-        );
+        assert!(silent.contains("no events for 10 min: it still runs, or its process is gone"), "{silent}");
         assert!(silent.contains("500 ms     TOOK"), "its scale ends where it was last heard of: {silent}");
     }
 
@@ -731,7 +736,7 @@ mod tests {
     }
 
     #[test]
-    fn sf_5_names_cannot_colour_or_turn_a_picture_and_colours_are_ours() {
+    fn sf_5_names_cannot_colour_or_reverse_a_drawing() {
         let odd = "a\u{202e}b";
         let mut hostile = span(2, odd, "look", 0, Some(10), &[odd]);
         hostile["name"] = "bank/\x1b[31mlook".into();
@@ -741,7 +746,7 @@ mod tests {
         let plain = drawn(&story, 100, 10);
         assert!(!plain.contains(['\x1b', '\u{9b}', '\u{202e}']), "{plain:?}");
         assert!(plain.contains("a b") && plain.contains("after a b") && plain.contains("x [2Jy"), "{plain}");
-        let canvas = Canvas { columns: 100, now: Timestamp::from_millis(BEGAN), paint: Paint(true) };
+        let canvas = Canvas { columns: 100, now: Timestamp::from_millis(BEGAN), paint: ColourPainter(true) };
         let coloured = draw(&story, canvas);
         assert!(coloured.contains("\x1b[32m━"), "{coloured:?}");
         let mut letters = String::new();

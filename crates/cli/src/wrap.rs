@@ -1,4 +1,4 @@
-//! `steadfast wrap`: one server behind us, as if it stood there itself.
+//! `steadfast wrap`: runs a gateway in front of one server and offers the server unchanged.
 
 use std::env;
 use std::ffi::OsString;
@@ -6,50 +6,52 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::Args;
-use steadfast::id::Namespace;
-use steadfast::{Flag, Sources};
-use steadfast_gateway::{Configured, Connection, Wrapped, wrap};
+use steadfast::call::id::Namespace;
+use steadfast::config::{CommandLineFlag, Sources};
+use steadfast_gateway::{ClientIdentity, ConfiguredServer, StdioClient, wrap};
 
-use crate::access::Access;
-use crate::behind::{self, ServerAddress};
-use crate::failure::Failure;
-use crate::listening::{self, Hosts, Listened, own_tools, results_of_one, runtime, runtime_of_one};
+use crate::access::AcceptedTokens;
+use crate::failure::CommandFailure;
+use crate::listener::{
+    self, HostOptions, ListeningGateway, own_tools, runtime, stdio_large_results, stdio_runtime,
+};
 use crate::output;
 use crate::preflight::{self, Frontend, Upstreams};
-use crate::sources::{self, Chosen};
-use crate::stop;
+use crate::process_metrics::watched;
+use crate::shutdown;
+use crate::sources::{self, ConfigFileOptions};
 use crate::streams;
-use crate::watched::watched;
+use crate::upstream::{self, ServerAddress};
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     #[command(flatten)]
-    chosen: Chosen,
-    /// Where calls are remembered: memory, sqlite or redis. Stronger than the configuration.
+    chosen: ConfigFileOptions,
+    /// Store for the calls: memory, sqlite or redis. Overrides the configuration.
     #[arg(long, value_name = "KIND")]
     store: Option<String>,
-    /// What the server is called in the configuration and in what is told of it. Without it: its program and a digest.
+    /// Name of the server in the configuration, logs and metrics. Default: its program and a digest.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Takes clients over streamable HTTP at this address (path /mcp) instead of on our own streams.
-    #[arg(long, value_name = "ADDRESS", value_parser = listening::address)]
+    /// Accept clients over streamable HTTP at this address (path /mcp) instead of standard input and output.
+    #[arg(long, value_name = "ADDRESS", value_parser = listener::address)]
     listen: Option<SocketAddr>,
     #[command(flatten)]
-    hosts: Hosts,
-    /// Where the server is, if it speaks streamable HTTP, instead of a command.
+    hosts: HostOptions,
+    /// URL of the server if it speaks streamable HTTP, instead of a command.
     #[arg(long, value_name = "URL", group = "address", conflicts_with = "command")]
     url: Option<String>,
-    /// The variable that holds the URL, where the URL itself is a secret.
+    /// The variable that holds the URL, for a URL that is a secret.
     #[arg(long, value_name = "VARIABLE", group = "address", conflicts_with = "command")]
     url_env: Option<String>,
-    /// A header that every message to the URL carries, as `NAME: VALUE`. May be given more than once; `${VARIABLE}` is
-    /// taken from the environment, so that a secret need not stand here.
+    /// A header for every message to the URL, as `NAME: VALUE`. May be given more than once. `${VARIABLE}` is taken
+    /// from the environment, so that no secret needs to be on the command line.
     #[arg(long = "header", value_name = "HEADER", requires = "address")]
     headers: Vec<String>,
-    /// A header whose value is that of a variable, as `NAME=VARIABLE`. May be given more than once.
+    /// A header with the value of a variable, as `NAME=VARIABLE`. May be given more than once.
     #[arg(long = "header-env", value_name = "NAME=VARIABLE", requires = "address")]
     header_envs: Vec<String>,
-    /// Written by `steadfast import`, which takes out only what it put in. It changes nothing here.
+    /// Written by `steadfast import`, which removes only what it added. It has no effect here.
     #[arg(long, hide = true, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     imported: Option<String>,
     /// The command of the server, and its arguments.
@@ -57,45 +59,45 @@ pub(crate) struct Options {
     command: Vec<OsString>,
 }
 
-/// `steadfast wrap`.
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
-    let runtime = if options.listen.is_some() { runtime()? } else { runtime_of_one()? };
-    let done = runtime.block_on(carry(options));
-    // Reading our own input cannot be taken back, and would be waited for.
+/// Runs `steadfast wrap`.
+pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
+    let runtime = if options.listen.is_some() { runtime()? } else { stdio_runtime()? };
+    let done = runtime.block_on(run_gateway(options));
+    // A pending read of standard input cannot be cancelled, and would block the shutdown.
     runtime.shutdown_background();
     done
 }
 
-/// How long calls that are under way may take when we are asked to end.
+/// Time for calls in flight to finish at shutdown.
 const DRAIN: Duration = Duration::from_secs(10);
 
-async fn carry(options: &Options) -> Result<(), Failure> {
+async fn run_gateway(options: &Options) -> Result<(), CommandFailure> {
     let server = server(options)?;
     let sources = sources::with_store(sources(options, &server)?, options.store.as_ref());
     let frontend = options.listen.map_or(Frontend::Stdio, Frontend::Http);
     preflight::examine(&sources, |_| frontend, Upstreams::CommandLine).admit()?;
     let steadfast = sources::open(sources).await?;
-    let server = watched(server.claimed(steadfast.engine()).await, steadfast.telemetry());
-    let (stop, behind) = (stop::asked(), server.clone());
+    let server = watched(server.claim_name(steadfast.engine()).await, steadfast.telemetry());
+    let (stop, behind) = (shutdown::shutdown_token(), server.clone());
     match options.listen {
         Some(address) => {
-            let access = Access::to(address, &steadfast.config())?;
+            let access = AcceptedTokens::to(address, &steadfast.config())?;
             let doors = vec![(PATH.to_owned(), vec![server])];
-            let listened = Listened::open(&steadfast, address, &options.hosts, access, doors).await?;
-            output::remark(&format!("listening on {}", listened.url(PATH)));
-            listened.tell_operator(&steadfast.config());
+            let listened = ListeningGateway::open(&steadfast, address, &options.hosts, access, doors).await?;
+            output::print_message(&format!("listening on {}", listened.url(PATH)));
+            listened.log_dashboard_url(&steadfast.config());
             stop.cancelled().await;
             listened.close(DRAIN).await;
         }
         None => {
             let (input, output) = streams::own();
-            let wrapped = Wrapped {
+            let wrapped = StdioClient {
                 input,
                 output,
-                connection: Connection::of_parent(),
+                connection: ClientIdentity::of_parent(),
                 servers: vec![server],
                 own_tools: own_tools(&steadfast.config()),
-                large_results: results_of_one(&steadfast.config()),
+                large_results: stdio_large_results(&steadfast.config()),
             };
             wrap(steadfast.engine(), wrapped, stop).await;
         }
@@ -105,45 +107,48 @@ async fn carry(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Where the configuration comes from. A server at a URL that it does not know is a server of it too: how far away it is says
-/// whether its own word on its tools is believed.
-fn sources(options: &Options, server: &Configured) -> Result<Sources, Failure> {
+/// Returns the sources of the configuration. A server at an unknown URL is added to it, because its location decides
+/// whether its annotations are trusted.
+fn sources(options: &Options, server: &ConfiguredServer) -> Result<Sources, CommandFailure> {
     let mut sources = options.chosen.sources();
     if let Some(address) = address(options)?
         && !options.chosen.load()?.servers().contains_key(&server.name)
     {
         let setting = format!("servers.\"{}\".url", server.name);
-        sources.flags.push(Flag { name: address.flag, setting, value: address.url });
+        sources.flags.push(CommandLineFlag { name: address.flag, setting, value: address.url });
     }
     Ok(sources)
 }
 
-/// Where clients find the server over HTTP.
+/// Path of the server over HTTP.
 const PATH: &str = "/mcp";
 
-fn server(options: &Options) -> Result<Configured, Failure> {
+fn server(options: &Options) -> Result<ConfiguredServer, CommandFailure> {
     let name = match &options.name {
         Some(name) => Some(
             Namespace::new(name)
                 .map_err(|error| error.to_string())
                 .and_then(|name| match name.as_str().contains(Namespace::MARK) {
-                    true => {
-                        Err(format!("has a `{}`, which tells servers of one name apart", Namespace::MARK))
-                    }
+                    true => Err(format!(
+                        "has a `{}`, which distinguishes servers with the same name",
+                        Namespace::MARK
+                    )),
                     false => Ok(name),
                 })
-                .map_err(|error| Failure::Usage(format!("a server cannot be called `{name}`: {error}")))?,
+                .map_err(|error| {
+                    CommandFailure::Usage(format!("a server cannot be called `{name}`: {error}"))
+                })?,
         ),
         None => None,
     };
     match address(options)? {
-        Some(address) => behind::of_url(&address, &options.headers, &options.header_envs, name),
-        None => behind::of_command(&options.command, name, &options.chosen.load()?),
+        Some(address) => upstream::of_url(&address, &options.headers, &options.header_envs, name),
+        None => upstream::of_command(&options.command, name, &options.chosen.load()?),
     }
 }
 
-/// Where the server is, if it is not started by us.
-fn address(options: &Options) -> Result<Option<ServerAddress>, Failure> {
+/// Returns the address of the server, if it is not started as a child process.
+fn address(options: &Options) -> Result<Option<ServerAddress>, CommandFailure> {
     match (&options.url, &options.url_env) {
         (Some(url), _) => Ok(Some(ServerAddress {
             flag: "--url".to_owned(),
@@ -152,8 +157,8 @@ fn address(options: &Options) -> Result<Option<ServerAddress>, Failure> {
         })),
         (None, Some(variable)) => {
             let flag = format!("--url-env {variable}");
-            let url =
-                env::var(variable).map_err(|_| Failure::Usage(format!("`{flag}`: {variable} is not set")))?;
+            let url = env::var(variable)
+                .map_err(|_| CommandFailure::Usage(format!("`{flag}`: {variable} is not set")))?;
             Ok(Some(ServerAddress { shown: flag.clone(), flag, url }))
         }
         (None, None) => Ok(None),

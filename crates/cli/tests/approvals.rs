@@ -1,5 +1,5 @@
-//! `steadfast approvals`, `approve`, `deny`, `resolve` and `reset`, as an operator runs them on a store that nobody else has
-//! open, and on one that an engine works with.
+//! `steadfast approvals`, `approve`, `deny`, `resolve` and `reset`, run by an operator on a store that no other
+//! process has open, and on one that an engine uses.
 
 #![expect(
     clippy::unwrap_used,
@@ -16,36 +16,36 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use steadfast::approval::Channel;
-use steadfast::classify::{Fault, Source, Transport};
-use steadfast::code::Code;
-use steadfast::envelope::CallEnvelope;
-use steadfast::policy::{AskWhen, Mode, Policy, ToolClass};
-use steadfast::{
-    Answer, Attempt, CallOptions, Called, Engine, Page, Selection, SqliteOptions, SqliteStore, call, output,
-};
-use steadfast_core::policy::Profile;
+use steadfast::admin::approval::ApprovalChannel;
+use steadfast::call::classify::{AttemptFault, FaultSource, TransportError};
+use steadfast::call::code::Code;
+use steadfast::call::envelope::CallEnvelope;
+use steadfast::call::{CallOptions, EnvelopeBuilder, ToolResult, output::ToolOutput};
+use steadfast::policy::{ApprovalTrigger, CallPolicy, EnforcementMode, ToolClass};
+use steadfast::store::{RecordFilter, RecordPage, SqliteOptions, SqliteStore};
+use steadfast::{Attempt, CallResponse, Engine};
+use steadfast_core::policy::PolicyProfile;
 
-use crate::folder::Folder;
+use crate::folder::CliTestFolder;
 
-/// A folder with a configuration and the store that it names.
-struct Home(Folder);
+/// A folder with a configuration and its store.
+struct ApprovalTestHome(CliTestFolder);
 
-impl Home {
+impl ApprovalTestHome {
     fn new(test: &str) -> Self {
-        let folder = Folder::new(&format!("approvals_{test}"));
+        let folder = CliTestFolder::new(&format!("approvals_{test}"));
         fs::write(folder.join("steadfast.toml"), "[store]\nkind = \"sqlite\"\npath = \"state.db\"\n")
             .unwrap();
         Self(folder)
     }
 
-    /// An engine on that store, as a gateway has one.
-    async fn engine(&self, policy: Policy) -> Engine {
+    /// Returns an engine on that store, like that of a gateway.
+    async fn engine(&self, policy: CallPolicy) -> Engine {
         let store = SqliteStore::open(SqliteOptions::at(self.0.join("state.db"))).unwrap();
         Engine::builder().store(Arc::new(store)).policies(Arc::new(policy)).start().await
     }
 
-    /// What is said, on both streams, and the exit code.
+    /// Runs a command. Returns both output streams and the exit code.
     fn run(&self, arguments: &[&str]) -> (String, String, i32) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast"));
         command.args(arguments).current_dir(&self.0).env_clear().env("HOME", &self.0);
@@ -65,35 +65,38 @@ impl Home {
     }
 }
 
-/// A tool that must not run twice, and needs a person.
-fn asks() -> Policy {
+/// Returns the policy of a tool that must not run twice and needs approval.
+fn asks() -> CallPolicy {
     let mut policy = plain();
-    policy.approval.when = AskWhen::Always;
+    policy.approval.when = ApprovalTrigger::Always;
     policy
 }
 
-fn plain() -> Policy {
-    let mut policy = Profile::Standard.policy(ToolClass::Mutating);
-    policy.modes.guard = Mode::Off;
-    policy.modes.breaker = Mode::Off;
+fn plain() -> CallPolicy {
+    let mut policy = PolicyProfile::Standard.policy(ToolClass::Mutating);
+    policy.modes.guard = EnforcementMode::Off;
+    policy.modes.breaker = EnforcementMode::Off;
     policy
 }
 
-async fn pay(engine: &Engine, to: &str, key: Option<&str>) -> Called {
-    let mut wanted = call("bank", "pay").params(&json!({ "to": to, "password": "hunter2hunter2" }));
+async fn pay(engine: &Engine, to: &str, key: Option<&str>) -> CallResponse {
+    let mut wanted =
+        EnvelopeBuilder::new("bank/pay").args(&json!({ "to": to, "password": "hunter2hunter2" }));
     if let Some(key) = key {
         wanted = wanted.key(key);
     }
-    engine.call(wanted.envelope().unwrap(), async |_: Attempt| -> Answer { Ok(output("paid")) }).await
+    engine
+        .call(wanted.build().unwrap(), async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("paid")) })
+        .await
 }
 
-fn code(called: &Called) -> Option<Code> {
+fn code(called: &CallResponse) -> Option<Code> {
     called.result.error.as_ref().map(|error| error.code)
 }
 
 #[tokio::test]
-async fn rp_7_what_waits_is_listed_for_people_and_for_programs_without_secrets() {
-    let home = Home::new("list");
+async fn rp_7_pending_requests_are_listed_as_text_and_json_without_secrets() {
+    let home = ApprovalTestHome::new("list");
     let (out, _, status) = home.run(&["approvals"]);
     assert_eq!((out.as_str(), status), ("nothing waits for approval\n", 0));
     let engine = home.engine(asks()).await;
@@ -107,14 +110,14 @@ async fn rp_7_what_waits_is_listed_for_people_and_for_programs_without_secrets()
     let (out, err, _) = home.run(&["approvals"]);
     let lines: Vec<_> = out.lines().collect();
     assert_eq!(lines.len(), 3, "{out}");
-    // They are parked behind their answers, so either can be the first.
+    // They are parked after their responses were sent, so either can be the first.
     assert!(lines[0].starts_with("ID") && lines[1].contains("bank/pay") && out.contains("ann"), "{out}");
     assert!(!out.contains("hunter2") && err.contains("steadfast approve"), "{out}{err}");
 }
 
 #[tokio::test]
-async fn rp_7_an_answer_holds_for_what_it_was_given_for() {
-    let home = Home::new("answer");
+async fn rp_7_an_approval_applies_to_its_scope() {
+    let home = ApprovalTestHome::new("answer");
     let engine = home.engine(asks()).await;
     pay(&engine, "ann", None).await;
     engine.shutdown(Duration::ZERO).await;
@@ -140,13 +143,13 @@ async fn rp_7_an_answer_holds_for_what_it_was_given_for() {
 }
 
 #[tokio::test]
-async fn rp_7_a_call_that_waits_goes_on_when_another_process_answers() {
-    let home = Home::new("waits");
+async fn rp_7_a_waiting_call_continues_when_another_process_decides() {
+    let home = ApprovalTestHome::new("waits");
     let engine = home.engine(asks()).await;
     for (command, expected) in [("approve", None), ("deny", Some(Code::ApprovalDenied))] {
-        let options = CallOptions { channel: Channel::Interactive, ..CallOptions::default() };
-        let wanted = call("bank", "pay").params(&json!({ "to": command })).envelope().unwrap();
-        let tool = async |_: Attempt| -> Answer { Ok(output("paid")) };
+        let options = CallOptions { channel: ApprovalChannel::Interactive, ..CallOptions::default() };
+        let wanted = EnvelopeBuilder::new("bank/pay").args(&json!({ "to": command })).build().unwrap();
+        let tool = async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("paid")) };
         let calling = tokio::spawn(engine.call_with(wanted, tool, options));
         while engine.approvals(None).is_empty() {
             tokio::task::yield_now().await;
@@ -158,35 +161,35 @@ async fn rp_7_a_call_that_waits_goes_on_when_another_process_answers() {
     }
 }
 
-/// Makes a call whose connection is lost. Gives the call, and what its caller is told.
+/// Makes a call whose connection is lost. Returns the call and the response to its caller.
 async fn lost(engine: &Engine) -> (CallEnvelope, String) {
-    let wanted = call("bank", "pay").params(&json!({})).key("k").envelope().unwrap();
-    let lost = async |_: Attempt| -> Answer {
-        let source = Source::Transport { error: Transport::ConnectionReset, written: true };
-        Err(Fault::new(source, "gone").into())
+    let wanted = EnvelopeBuilder::new("bank/pay").args(&json!({})).key("k").build().unwrap();
+    let lost = async |_: Attempt| -> ToolResult {
+        let source = FaultSource::Transport { error: TransportError::ConnectionReset, written: true };
+        Err(AttemptFault::new(source, "gone").into())
     };
     let told = engine.call(wanted.clone(), lost).await;
     assert_eq!(code(&told), Some(Code::OutcomeUnknown));
     (wanted, told.result.error.unwrap().message)
 }
 
-fn settles_after(linger: Duration) -> Policy {
+fn settles_after(linger: Duration) -> CallPolicy {
     let mut policy = plain();
     policy.settling.linger = linger;
     policy
 }
 
 #[tokio::test]
-async fn gr_9_an_unknown_outcome_is_resolved_by_the_name_that_its_answer_gives() {
+async fn gr_9_an_unknown_outcome_is_resolved_by_the_key_in_its_response() {
     for (verdict, expected) in [("--ran", Some(Code::ResultNotKept)), ("--did-not-run", None)] {
-        let home = Home::new(&format!("resolve{verdict}"));
+        let home = ApprovalTestHome::new(&format!("resolve{verdict}"));
         let engine = home.engine(settles_after(Duration::ZERO)).await;
         let (wanted, said) = lost(&engine).await;
         let name = said.split("steadfast resolve ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
         let (out, err, status) = home.run(&["resolve", name, verdict]);
         assert_eq!(status, 0, "{err}");
         assert!(out.contains("bank/pay"), "{out}");
-        let paid = async |_: Attempt| -> Answer { Ok(output("paid")) };
+        let paid = async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("paid")) };
         assert_eq!(code(&engine.call(wanted, paid).await), expected, "{verdict}");
         let (_, err, status) = home.run(&["resolve", name, verdict]);
         assert!(status == 1 && err.contains("there is no call"), "{err}");
@@ -195,11 +198,11 @@ async fn gr_9_an_unknown_outcome_is_resolved_by_the_name_that_its_answer_gives()
 
 #[tokio::test]
 async fn a_call_that_may_still_take_effect_is_not_resolved_as_not_run() {
-    let home = Home::new("resolve_too_early");
+    let home = ApprovalTestHome::new("resolve_too_early");
     let engine = home.engine(settles_after(Duration::from_secs(3600))).await;
     lost(&engine).await;
-    let open = Selection { open: true, ..Selection::default() };
-    let records = engine.records(&open, Page { after: None, limit: 2 }).await.unwrap();
+    let open = RecordFilter { open: true, ..RecordFilter::default() };
+    let records = engine.records(&open, RecordPage { after: None, limit: 2 }).await.unwrap();
     let [record] = &records[..] else { panic!("{records:?}") };
     let name = record.key.0.to_hex();
     let (out, err, status) = home.run(&["resolve", &name, "--did-not-run"]);
@@ -213,14 +216,15 @@ async fn a_call_that_may_still_take_effect_is_not_resolved_as_not_run() {
 
 #[tokio::test]
 async fn rp_13_a_tool_that_lost_its_trust_is_forgiven() {
-    let home = Home::new("reset");
+    let home = ApprovalTestHome::new("reset");
     let mut policy = plain();
     policy.retry.attempts = 1.try_into().unwrap();
     let engine = home.engine(policy).await;
     for number in 0..3 {
-        let wanted = call("bank", "pay").params(&json!({ "n": number })).envelope().unwrap();
-        let fails =
-            async |_: Attempt| -> Answer { Err(Fault::new(Source::Http { status: 500 }, "no").into()) };
+        let wanted = EnvelopeBuilder::new("bank/pay").args(&json!({ "n": number })).build().unwrap();
+        let fails = async |_: Attempt| -> ToolResult {
+            Err(AttemptFault::new(FaultSource::Http { status: 500 }, "no").into())
+        };
         engine.call(wanted, fails).await;
     }
     assert_eq!(code(&pay(&engine, "ann", None).await), Some(Code::ApprovalRequired));
@@ -228,12 +232,12 @@ async fn rp_13_a_tool_that_lost_its_trust_is_forgiven() {
     assert_eq!(home.json(&["reset", "bank/pay", "--json"])["reset"][0], "bank/pay");
     assert_eq!(code(&pay(&home.engine(plain()).await, "ann", None).await), None);
     let (out, _, status) = home.run(&["reset", "bank/look"]);
-    assert_eq!((out.as_str(), status), ("nothing counts against bank/look\n", 0));
+    assert_eq!((out.as_str(), status), ("nothing to restore for bank/look\n", 0));
 }
 
 #[test]
-fn what_cannot_be_done_is_said_with_what_to_do() {
-    let home = Home::new("mistakes");
+fn errors_have_advice() {
+    let home = ApprovalTestHome::new("mistakes");
     for (arguments, code, part) in [
         (["approve", "7", "--once"].as_slice(), 1, "steadfast approvals"),
         (&["approve", "7", "--for", "soon"], 2, "30m"),

@@ -1,4 +1,4 @@
-//! `steadfast check` and `steadfast config explain`, as a person runs them.
+//! `steadfast check` and `steadfast config explain`, run by a user.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
@@ -15,29 +15,29 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use steadfast_testkit::redis::Server;
+use steadfast_testkit::redis::RedisServer;
 
-use crate::folder::Folder;
-use crate::waiting::{Running, wait};
+use crate::folder::CliTestFolder;
+use crate::waiting::{ChildGuard, wait};
 
 /// A folder that is the home and the working folder of one test.
-struct Home {
-    folder: Folder,
+struct CheckTestHome {
+    folder: CliTestFolder,
 }
 
-/// How a command ended.
-struct Ended {
+/// Result of a command.
+struct CheckRun {
     code: i32,
     out: String,
     err: String,
 }
 
-impl Home {
+impl CheckTestHome {
     fn new(test: &str) -> Self {
-        Self { folder: Folder::new(&format!("check_{test}")) }
+        Self { folder: CliTestFolder::new(&format!("check_{test}")) }
     }
 
-    /// A home whose configuration has this in `[store]`.
+    /// Creates a home whose configuration has this in `[store]`.
     fn with_store(test: &str, store: &str) -> Self {
         let home = Self::new(test);
         home.write("steadfast.toml", &format!("[store]\n{store}\n"));
@@ -58,7 +58,7 @@ impl Home {
         command
     }
 
-    fn run(&self, arguments: &[&str]) -> Ended {
+    fn run(&self, arguments: &[&str]) -> CheckRun {
         ended(&mut self.command(arguments))
     }
 
@@ -70,15 +70,15 @@ impl Home {
     }
 }
 
-fn ended(command: &mut Command) -> Ended {
+fn ended(command: &mut Command) -> CheckRun {
     let output = command.output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    Ended { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
+    CheckRun { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
 }
 
-/// How a command ended that must not stay.
-fn refused(command: &mut Command) -> Ended {
-    let mut child = Running(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+/// Returns the result of a command that must end by itself.
+fn refused(command: &mut Command) -> CheckRun {
+    let mut child = ChildGuard(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
     wait(|| child.try_wait().unwrap().is_some(), || format!("the end of {command:?}"));
     let text = |stream: &mut dyn Read| {
         let mut text = String::new();
@@ -86,16 +86,16 @@ fn refused(command: &mut Command) -> Ended {
         text
     };
     let (out, err) = (text(child.stdout.as_mut().unwrap()), text(child.stderr.as_mut().unwrap()));
-    Ended { code: child.wait().unwrap().code().unwrap(), out, err }
+    CheckRun { code: child.wait().unwrap().code().unwrap(), out, err }
 }
 
 /// The warning about a configuration without a server.
-const NO_SERVER: &str = "note: there is no server and no tool: `steadfast serve` does not start with this; `steadfast wrap` does, it brings its own\n";
+const NO_SERVER: &str = "note: there is no server and no tool: `steadfast serve` cannot start; `steadfast wrap` can, because it brings its own server\n";
 
 #[test]
-fn a_good_configuration_is_said_to_be_right_and_nothing_is_made() {
-    let home = Home::new("good");
-    let Ended { code, out, err } = home.run(&["check"]);
+fn a_valid_configuration_is_reported_and_nothing_is_created() {
+    let home = CheckTestHome::new("good");
+    let CheckRun { code, out, err } = home.run(&["check"]);
     assert_eq!((code, err.as_str()), (0, NO_SERVER));
     let state = home.path(".local/state/steadfast/state.db");
     let expected = format!(
@@ -107,40 +107,40 @@ fn a_good_configuration_is_said_to_be_right_and_nothing_is_made() {
 }
 
 #[test]
-fn sf_6_it_is_said_who_has_a_token_and_no_token_is_shown() {
-    let home = Home::new("tokens");
+fn sf_6_token_owners_are_listed_and_no_token_is_shown() {
+    let home = CheckTestHome::new("tokens");
     home.write(
         "steadfast.toml",
         "[tokens.alice]\ntoken = \"${ALICE}\"\ntenant = \"acme\"\n[tokens.bob]\ntoken = \"of-bob-0123456789\"\n\
          [tokens.grafana]\ntoken = \"of-grafana-0123456789\"\nrole = \"viewer\"\n",
     );
     for arguments in [&["check"][..], &["check", "--json"], &["doctor", "--json", "--no-servers"]] {
-        let Ended { out, err, .. } = ended(home.command(arguments).env("ALICE", "of-alice-0123456789"));
+        let CheckRun { out, err, .. } = ended(home.command(arguments).env("ALICE", "of-alice-0123456789"));
         for told in ["alice (tenant acme)", "bob", "grafana (viewer)"] {
             assert!(out.contains(told), "{arguments:?}: {told} in {out}{err}");
         }
         assert!(!format!("{out}{err}").contains("0123456789"), "{out}{err}");
     }
-    let Ended { code, err, .. } = ended(home.command(&["check"]).env("ALICE", "of-bob-0123456789"));
+    let CheckRun { code, err, .. } = ended(home.command(&["check"]).env("ALICE", "of-bob-0123456789"));
     assert!(code == 2 && err.contains("`[tokens.bob]` has the same token as `[tokens.alice]`"), "{err}");
     let given = ("STEADFAST_ADMIN_TOKEN", "of-bob-0123456789");
     let mut check = home.command(&["check"]);
-    let Ended { code, err, .. } = ended(check.env("ALICE", "of-alice-0123456789").env(given.0, given.1));
+    let CheckRun { code, err, .. } = ended(check.env("ALICE", "of-alice-0123456789").env(given.0, given.1));
     assert!(code == 2 && err.contains("has the same token as STEADFAST_ADMIN_TOKEN"), "{err}");
     assert!(!err.contains("0123456789"), "{err}");
 }
 
 #[test]
 fn sf_7_where_others_can_reach_it_a_gateway_does_not_start_without_the_token_of_a_client() {
-    let home = Home::new("reached");
+    let home = CheckTestHome::new("reached");
     let tools = "[command_tools.date]\ncommand = [\"date\"]\n";
     let viewer = "[tokens.grafana]\ntoken = \"of-grafana-0123456789\"\nrole = \"viewer\"\n";
     for tokens in ["", viewer] {
         home.write("steadfast.toml", &format!("{tools}{tokens}"));
-        let Ended { code, err, .. } = refused(&mut home.command(&["serve", "--listen", "0.0.0.0:0"]));
+        let CheckRun { code, err, .. } = refused(&mut home.command(&["serve", "--listen", "0.0.0.0:0"]));
         assert!(code != 0 && err.contains("[tokens.NAME]"), "{err}");
     }
-    // Whoever has it could steer.
+    // Its owner could use the admin API.
     home.write("steadfast.toml", tools);
     let folder = home.path(".local/state/steadfast");
     fs::create_dir_all(&folder).unwrap();
@@ -148,11 +148,11 @@ fn sf_7_where_others_can_reach_it_a_gateway_does_not_start_without_the_token_of_
     fs::write(folder.join("admin-token"), "of-everybody-0123456789").unwrap();
     fs::set_permissions(folder.join("admin-token"), fs::Permissions::from_mode(0o600)).unwrap();
     let mut serve = home.command(&["serve", "--listen", "127.0.0.1:0"]);
-    let Ended { code, err, .. } = refused(serve.env("STEADFAST_TOKEN", "of-everybody-0123456789"));
+    let CheckRun { code, err, .. } = refused(serve.env("STEADFAST_TOKEN", "of-everybody-0123456789"));
     assert!(code == 2 && err.contains("is the admin token"), "{err}");
 }
 
-/// A configuration that no gateway starts with: what is written beside a tool, and what both commands say of it.
+/// A configuration with which no gateway starts: its text beside a tool, and the error that both commands report.
 struct BadConfig {
     name: &'static str,
     config: &'static str,
@@ -211,7 +211,7 @@ const BAD: &[BadConfig] = &[
     BadConfig {
         name: "host-name",
         config: "listen = \"gateway.example:8931\"",
-        said: &["names of hosts are not looked up"],
+        said: &["host names are not resolved"],
     },
     BadConfig {
         name: "state-below-a-file",
@@ -250,13 +250,13 @@ const BAD: &[BadConfig] = &[
         config: "[log]\nmalformed_calls = \"no/such/file\"",
         said: &["`log.malformed_calls` cannot be used"],
     },
-    // The certificates that this machine trusts are those of an empty file.
+    // An empty file of trusted certificates.
     BadConfig {
         name: "no-roots",
         config: "[servers.a]\nurl = \"https://h\"",
-        said: &["[servers.a]: no roots of trust for https"],
+        said: &["[servers.a]: no trusted root certificates for https"],
     },
-    // Everything at once, from different parts of the start.
+    // Several errors at once, from different parts of the start.
     BadConfig {
         name: "many",
         config: "listen = \"0.0.0.0:0\"\n[store]\npath = \"steadfast.toml/state.db\"\nkey_file = \"no.key\"\n\
@@ -272,9 +272,9 @@ const BAD: &[BadConfig] = &[
 ];
 
 #[test]
-fn what_serve_refuses_check_refuses_in_the_same_words() {
+fn serve_and_check_refuse_the_same_in_the_same_words() {
     for BadConfig { name, config, said } in BAD {
-        let home = Home::new(&format!("bad-{name}"));
+        let home = CheckTestHome::new(&format!("bad-{name}"));
         home.write("steadfast.toml", &format!("{config}\n[command_tools.date]\ncommand = [\"date\"]\n"));
         if *name == "same-as-admin" {
             let folder = home.path(".local/state/steadfast");
@@ -312,8 +312,8 @@ fn what_serve_refuses_check_refuses_in_the_same_words() {
 }
 
 #[test]
-fn mistakes_of_all_files_and_of_values_that_read_well_are_told_in_one_pass() {
-    let home = Home::new("one-pass");
+fn all_errors_of_files_and_values_are_reported_at_once() {
+    let home = CheckTestHome::new("one-pass");
     home.write(
         "steadfast.toml",
         "[servers.a]\nurl = \"http://h:99999/\"\n[http_tools.t]\nmethod = \"GET\"\n",
@@ -322,7 +322,7 @@ fn mistakes_of_all_files_and_of_values_that_read_well_are_told_in_one_pass() {
     home.write("broken.toml", "timeout = \n");
     let files = ["--config", "steadfast.toml", "--config", "more.toml", "--config", "broken.toml"];
     let mut check = home.command(&["check"]);
-    let Ended { code, err, .. } = ended(check.args(files).env("STEADFAST_PROFILE", "fast"));
+    let CheckRun { code, err, .. } = ended(check.args(files).env("STEADFAST_PROFILE", "fast"));
     assert_eq!(code, 2);
     for expected in [
         "`atempts` is not a setting",
@@ -336,18 +336,18 @@ fn mistakes_of_all_files_and_of_values_that_read_well_are_told_in_one_pass() {
     ] {
         assert!(err.contains(expected), "{expected} in {err}");
     }
-    // What could not be read is not missing as well.
+    // A value that could not be read is not reported as missing too.
     home.write(
         "more.toml",
         "[servers.b]\ncommand = 7\n[notify.ops]\nurl = 7\n[store]\nkind = \"redis\"\nurl = 7\n",
     );
-    let Ended { err, .. } = ended(home.command(&["check"]).args(["--config", "more.toml"]));
+    let CheckRun { err, .. } = ended(home.command(&["check"]).args(["--config", "more.toml"]));
     assert!(err.ends_with("3 mistakes in the configuration\n"), "{err}");
 }
 
 #[test]
-fn what_is_probably_not_meant_is_noted_and_nothing_is_refused() {
-    let home = Home::new("noted");
+fn probable_errors_are_noted_and_not_refused() {
+    let home = CheckTestHome::new("noted");
     let program = env!("CARGO_BIN_EXE_steadfast");
     home.write(
         "steadfast.toml",
@@ -356,7 +356,7 @@ fn what_is_probably_not_meant_is_noted_and_nothing_is_refused() {
              [servers.b]\ncommand = [\"{program}\"]\n"
         ),
     );
-    let Ended { code, err, .. } = home.run(&["check"]);
+    let CheckRun { code, err, .. } = home.run(&["check"]);
     assert_eq!(code, 0, "{err}");
     assert!(err.contains("note: [servers.gone]: no program `no-such-program` is found here"), "{err}");
     assert!(err.contains("note: [servers.b] runs the same as [servers.a]"), "{err}");
@@ -365,24 +365,24 @@ fn what_is_probably_not_meant_is_noted_and_nothing_is_refused() {
 
 #[test]
 fn check_takes_the_servers_and_the_address_that_serve_takes() {
-    let home = Home::new("as-serve");
+    let home = CheckTestHome::new("as-serve");
     for (arguments, said) in [
         (&["--listen", "0.0.0.0:0"][..], "can be reached from other machines"),
         (&["--mcp-config", r#"{"mcpServers": {"a": {"url": "http://h:99999/"}}}"#], "[servers.a]: the port"),
-        (&["--listen", "gateway.example:8931"], "names of hosts are not looked up"),
+        (&["--listen", "gateway.example:8931"], "host names are not resolved"),
     ] {
         for command in ["check", "serve"] {
             let mcp = r#"{"mcpServers": {"z": {"command": "z"}}}"#;
             let extra = if command == "serve" { &["--mcp-config", mcp][..] } else { &[] };
-            let Ended { code, err, .. } = refused(home.command(&[command]).args(arguments).args(extra));
+            let CheckRun { code, err, .. } = refused(home.command(&[command]).args(arguments).args(extra));
             assert!(code == 2 && err.contains(said), "{command} {arguments:?}: {err}");
         }
     }
 }
 
-/// What `serve` says when it has started, up to the token.
-fn greeting(command: &mut Command) -> (Running, Vec<String>) {
-    let mut child = Running(command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
+/// Returns the output of `serve` after the start, up to the token.
+fn greeting(command: &mut Command) -> (ChildGuard, Vec<String>) {
+    let mut child = ChildGuard(command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
     let mut said = Vec::new();
     for line in lines.by_ref() {
@@ -391,14 +391,14 @@ fn greeting(command: &mut Command) -> (Running, Vec<String>) {
             break;
         }
     }
-    // Somebody must read what it says.
+    // Drains the output, so that the pipe does not fill.
     std::thread::spawn(move || lines.for_each(drop));
     (child, said)
 }
 
 #[test]
-fn serve_says_where_the_dashboard_and_the_admin_token_are() {
-    let home = Home::new("greeting");
+fn serve_prints_the_dashboard_url_and_the_token_location() {
+    let home = CheckTestHome::new("greeting");
     home.write("steadfast.toml", "[command_tools.date]\ncommand = [\"date\"]\n");
     let token = home.path(".local/state/steadfast/admin-token");
     let (_running, said) = greeting(&mut home.command(&["serve", "--listen", "localhost:0"]));
@@ -408,7 +408,7 @@ fn serve_says_where_the_dashboard_and_the_admin_token_are() {
     assert!(address.starts_with("127.0.0.1:"), "{page}");
     let secret = fs::read_to_string(&token).unwrap();
     assert!(!said.iter().any(|line| line.contains(secret.trim())), "{said:?}");
-    // It is there.
+    // The port accepts connections.
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "GET / HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
@@ -425,8 +425,8 @@ fn serve_says_where_the_dashboard_and_the_admin_token_are() {
     assert!(page.starts_with("dashboard: http://127.0.0.1:"), "{page}");
 }
 
-/// Sends what a client sends that lists tools, and gives the answer to that.
-fn list_tools(child: &mut Running) -> String {
+/// Sends the messages of a client that lists tools, and returns the list response.
+fn list_tools(child: &mut ChildGuard) -> String {
     let mut input = child.stdin.take().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
     writeln!(input, r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{"protocolVersion":"2025-06-18","capabilities":{{}},"clientInfo":{{"name":"t","version":"1"}}}}}}"#).unwrap();
@@ -441,24 +441,24 @@ fn list_tools(child: &mut Running) -> String {
 
 #[test]
 fn explain_resolves_a_tool_with_the_annotations_that_were_seen_last() {
-    let home = Home::new("annotations");
+    let home = CheckTestHome::new("annotations");
     let explain = |arguments: &[&str]| {
         let mut command = home.command(&["config", "explain"]);
-        let Ended { code, out, err } = ended(command.args(arguments).args(["--setting", "class"]));
+        let CheckRun { code, out, err } = ended(command.args(arguments).args(["--setting", "class"]));
         assert_eq!((code, err.as_str()), (0, ""), "{out}");
         out
     };
     let out = explain(&["bank/balance"]);
-    assert!(out.starts_with("annotations never seen; its class is decided by its name alone\n"), "{out}");
+    assert!(out.starts_with("annotations not received; the name alone decides its class\n"), "{out}");
     assert!(out.contains("unknown"), "{out}");
     assert_eq!(home.names(), [""; 0], "looking makes nothing");
 
-    // A client of `wrap` lists the tools, and both are gone when it is asked.
+    // A client of `wrap` lists the tools. Both have ended when the command runs.
     let us = env!("CARGO_BIN_EXE_steadfast");
     let ledger = home.path("ledger");
     let mut wrap = home.command(&["wrap", "--name", "bank", "--", us, "demo-bank", ledger.to_str().unwrap()]);
     let mut wrap =
-        Running(wrap.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
+        ChildGuard(wrap.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
     let listed = list_tools(&mut wrap);
     assert!(listed.contains(r#""name":"balance""#), "{listed}");
     let out = explain(&["bank/balance"]);
@@ -473,9 +473,9 @@ fn explain_resolves_a_tool_with_the_annotations_that_were_seen_last() {
     assert!(told["annotations"]["seenAtMs"].as_u64().unwrap() > 0);
     let out = explain(&["bank/pay"]);
     assert!(out.contains("mutating"), "{out}");
-    assert!(explain(&["bank/no-such-tool"]).starts_with("annotations never seen"));
+    assert!(explain(&["bank/no-such-tool"]).starts_with("annotations not received"));
 
-    // The configuration is stronger, and a server that is not trusted with it is not believed.
+    // The configuration is stronger: annotations of an untrusted server are ignored.
     home.write(
         "steadfast.toml",
         &format!("[servers.bank]\ncommand = [\"{us}\"]\ntrust_annotations = false\n"),
@@ -485,10 +485,10 @@ fn explain_resolves_a_tool_with_the_annotations_that_were_seen_last() {
     assert!(!distrusted.contains("read_only"), "{distrusted}");
     assert!(explain(&["bank__pay"]).contains("bank/pay"), "as clients see it");
 
-    // So it is where only the gateway knew the server, and no configuration does any more.
+    // The same applies if only the gateway knew the server, and no configuration does any more.
     let mut wrap = home.command(&["wrap", "--name", "bank", "--", us, "demo-bank", ledger.to_str().unwrap()]);
     let mut wrap =
-        Running(wrap.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
+        ChildGuard(wrap.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
     list_tools(&mut wrap);
     home.write("steadfast.toml", "");
     let out = explain(&["bank/balance"]);
@@ -499,7 +499,7 @@ fn explain_resolves_a_tool_with_the_annotations_that_were_seen_last() {
 
 #[test]
 fn explain_asks_a_gateway_that_keeps_everything_in_memory() {
-    let home = Home::new("annotations-of-a-gateway");
+    let home = CheckTestHome::new("annotations-of-a-gateway");
     let us = env!("CARGO_BIN_EXE_steadfast");
     let ledger = home.path("ledger");
     home.write(
@@ -509,18 +509,19 @@ fn explain_asks_a_gateway_that_keeps_everything_in_memory() {
         ),
     );
     let explain = || {
-        let Ended { code, out, err } = home.run(&["config", "explain", "bank/balance", "--setting", "class"]);
+        let CheckRun { code, out, err } =
+            home.run(&["config", "explain", "bank/balance", "--setting", "class"]);
         assert_eq!(code, 0, "{err}");
         out
     };
     let (_running, said) = greeting(&mut home.command(&["serve", "--listen", "127.0.0.1:0"]));
     let url = said.iter().find_map(|line| line.strip_prefix("bank is at ")).unwrap();
-    assert!(explain().starts_with("annotations never seen"));
+    assert!(explain().starts_with("annotations not received"));
     let mut wrap = home.command(&["wrap", "--url", url]);
     let mut wrap =
-        Running(wrap.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
+        ChildGuard(wrap.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
     list_tools(&mut wrap);
-    // It is written beside the answer.
+    // It is written concurrently with the response.
     wait(
         || explain().starts_with("annotations last seen at 20"),
         || "the annotations at the gateway".to_owned(),
@@ -528,7 +529,7 @@ fn explain_asks_a_gateway_that_keeps_everything_in_memory() {
     assert!(explain().contains("read_only"));
 }
 
-/// Ten mistakes of different kinds, in two files and in the environment.
+/// Ten errors of different kinds, in two files and in the environment.
 const TEN_MISTAKES: &str = r#"profile = "fast"
 listen = "everywhere"
 timeout = 30
@@ -550,10 +551,10 @@ command = []
 "#;
 
 #[test]
-fn ten_mistakes_are_told_in_one_go_with_their_lines_and_nothing_is_made() {
-    let home = Home::new("ten-mistakes");
+fn ten_errors_are_reported_at_once_with_their_lines_and_nothing_is_created() {
+    let home = CheckTestHome::new("ten-mistakes");
     home.write("steadfast.toml", TEN_MISTAKES);
-    let Ended { code, out, err } = home.run(&["check", "--open"]);
+    let CheckRun { code, out, err } = home.run(&["check", "--open"]);
     assert_eq!((code, out.as_str()), (2, ""), "{err}");
     assert!(err.ends_with("10 mistakes in the configuration\n"), "{err}");
     for place in ["1:11", "2:10", "3:11", "4:1", "7:8", "8:11", "11:1", "12:10", "15:9", "18:11"] {
@@ -563,7 +564,7 @@ fn ten_mistakes_are_told_in_one_go_with_their_lines_and_nothing_is_made() {
     assert!(!err.contains('\x1b'), "plain where it is piped");
     assert_eq!(home.names(), ["steadfast.toml"]);
 
-    let Ended { code, out, err } = home.run(&["check", "--json"]);
+    let CheckRun { code, out, err } = home.run(&["check", "--json"]);
     assert_eq!((code, err.as_str()), (2, ""));
     let told: serde_json::Value = serde_json::from_str(&out).unwrap();
     let mistakes = told["mistakes"].as_array().unwrap();
@@ -573,10 +574,10 @@ fn ten_mistakes_are_told_in_one_go_with_their_lines_and_nothing_is_made() {
 }
 
 #[test]
-fn a_file_of_others_is_read_and_it_is_said_what_was_made_of_it() {
-    let home = Home::new("others");
+fn a_foreign_file_is_imported_with_notes() {
+    let home = CheckTestHome::new("others");
     home.write("reliability.json", r#"{"default_rule": {"count_threshold": 7}, "notify_user": false}"#);
-    let Ended { code, out, err } = home.run(&["check", "--config", "reliability.json"]);
+    let CheckRun { code, out, err } = home.run(&["check", "--config", "reliability.json"]);
     assert_eq!(code, 0, "{err}");
     assert!(err.starts_with("note: "), "{err}");
     assert!(out.contains("reliability.json"), "{out}");
@@ -586,57 +587,58 @@ fn a_file_of_others_is_read_and_it_is_said_what_was_made_of_it() {
 }
 
 #[test]
-fn a_named_file_that_is_missing_is_a_mistake_of_the_configuration() {
-    let Ended { code, err, .. } = Home::new("missing").run(&["check", "--config", "nowhere.toml"]);
+fn a_named_file_that_is_missing_is_a_configuration_error() {
+    let CheckRun { code, err, .. } =
+        CheckTestHome::new("missing").run(&["check", "--config", "nowhere.toml"]);
     assert_eq!(code, 2);
     assert!(err.contains("nowhere.toml does not exist"), "{err}");
 }
 
 #[test]
 fn a_missing_state_folder_is_made_for_this_user_alone() {
-    let home = Home::with_store("no-folder", "path = \"deep/er/state.db\"");
-    let Ended { code, out, err } = home.run(&["check", "--open"]);
+    let home = CheckTestHome::with_store("no-folder", "path = \"deep/er/state.db\"");
+    let CheckRun { code, out, err } = home.run(&["check", "--open"]);
     assert_eq!((code, err.as_str()), (0, NO_SERVER));
     assert!(out.contains("(opened, usable)"), "{out}");
     assert_eq!(fs::metadata(home.path("deep/er")).unwrap().permissions().mode() & 0o777, 0o700);
     assert!(home.path("deep/er/state.db").is_file());
 }
 
-/// Root may write anywhere, so that the command is run as nobody where the tests are run as root.
+/// Root may write anywhere, so the command runs as the user `nobody` if the tests run as root.
 #[test]
-fn a_state_folder_that_may_only_be_read_is_told_with_what_to_do() {
-    let home = Home::with_store("read-only", "path = \"state/state.db\"");
+fn a_read_only_state_folder_is_reported_with_advice() {
+    let home = CheckTestHome::with_store("read-only", "path = \"state/state.db\"");
     fs::create_dir(home.path("state")).unwrap();
     fs::set_permissions(home.path("state"), fs::Permissions::from_mode(0o555)).unwrap();
     let mut command = home.command(&["check", "--open"]);
     if fs::metadata(home.path("steadfast.toml")).unwrap().uid() == 0 {
         command.uid(65534).gid(65534);
     }
-    let Ended { code, err, .. } = ended(&mut command);
+    let CheckRun { code, err, .. } = ended(&mut command);
     assert_eq!(code, 1, "{err}");
     assert!(err.contains("error: the state f") && err.contains("`store.path`"), "{err}");
     assert_eq!(fs::read_dir(home.path("state")).unwrap().count(), 0);
 }
 
 #[test]
-fn a_corrupt_database_is_told_and_left_as_it_is() {
-    let home = Home::with_store("corrupt", "path = \"state.db\"");
+fn a_corrupt_database_is_reported_and_unchanged() {
+    let home = CheckTestHome::with_store("corrupt", "path = \"state.db\"");
     assert_eq!(home.run(&["check", "--open"]).code, 0);
     let mut file = fs::OpenOptions::new().write(true).open(home.path("state.db")).unwrap();
     file.seek(SeekFrom::Start(4096)).unwrap();
     file.write_all(&[0xa5; 12288]).unwrap();
     drop(file);
     let before = fs::read(home.path("state.db")).unwrap();
-    let Ended { code, err, .. } = home.run(&["check", "--open"]);
+    let CheckRun { code, err, .. } = home.run(&["check", "--open"]);
     assert_eq!(code, 1, "{err}");
     assert!(err.contains("is damaged") && err.contains("move it away"), "{err}");
     assert!(fs::read(home.path("state.db")).unwrap() == before, "nothing of it is lost");
 }
 
 #[test]
-fn a_foreign_file_is_told_and_left_as_it_is() {
+fn a_foreign_state_file_is_reported_and_unchanged() {
     for (name, what) in [("text", "no SQLite file"), ("diary", "a SQLite file of another program")] {
-        let home = Home::with_store(&format!("foreign-{name}"), "path = \"state.db\"");
+        let home = CheckTestHome::with_store(&format!("foreign-{name}"), "path = \"state.db\"");
         match name {
             "text" => home.write("state.db", &"my diary, not yours. ".repeat(100)),
             _ => {
@@ -645,7 +647,7 @@ fn a_foreign_file_is_told_and_left_as_it_is() {
             }
         }
         let before = fs::read(home.path("state.db")).unwrap();
-        let Ended { code, err, .. } = home.run(&["check", "--open"]);
+        let CheckRun { code, err, .. } = home.run(&["check", "--open"]);
         assert_eq!(code, 1, "{err}");
         assert!(err.contains(what) && err.contains("`store.path`"), "{err}");
         assert_eq!(fs::read(home.path("state.db")).unwrap(), before);
@@ -653,30 +655,32 @@ fn a_foreign_file_is_told_and_left_as_it_is() {
 }
 
 #[test]
-fn a_wrong_redis_password_is_told_with_what_to_do_and_never_shown() {
-    let server = Server::with(&["--requirepass", "correct"]);
+fn a_wrong_redis_password_is_reported_with_advice_and_never_shown() {
+    let server = RedisServer::with(&["--requirepass", "correct"]);
     let url = |password: &str| {
-        // As long as it takes: a server that is there answers some time.
+        // No timeout: a running server answers eventually.
         format!(
             "kind = \"redis\"\ntimeout = \"1m\"\nurl = \"redis://:{password}@127.0.0.1:{}\"",
             server.port()
         )
     };
-    let Ended { code, err, .. } = Home::with_store("redis-wrong", &url("hunter2")).run(&["check", "--open"]);
+    let CheckRun { code, err, .. } =
+        CheckTestHome::with_store("redis-wrong", &url("hunter2")).run(&["check", "--open"]);
     assert_eq!(code, 1, "{err}");
     assert!(err.contains("password") && !err.contains("hunter2"), "{err}");
-    let Ended { code, out, err } = Home::with_store("redis-right", &url("correct")).run(&["check", "--open"]);
+    let CheckRun { code, out, err } =
+        CheckTestHome::with_store("redis-right", &url("correct")).run(&["check", "--open"]);
     assert_eq!((code, err.as_str()), (0, NO_SERVER));
     assert!(out.contains("redis at 127.0.0.1") && !out.contains("correct\n"), "{out}");
 }
 
 #[test]
-fn an_unreachable_redis_is_told_with_its_place() {
-    let port = Server::free_port();
+fn an_unreachable_redis_is_reported_with_its_address() {
+    let port = RedisServer::free_port();
     let store = format!("kind = \"redis\"\nurl = \"redis://127.0.0.1:{port}\"");
-    let home = Home::with_store("redis-gone", &store);
+    let home = CheckTestHome::with_store("redis-gone", &store);
     assert_eq!(home.run(&["check"]).code, 0, "the configuration is right; nothing was opened");
-    let Ended { code, err, .. } = home.run(&["check", "--open"]);
+    let CheckRun { code, err, .. } = home.run(&["check", "--open"]);
     assert_eq!(code, 1, "{err}");
     assert!(err.contains(&format!("127.0.0.1:{port}")), "{err}");
     let told = home.run(&["check", "--open", "--json"]);
@@ -685,8 +689,8 @@ fn an_unreachable_redis_is_told_with_its_place() {
 }
 
 #[test]
-fn explain_says_which_rule_decided_each_setting() {
-    let home = Home::new("explain");
+fn explain_shows_the_rule_that_decided_each_setting() {
+    let home = CheckTestHome::new("explain");
     home.write(
         "steadfast.toml",
         "timeout = \"20s\"\n[tools.\"web/fetch\"]\nclass = \"read_only\"\n\
@@ -697,7 +701,7 @@ fn explain_says_which_rule_decided_each_setting() {
             out.lines().find(|line| line.split_whitespace().next() == Some(setting)).map(str::to_owned);
         found.unwrap_or_else(|| panic!("{setting} in {out}"))
     };
-    let Ended { code, out, err } = home.run(&["config", "explain", "web/fetch"]);
+    let CheckRun { code, out, err } = home.run(&["config", "explain", "web/fetch"]);
     assert_eq!((code, err.as_str()), (0, ""));
     assert!(row(&out, "class").contains("read_only") && row(&out, "class").contains("[tools.\"web/fetch\"]"));
     assert!(row(&out, "retry.attempts").contains("profile standard, class read_only"), "{out}");
@@ -713,14 +717,14 @@ fn explain_says_which_rule_decided_each_setting() {
     for wrong in
         [&["config", "explain", "fetch"][..], &["config", "explain", "web/fetch", "--arguments", "{"]]
     {
-        let Ended { code, err, .. } = home.run(wrong);
+        let CheckRun { code, err, .. } = home.run(wrong);
         assert_eq!(code, 2);
         assert!(err.starts_with("error: "), "{err}");
     }
 }
 
 #[test]
-fn the_version_is_told() {
-    let Ended { code, out, .. } = Home::new("version").run(&["--version"]);
+fn the_version_is_printed() {
+    let CheckRun { code, out, .. } = CheckTestHome::new("version").run(&["--version"]);
     assert_eq!((code, out.as_str()), (0, concat!("steadfast ", env!("CARGO_PKG_VERSION"), "\n")));
 }

@@ -1,4 +1,4 @@
-//! `steadfast demo`, as a person runs it, and as a script does.
+//! `steadfast demo`, run by a user and by a script.
 
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
@@ -16,45 +16,45 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::folder::Folder;
-use crate::waiting::{Running, wait};
+use crate::folder::CliTestFolder;
+use crate::waiting::{ChildGuard, wait};
 
-/// A folder for temporary files of one test. Every process of its demo has the name of it in its environment.
-struct Place {
-    folder: Folder,
+/// A folder for temporary files of one test. Its name is in the environment of every process of the demo.
+struct DemoFolder {
+    folder: CliTestFolder,
 }
 
-struct Ended {
+struct DemoRun {
     code: i32,
     out: String,
     err: String,
 }
 
-impl Place {
+impl DemoFolder {
     fn new(test: &str) -> Self {
-        Self { folder: Folder::new(&format!("demo_{test}")) }
+        Self { folder: CliTestFolder::new(&format!("demo_{test}")) }
     }
 
-    /// The demo with nothing in its environment but where temporary files go: no home, no terminal.
+    /// Returns the demo command with nothing in its environment except the temporary folder: no home, no terminal.
     fn demo(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast"));
         command.arg("demo").args(arguments).current_dir("/").env_clear().env("TMPDIR", &self.folder);
         command
     }
 
-    fn run(&self, arguments: &[&str]) -> Ended {
+    fn run(&self, arguments: &[&str]) -> DemoRun {
         let output = self.demo(arguments).stdin(Stdio::null()).output().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        Ended { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
+        DemoRun { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
     }
 
-    /// Nothing of the demo is left: no file, and soon no process.
+    /// Asserts that no file of the demo is left, and soon no process.
     fn is_left_as_it_was(&self) {
         assert_eq!(fs::read_dir(&self.folder).unwrap().count(), 0, "its files are gone");
         wait(|| self.processes().is_empty(), || format!("the end of {:?}", self.processes()));
     }
 
-    /// The processes with this folder in their environment.
+    /// Returns the processes with this folder in their environment.
     fn processes(&self) -> Vec<PathBuf> {
         let mark = format!("TMPDIR={}", self.folder.display());
         let ours = |path: &PathBuf| {
@@ -67,9 +67,9 @@ impl Place {
 }
 
 #[test]
-fn the_story_holds_is_told_in_eighty_plain_columns_and_leaves_nothing_behind() {
-    let place = Place::new("story");
-    let Ended { code, out, err } = place.run(&["--once"]);
+fn the_demo_succeeds_in_eighty_plain_columns_and_leaves_nothing_behind() {
+    let place = DemoFolder::new("story");
+    let DemoRun { code, out, err } = place.run(&["--once"]);
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
     assert!(!out.contains('\x1b') && !out.contains('\r'), "{out}");
     assert!(out.lines().all(|line| line.chars().count() <= 80), "{out}");
@@ -91,8 +91,8 @@ fn the_story_holds_is_told_in_eighty_plain_columns_and_leaves_nothing_behind() {
 
 #[test]
 fn programs_get_the_observations_as_json() {
-    let place = Place::new("json");
-    let Ended { code, out, err } = place.run(&["--json"]);
+    let place = DemoFolder::new("json");
+    let DemoRun { code, out, err } = place.run(&["--json"]);
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
     let told: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(told["ok"], true);
@@ -116,11 +116,11 @@ fn programs_get_the_observations_as_json() {
     place.is_left_as_it_was();
 }
 
-/// Nothing is staged: with a gateway that does nothing every scene is seen to fail.
+/// With a gateway that does nothing, every scene fails. That shows that nothing is staged.
 #[test]
-fn a_story_that_does_not_hold_is_a_failure_and_says_where() {
-    let place = Place::new("off");
-    let Ended { code, out, err } = place.run(&["--json", "--off"]);
+fn a_demo_with_unexpected_results_fails_and_shows_them() {
+    let place = DemoFolder::new("off");
+    let DemoRun { code, out, err } = place.run(&["--json", "--off"]);
     assert_eq!((code, err.as_str()), (1, ""), "{out}");
     let told: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(told["ok"], false);
@@ -137,9 +137,10 @@ fn a_story_that_does_not_hold_is_a_failure_and_says_where() {
 }
 
 #[test]
-fn whoever_interrupts_the_story_finds_nothing_left_of_it() {
+fn an_interrupted_demo_leaves_nothing_behind() {
     for (signal, until) in [("-INT", "1  "), ("-TERM", "4  ")] {
-        // The story goes on while the signal is on its way, and may be over before it comes: then there was nobody to interrupt.
+        // The demo continues until the signal arrives, and may have ended by then. In that case there was nothing to
+        // interrupt.
         let is_interrupted = (0..TRIES).any(|_| interrupted(signal, until));
         assert!(is_interrupted, "{signal} ends no story");
     }
@@ -147,17 +148,17 @@ fn whoever_interrupts_the_story_finds_nothing_left_of_it() {
 
 const TRIES: u32 = 10;
 
-/// Whether the story was interrupted rather than told to its end. Nothing is left of it either way.
+/// Returns true if the demo was interrupted before its end. Asserts that nothing is left of it in both cases.
 fn interrupted(signal: &str, until: &str) -> bool {
-    let place = Place::new(&format!("interrupted{signal}"));
-    let mut demo = Running(place.demo(&["--once"]).stdout(Stdio::piped()).spawn().unwrap());
+    let place = DemoFolder::new(&format!("interrupted{signal}"));
+    let mut demo = ChildGuard(place.demo(&["--once"]).stdout(Stdio::piped()).spawn().unwrap());
     let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines().map(Result::unwrap);
     assert!(lines.any(|line| line.starts_with(until)));
     if Path::new("/proc/self/environ").exists() {
         let is_beside = || place.processes().len() > 1 || demo.try_wait().unwrap().is_some();
         wait(is_beside, || "a server beside the demo".to_owned());
     }
-    // Not to a process that is gone: its number may be another's.
+    // Not to a process that has ended, because its process id may belong to another one.
     if demo.try_wait().unwrap().is_none() {
         let sent = Command::new("kill").args([signal, &demo.id().to_string()]).status().unwrap();
         assert!(sent.success());
@@ -170,21 +171,21 @@ fn interrupted(signal: &str, until: &str) -> bool {
 }
 
 #[test]
-fn an_address_that_cannot_be_had_is_told_before_anything_begins() {
-    let place = Place::new("address");
-    let Ended { code, out, err } = place.run(&["--listen", "0.0.0.0:0"]);
+fn an_unusable_address_is_reported_before_the_demo_starts() {
+    let place = DemoFolder::new("address");
+    let DemoRun { code, out, err } = place.run(&["--listen", "0.0.0.0:0"]);
     assert_eq!((code, out.as_str()), (2, ""), "{err}");
     assert!(err.contains("listen on 127.0.0.1"), "{err}");
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let Ended { code, out, err } = place.run(&["--listen", &taken.local_addr().unwrap().to_string()]);
+    let DemoRun { code, out, err } = place.run(&["--listen", &taken.local_addr().unwrap().to_string()]);
     assert_eq!((code, out.as_str()), (1, ""), "{err}");
     assert!(err.contains("cannot listen on"), "{err}");
     place.is_left_as_it_was();
 }
 
 #[test]
-fn without_a_place_for_its_file_the_demo_says_what_it_needs() {
-    let place = Place::new("nowhere");
+fn without_a_temporary_folder_the_demo_fails_with_advice() {
+    let place = DemoFolder::new("nowhere");
     let output = place.demo(&["--once"]).env("TMPDIR", place.folder.join("missing")).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let err = String::from_utf8(output.stderr).unwrap();

@@ -1,4 +1,4 @@
-//! `steadfast import`, as a person runs it.
+//! `steadfast import`, run by a user.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
@@ -14,26 +14,26 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use crate::folder::Folder;
+use crate::folder::CliTestFolder;
 
-/// The program, by its whole path: nothing in these homes leads to it by name.
+/// The whole path of the program. In these homes it is not found by name.
 const US: &str = env!("CARGO_BIN_EXE_steadfast");
 
-/// A folder that is the home of one test; its folder `project` is the working folder.
-struct Home {
-    folder: Folder,
+/// A folder that is the home of one test. Its folder `project` is the working folder.
+struct ImportTestHome {
+    folder: CliTestFolder,
 }
 
-/// How a command ended.
-struct Ended {
+/// Result of a command.
+struct ImportRun {
     code: i32,
     out: String,
     err: String,
 }
 
-impl Home {
+impl ImportTestHome {
     fn new(test: &str) -> Self {
-        let folder = Folder::new(&format!("import_{test}"));
+        let folder = CliTestFolder::new(&format!("import_{test}"));
         fs::create_dir_all(folder.join("project")).unwrap();
         Self { folder }
     }
@@ -58,13 +58,13 @@ impl Home {
         command
     }
 
-    fn run(&self, arguments: &[&str]) -> Ended {
+    fn run(&self, arguments: &[&str]) -> ImportRun {
         ended(&mut self.command(arguments))
     }
 
-    /// Runs it, and it must be good.
+    /// Runs a command that must succeed.
     fn good(&self, arguments: &[&str]) -> String {
-        let Ended { code, out, err } = self.run(arguments);
+        let ImportRun { code, out, err } = self.run(arguments);
         assert_eq!((code, err.as_str()), (0, ""), "{out}");
         out
     }
@@ -77,23 +77,23 @@ impl Home {
     }
 }
 
-fn ended(command: &mut Command) -> Ended {
+fn ended(command: &mut Command) -> ImportRun {
     let output = command.output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    Ended { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
+    ImportRun { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
 }
 
-/// A file of a client: where it is, what is in it, and what becomes of that.
-struct Case {
+/// A file of a client: its path, its text, and the text after the import.
+struct ImportCase {
     client: &'static str,
     file: &'static str,
     before: &'static str,
     after: &'static str,
 }
 
-/// In `after`, `US` stands for the program.
-const CASES: &[Case] = &[
-    Case {
+/// In `after`, a placeholder is replaced by the path of the program.
+const CASES: &[ImportCase] = &[
+    ImportCase {
         client: "claude-code",
         file: ".claude.json",
         before: r#"{
@@ -148,37 +148,37 @@ const CASES: &[Case] = &[
 }
 "#,
     },
-    Case {
+    ImportCase {
         client: "claude-code",
         file: "project/.mcp.json",
         before: r#"{"mcpServers":{"db":{"command":"${TOOLS}/db","args":[]}}}"#,
         after: r#"{"mcpServers":{"db":{"command":"US","args":["wrap", "--imported=empty-args", "--name", "db", "--", "${TOOLS}/db"]}}}"#,
     },
-    Case {
+    ImportCase {
         client: "claude-desktop",
         file: ".config/Claude/claude_desktop_config.json",
         before: "{\r\n\t\"mcpServers\": {\r\n\t\t\"files\": {\r\n\t\t\t\"command\": \"files\"\r\n\t\t}\r\n\t}\r\n}",
         after: "{\r\n\t\"mcpServers\": {\r\n\t\t\"files\": {\r\n\t\t\t\"command\": \"US\",\r\n\t\t\t\"args\": [\"wrap\", \"--imported\", \"--name\", \"files\", \"--\", \"files\"]\r\n\t\t}\r\n\t}\r\n}",
     },
-    Case {
+    ImportCase {
         client: "claude-desktop",
         file: "Library/Application Support/Claude/claude_desktop_config.json",
         before: r#"{"globalShortcut": "", "mcpServers": {"mac": {"args": ["x"], "command": "a"}}}"#,
         after: r#"{"globalShortcut": "", "mcpServers": {"mac": {"args": ["wrap", "--imported", "--name", "mac", "--", "a", "x"], "command": "US"}}}"#,
     },
-    Case {
+    ImportCase {
         client: "cursor",
         file: ".cursor/mcp.json",
         before: r#"{"mcpServers": {"a": {"command": "npx", "args": ["a"], "envFile": "${workspaceFolder}/.env"}}}"#,
         after: r#"{"mcpServers": {"a": {"command": "US", "args": ["wrap", "--imported", "--name", "a", "--", "npx", "a"], "envFile": "${workspaceFolder}/.env"}}}"#,
     },
-    Case {
+    ImportCase {
         client: "cursor",
         file: "project/.cursor/mcp.json",
         before: r#"{"mcpServers": {"b": {"command": "b", "args": ["-"]}}}"#,
         after: r#"{"mcpServers": {"b": {"command": "US", "args": ["wrap", "--imported", "--name", "b", "--", "b", "-"]}}}"#,
     },
-    Case {
+    ImportCase {
         client: "vscode",
         file: ".config/Code/User/mcp.json",
         before: r#"// of mine
@@ -217,13 +217,13 @@ const CASES: &[Case] = &[
 }
 "#,
     },
-    Case {
+    ImportCase {
         client: "vscode",
         file: "project/.vscode/mcp.json",
         before: r#"{"servers": {"c": {"command": "c", "args": ["1"]}}}"#,
         after: r#"{"servers": {"c": {"command": "US", "args": ["wrap", "--imported", "--name", "c", "--", "c", "1"]}}}"#,
     },
-    Case {
+    ImportCase {
         client: "codex",
         file: ".codex/config.toml",
         before: r#"model = "o" # the large one
@@ -262,7 +262,7 @@ enabled = false
 url = "https://far.example/mcp"
 "#,
     },
-    Case {
+    ImportCase {
         client: "openclaw",
         file: ".openclaw/openclaw.json",
         before: "{\n  // mine\n  gateway: { port: 1 },\n  mcp: { servers: {\n    bank: { command: 'bank', args: ['--live'], cwd: '.' },\n    bare: { command: 'bare' },\n  } },\n}\n",
@@ -271,13 +271,13 @@ url = "https://far.example/mcp"
 ];
 
 #[test]
-fn every_client_goes_through_us_and_back_byte_for_byte() {
-    let home = Home::new("every-client");
+fn every_client_is_wrapped_and_restored_byte_for_byte() {
+    let home = ImportTestHome::new("every-client");
     for case in CASES {
         home.write(case.file, case.before);
     }
     let shown = home.good(&[]);
-    for Case { file, before, .. } in CASES {
+    for ImportCase { file, before, .. } in CASES {
         let path = file
             .strip_prefix("project/")
             .map_or_else(|| home.path(file).display().to_string(), str::to_owned);
@@ -289,7 +289,7 @@ fn every_client_goes_through_us_and_back_byte_for_byte() {
     )), "{shown}");
 
     let written = home.good(&["--write"]);
-    for Case { file, before, after, .. } in CASES {
+    for ImportCase { file, before, after, .. } in CASES {
         assert_eq!(home.read(file), after.replace("US", US), "{file}");
         assert_eq!(home.read(&format!("{file}.steadfast-backup")), *before);
     }
@@ -298,10 +298,10 @@ fn every_client_goes_through_us_and_back_byte_for_byte() {
 
     let again = home.good(&["--write"]);
     assert!(
-        again.ends_with("nothing to change\n") && again.contains("goes through steadfast already"),
+        again.ends_with("nothing to change\n") && again.contains("already goes through steadfast"),
         "{again}"
     );
-    for Case { file, after, .. } in CASES {
+    for ImportCase { file, after, .. } in CASES {
         assert_eq!(home.read(file), after.replace("US", US), "{file}");
     }
 
@@ -314,24 +314,24 @@ fn every_client_goes_through_us_and_back_byte_for_byte() {
             .contains(&format!("    - {US} wrap --imported --name bank -- bank --live\n    + bank --live\n")),
         "{shown}"
     );
-    for Case { file, after, .. } in CASES {
+    for ImportCase { file, after, .. } in CASES {
         assert_eq!(home.read(file), after.replace("US", US), "{file}");
     }
     let undone = home.good(&["--undo", "--write"]);
     assert!(undone.contains("13 servers in 10 files no longer go through steadfast"), "{undone}");
-    for Case { file, before, .. } in CASES {
+    for ImportCase { file, before, .. } in CASES {
         assert_eq!(home.read(file), *before, "{file}");
         assert!(
             !home.path(&format!("{file}.steadfast-backup")).exists(),
             "it has nothing that the file has not"
         );
     }
-    assert!(home.good(&["--undo"]).ends_with("nothing to take back\n"));
+    assert!(home.good(&["--undo"]).ends_with("nothing to undo\n"));
 }
 
 #[test]
-fn what_would_change_is_shown_as_it_is_and_as_it_would_be() {
-    let home = Home::new("shown");
+fn a_dry_run_shows_old_and_new_command_lines() {
+    let home = ImportTestHome::new("shown");
     home.write("project/.mcp.json", CASES[1].before);
     home.write(
         ".claude.json",
@@ -339,7 +339,7 @@ fn what_would_change_is_shown_as_it_is_and_as_it_would_be() {
     );
     let expected = format!(
         "Claude Code  {home}/.claude.json
-  far: left as it is: the file has no credentials for it, so that its client may have to sign in (OAuth), and only the client can do that; if it needs none, add --without-sign-in NAME
+  far: not changed: the file has no credentials for it, so that its client may have to sign in (OAuth), and only the client can do that; if it needs none, add --without-sign-in NAME
   a b
     - x 'say hi'
     + {US} wrap --imported --name 'a b' -- x 'say hi'
@@ -348,7 +348,7 @@ Claude Code  .mcp.json
   db
     - '${{TOOLS}}/db'
     + {US} wrap --imported=empty-args --name db -- '${{TOOLS}}/db'
-  note: it belongs to the project: whoever shares it needs steadfast too
+  note: it belongs to the project: all users of the project need steadfast too
 
 2 servers in 2 files would go through steadfast; nothing was written
 to do it: {US} import --client claude-code --write
@@ -359,18 +359,18 @@ to do it: {US} import --client claude-code --write
 }
 
 #[test]
-fn a_client_or_a_file_can_be_chosen_and_the_others_are_left_alone() {
-    let home = Home::new("chosen");
+fn a_client_or_a_file_can_be_selected_and_the_others_are_unchanged() {
+    let home = ImportTestHome::new("chosen");
     for case in CASES {
         home.write(case.file, case.before);
     }
     home.good(&["--write", "--client", "codex", "--client", "cursor"]);
-    for Case { client, file, before, after } in CASES {
+    for ImportCase { client, file, before, after } in CASES {
         let expected =
             if ["codex", "cursor"].contains(client) { after.replace("US", US) } else { (*before).to_owned() };
         assert_eq!(home.read(file), expected, "{file}");
     }
-    // A file that no client has where we look: by what is in it, or as that of a client.
+    // A file that is at no known location: recognized by its contents, or read as that of a client.
     for (name, client) in [("elsewhere.json", None), ("elsewhere.toml", None), ("else", Some("codex"))] {
         let case = &CASES[if name.ends_with("json") { 6 } else { 8 }];
         home.write(name, case.before);
@@ -381,16 +381,16 @@ fn a_client_or_a_file_can_be_chosen_and_the_others_are_left_alone() {
         assert_eq!(home.read(name), case.after.replace("US", US), "{out}");
     }
 
-    let Ended { code, err, .. } = home.run(&["--file", "nowhere.json"]);
+    let ImportRun { code, err, .. } = home.run(&["--file", "nowhere.json"]);
     assert_eq!((code, err.as_str()), (2, "error: nowhere.json does not exist\n"));
     assert_eq!(home.run(&["--client", "emacs"]).code, 2);
     assert_eq!(home.run(&["--undo", "--without-sign-in", "a"]).code, 2);
 }
 
-/// Variables of the clients say where their files are, and Windows has folders of its own.
+/// Variables of the clients give the locations of their files, and Windows has other folders.
 #[test]
 fn files_are_found_where_the_variables_say() {
-    let home = Home::new("variables");
+    let home = ImportTestHome::new("variables");
     let places = [
         ("CLAUDE_CONFIG_DIR", "claude", "claude/.claude.json", 1),
         ("XDG_CONFIG_HOME", "xdg", "xdg/Claude/claude_desktop_config.json", 2),
@@ -410,7 +410,7 @@ fn files_are_found_where_the_variables_say() {
         home.write(file, CASES[case].before);
         command.env(variable, home.path(value));
     }
-    let Ended { code, out, err } = ended(&mut command);
+    let ImportRun { code, out, err } = ended(&mut command);
     assert_eq!(code, 0, "{err}");
     let told: serde_json::Value = serde_json::from_str(&out).unwrap();
     let mut found: Vec<_> =
@@ -425,20 +425,20 @@ fn files_are_found_where_the_variables_say() {
 }
 
 #[test]
-fn the_short_name_is_written_where_whoever_reads_it_finds_it() {
-    let home = Home::new("short-name");
+fn the_short_name_is_written_where_its_reader_finds_it() {
+    let home = ImportTestHome::new("short-name");
     for case in CASES {
         home.write(case.file, case.before);
     }
-    // A link to us, as package managers make it.
+    // A link to the program, as package managers create it.
     fs::create_dir(home.path("bin")).unwrap();
     symlink(US, home.path("bin/steadfast")).unwrap();
     let run = |arguments: &[&str]| ended(home.command(arguments).env("PATH", home.path("bin")));
-    let Ended { code, out, err } = run(&["--write"]);
+    let ImportRun { code, out, err } = run(&["--write"]);
     assert_eq!(code, 0, "{err}");
-    assert!(out.ends_with("to take it back: steadfast import --undo --write\n"), "{out}");
+    assert!(out.ends_with("to undo: steadfast import --undo --write\n"), "{out}");
     let long = home.path("bin/steadfast").display().to_string();
-    for Case { client, file, after, .. } in CASES {
+    for ImportCase { client, file, after, .. } in CASES {
         let by_name = file.starts_with("project/") || ["claude-code", "codex"].contains(client);
         let us = if by_name { "steadfast" } else { &long };
         assert_eq!(home.read(file), after.replace("US", us), "{file}");
@@ -446,7 +446,7 @@ fn the_short_name_is_written_where_whoever_reads_it_finds_it() {
     assert_eq!(run(&["--undo", "--write"]).code, 0);
     assert!(CASES.iter().all(|case| home.read(case.file) == case.before));
 
-    // Somebody else by that name is not us.
+    // Another program with the same name is not Steadfast.
     fs::remove_file(home.path("bin/steadfast")).unwrap();
     symlink("/bin/sh", home.path("bin/steadfast")).unwrap();
     assert_eq!(run(&["--write"]).code, 0);
@@ -454,8 +454,8 @@ fn the_short_name_is_written_where_whoever_reads_it_finds_it() {
 }
 
 #[test]
-fn edits_made_since_are_kept_when_it_is_taken_back_and_so_is_the_first_backup() {
-    let home = Home::new("edited");
+fn later_edits_survive_an_undo_and_so_does_the_first_backup() {
+    let home = ImportTestHome::new("edited");
     let file = ".cursor/mcp.json";
     home.write(file, CASES[4].before);
     home.good(&["--write"]);
@@ -485,11 +485,11 @@ fn edits_made_since_are_kept_when_it_is_taken_back_and_so_is_the_first_backup() 
 
 #[test]
 fn permissions_are_kept_and_links_are_followed() {
-    let home = Home::new("links");
+    let home = ImportTestHome::new("links");
     home.write("dotfiles/claude", CASES[0].before);
     fs::set_permissions(home.path("dotfiles/claude"), fs::Permissions::from_mode(0o640)).unwrap();
     symlink("dotfiles/claude", home.path(".claude.json")).unwrap();
-    // The same file once more, under the name of another client.
+    // The same file again, as that of another client.
     fs::create_dir(home.path(".cursor")).unwrap();
     symlink("../dotfiles/claude", home.path(".cursor/mcp.json")).unwrap();
     let out = home.good(&["--write"]);
@@ -503,7 +503,7 @@ fn permissions_are_kept_and_links_are_followed() {
 }
 
 #[test]
-fn a_file_that_is_no_configuration_is_told_with_its_place_and_the_others_are_handled() {
+fn an_invalid_file_is_reported_and_the_others_are_handled() {
     let secret = "ghp_0123456789abcdefghijABCDEFGHIJ012345";
     let broken = [
         (
@@ -524,14 +524,14 @@ fn a_file_that_is_no_configuration_is_told_with_its_place_and_the_others_are_han
             "line 2, column 11: this is not TOML",
         ),
     ];
-    let home = Home::new("broken");
+    let home = ImportTestHome::new("broken");
     for (file, text, _) in &broken {
         home.write(file, text);
     }
     fs::write(home.path("project/.mcp.json"), b"\xff\xfe{\0}\0").unwrap();
     home.write(".openclaw/openclaw.json", CASES[9].before);
     for arguments in [&["--write"][..], &[], &["--undo", "--write"]] {
-        let Ended { code, out, err } = home.run(arguments);
+        let ImportRun { code, out, err } = home.run(arguments);
         assert_eq!(code, 1, "{err}");
         assert_eq!(err.lines().count(), 6, "{err}");
         for (file, text, expected) in &broken {
@@ -555,10 +555,10 @@ fn a_file_that_is_no_configuration_is_told_with_its_place_and_the_others_are_han
     assert_eq!((told["ok"].as_bool(), told["files"].as_array().unwrap().len()), (Some(false), 7));
 }
 
-/// Root may read and write anything, so that the command is run as nobody where the tests are run as root.
+/// Root may read and write anything, so the command runs as the user `nobody` if the tests run as root.
 #[test]
-fn a_file_that_may_not_be_read_or_written_is_told_and_nothing_is_lost() {
-    let home = Home::new("closed-files");
+fn an_inaccessible_file_is_reported_and_nothing_is_lost() {
+    let home = ImportTestHome::new("closed-files");
     for (file, mode) in
         [(".claude.json", 0o000), (".cursor/mcp.json", 0o444), ("closed/openclaw.json", 0o666)]
     {
@@ -569,7 +569,7 @@ fn a_file_that_may_not_be_read_or_written_is_told_and_nothing_is_lost() {
     }
     fs::set_permissions(home.path("closed"), fs::Permissions::from_mode(0o555)).unwrap();
     home.write(".codex/config.toml", CASES[8].before);
-    // A folder, and a pipe that nobody writes to, are no files.
+    // A folder and a pipe without a writer are not files.
     fs::create_dir_all(home.path("project/.mcp.json")).unwrap();
     fs::create_dir(home.path("project/.vscode")).unwrap();
     assert!(Command::new("mkfifo").arg(home.path("project/.vscode/mcp.json")).status().unwrap().success());
@@ -584,19 +584,19 @@ fn a_file_that_may_not_be_read_or_written_is_told_and_nothing_is_lost() {
         }
         command.uid(65534).gid(65534);
     }
-    let Ended { code, out, err } = ended(&mut command);
+    let ImportRun { code, out, err } = ended(&mut command);
     assert_eq!(code, 1, "{out}{err}");
     for (file, expected) in [
         (".claude.json", "it cannot be read: "),
         (".cursor/mcp.json", "it is read-only"),
-        ("closed/openclaw.json", "no backup can be made beside it"),
+        ("closed/openclaw.json", "no backup can be written beside it"),
         (".mcp.json", "it is not a file"),
         (".vscode/mcp.json", "it is not a file"),
     ] {
         assert!(err.lines().any(|line| line.contains(file) && line.contains(expected)), "{file}: {err}");
     }
     assert_eq!(err.lines().count(), 5, "{err}");
-    // So that it can be taken away.
+    // So that it can be removed.
     fs::set_permissions(home.path("closed"), fs::Permissions::from_mode(0o700)).unwrap();
     assert_eq!(home.read(".codex/config.toml"), CASES[8].after.replace("US", US));
     assert_eq!(home.read(".cursor/mcp.json"), CASES[4].before);
@@ -606,7 +606,7 @@ fn a_file_that_may_not_be_read_or_written_is_told_and_nothing_is_lost() {
 
 #[test]
 fn secrets_are_never_printed() {
-    let home = Home::new("secrets");
+    let home = ImportTestHome::new("secrets");
     let secrets =
         ["hunter2", "ghp_0123456789abcdefghijABCDEFGHIJ012345", "tr0ub4dor", "s3cr3t-header", "in-the-env"];
     home.write(
@@ -628,7 +628,7 @@ fn secrets_are_never_printed() {
         &["--undo", "--json"],
         &["--undo", "--write"],
     ] {
-        let Ended { code, out, err } = home.run(arguments);
+        let ImportRun { code, out, err } = home.run(arguments);
         assert_eq!(code, 0, "{err}");
         for secret in secrets {
             assert!(!out.contains(secret) && !err.contains(secret), "{secret} in {out}{err}");
@@ -637,16 +637,16 @@ fn secrets_are_never_printed() {
     }
 }
 
-/// A file of a project may come from anybody, and names in it from somebody who wishes us ill.
+/// A project file may have any author, and its names may be malicious.
 #[test]
 fn nothing_in_a_file_can_speak_to_the_terminal() {
-    let home = Home::new("terminal");
+    let home = ImportTestHome::new("terminal");
     home.write(
         "project/.mcp.json",
         r#"{"mcpServers": {"a\u001b[2J": {"command": "x"}, "b": {"command": "x", "args": ["\u001b]0;owned\u0007\n\n"]}}}"#,
     );
     home.write(".cursor/mcp.json", r#"{"mcpServers": {"\u001b[2J": {}, "\u001b[2J": {}}}"#);
-    let Ended { code, out, err } = home.run(&[]);
+    let ImportRun { code, out, err } = home.run(&[]);
     assert_eq!(code, 1);
     for text in [out, err] {
         assert!(text.contains('\u{fffd}') && text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
@@ -654,8 +654,8 @@ fn nothing_in_a_file_can_speak_to_the_terminal() {
 }
 
 #[test]
-fn a_machine_is_told_what_became_of_every_server() {
-    let home = Home::new("json");
+fn the_json_output_has_the_result_of_every_server() {
+    let home = ImportTestHome::new("json");
     home.write(".claude.json", CASES[0].before);
     let told = |arguments: &[&str]| serde_json::from_str::<serde_json::Value>(&home.good(arguments)).unwrap();
     let shown = told(&["--json"]);
@@ -682,11 +682,11 @@ fn a_machine_is_told_what_became_of_every_server() {
 }
 
 #[test]
-fn where_nothing_is_found_it_is_said_where_was_looked() {
-    let home = Home::new("nothing");
+fn if_nothing_is_found_the_checked_locations_are_listed() {
+    let home = ImportTestHome::new("nothing");
     let out = home.good(&["--client", "codex"]);
     let expected = format!(
-        "no configuration of a known client was found; these places were looked at:\n  {}\n  .codex/config.toml\n\
+        "no configuration of a known client was found; checked:\n  {}\n  .codex/config.toml\n\
          name another file with --file PATH\n",
         home.path(".codex/config.toml").display()
     );
@@ -697,8 +697,8 @@ fn where_nothing_is_found_it_is_said_where_was_looked() {
 }
 
 #[test]
-fn undo_takes_out_what_import_put_in_and_nothing_else() {
-    let home = Home::new("by-hand");
+fn undo_removes_only_the_additions_of_an_import() {
+    let home = ImportTestHome::new("by-hand");
     let by_hand =
         r#""mine": {"command": "steadfast", "args": ["wrap", "--name", "mine", "--", "npx", "mine"]}"#;
     let before =
@@ -707,18 +707,18 @@ fn undo_takes_out_what_import_put_in_and_nothing_else() {
     home.good(&["--write"]);
     assert!(home.read(".cursor/mcp.json").contains("--imported"));
     let shown = home.good(&["--undo"]);
-    assert!(shown.contains("  mine: left as it is: it was put behind steadfast by hand"), "{shown}");
+    assert!(shown.contains("  mine: not changed: it was put behind steadfast manually"), "{shown}");
     assert!(shown.contains("    + npx theirs\n"), "{shown}");
     home.good(&["--undo", "--write"]);
     assert_eq!(home.read(".cursor/mcp.json"), before);
-    // Nothing is left to undo, and it stays so.
-    assert!(home.good(&["--undo", "--write"]).ends_with("nothing to take back\n"));
+    // Nothing is left to undo, and a second undo changes nothing.
+    assert!(home.good(&["--undo", "--write"]).ends_with("nothing to undo\n"));
     assert_eq!(home.read(".cursor/mcp.json"), before);
 }
 
 #[test]
 fn servers_of_one_name_that_run_different_things_get_names_of_their_own() {
-    let home = Home::new("names");
+    let home = ImportTestHome::new("names");
     let of =
         |command: &str| format!(r#"{{"mcpServers": {{"db": {{"command": "{command}", "args": ["x"]}}}}}}"#);
     home.write(".claude.json", &of("one"));
@@ -739,7 +739,7 @@ fn servers_of_one_name_that_run_different_things_get_names_of_their_own() {
         (name(".cursor/mcp.json"), name("project/.cursor/mcp.json")),
         ("db-2".to_owned(), "db-3".to_owned())
     );
-    // A file that comes later finds the names taken, also where only its client is chosen.
+    // A file that is added later must use other names, even if only its client is selected.
     home.write(".config/Code/User/mcp.json", r#"{"servers": {"db": {"command": "four"}}}"#);
     home.write("project/.vscode/mcp.json", r#"{"servers": {"db": {"command": "two", "args": ["x"]}}}"#);
     let shown = home.good(&["--client", "vscode"]);
@@ -747,8 +747,8 @@ fn servers_of_one_name_that_run_different_things_get_names_of_their_own() {
 }
 
 #[test]
-fn a_server_elsewhere_without_credentials_is_taken_over_only_if_it_needs_no_sign_in() {
-    let home = Home::new("sign-in");
+fn a_remote_server_without_credentials_is_wrapped_only_if_it_needs_no_sign_in() {
+    let home = ImportTestHome::new("sign-in");
     let before = r#"{"mcpServers": {"far": {"type": "http", "url": "https://far.example/mcp"}}}"#;
     home.write("project/.mcp.json", before);
     let out = home.good(&["--write"]);
@@ -757,13 +757,13 @@ fn a_server_elsewhere_without_credentials_is_taken_over_only_if_it_needs_no_sign
     let out = home.good(&["--without-sign-in", "far"]);
     assert!(out.ends_with(&format!("to do it: {US} import --without-sign-in far --write\n")), "{out}");
     let out = home.good(&["--without-sign-in", "far", "--write"]);
-    assert!(out.ends_with(&format!("to take it back: {US} import --undo --write\n")), "{out}");
+    assert!(out.ends_with(&format!("to undo: {US} import --undo --write\n")), "{out}");
     assert!(home.read("project/.mcp.json").contains(r#""--url", "https://far.example/mcp""#));
     home.good(&["--undo", "--write"]);
     assert_eq!(home.read("project/.mcp.json"), before);
 }
 
-/// A server that answers everything with an error, and keeps what it was asked.
+/// Serves one request with an error, and returns the request.
 fn one_request(listener: &TcpListener) -> String {
     let (mut stream, _) = listener.accept().unwrap();
     let mut reader = BufReader::new(stream.try_clone().unwrap());
@@ -773,10 +773,10 @@ fn one_request(listener: &TcpListener) -> String {
     head
 }
 
-/// What is written for a server with a URL reaches it, with its headers.
+/// The command that is written for a server with a URL reaches it, with its headers.
 #[test]
 fn the_command_that_is_written_for_a_url_sends_its_headers() {
-    let home = Home::new("headers");
+    let home = ImportTestHome::new("headers");
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     home.write(
@@ -811,10 +811,10 @@ fn the_command_that_is_written_for_a_url_sends_its_headers() {
     }
 }
 
-/// A header whose variable is not there is told by the name of the variable.
+/// An error about a header names its missing variable.
 #[test]
 fn a_header_without_its_variable_is_refused() {
-    let home = Home::new("unset");
+    let home = ImportTestHome::new("unset");
     let wrap = |arguments: &[&str]| {
         let mut command = Command::new(US);
         command.arg("wrap").args(arguments).current_dir(&home.folder).env_clear().env("HOME", &home.folder);
@@ -830,15 +830,15 @@ fn a_header_without_its_variable_is_refused() {
         (&["--url-env", "GONE", "--url", "http://x"], "cannot be used with"),
         (&["--header-env", "X=GONE", "--", "npx"], "required"),
     ] {
-        let Ended { code, err, .. } = wrap(arguments);
+        let ImportRun { code, err, .. } = wrap(arguments);
         assert!(code == 2 && err.contains(expected), "{arguments:?}: {err}");
     }
 }
 
-/// What is written is understood by the command that it names.
+/// The command that is written is valid for the program that it names.
 #[test]
 fn the_command_that_is_written_starts_the_server() {
-    let home = Home::new("starts");
+    let home = ImportTestHome::new("starts");
     home.write(
         "project/.mcp.json",
         r#"{"mcpServers": {"-odd name": {"command": "touch", "args": ["--", "was here"]}}}"#,
@@ -853,7 +853,7 @@ fn the_command_that_is_written_starts_the_server() {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     writeln!(input, r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{}}}}"#).unwrap();
-    // It is no server, and that is answered when it was started and is gone again.
+    // It is not a server. The error response arrives after it was started and has ended.
     let mut answer = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut answer).unwrap();
     drop(input);

@@ -1,5 +1,5 @@
-//! `steadfast status`, `breaker`, `flush`, `tail`, `doctor`, `completions` and `bench`, as an operator runs them: with a gateway that
-//! runs, and on the store alone.
+//! `steadfast status`, `breaker`, `flush`, `tail`, `doctor`, `completions` and `bench`, run by an operator with a
+//! running gateway, and on the store alone.
 
 #![expect(
     clippy::unwrap_used,
@@ -23,30 +23,31 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt as _, Full};
 use serde_json::{Value, json};
-use steadfast::classify::{Fault, Source};
-use steadfast::policy::{AskWhen, Mode, Policy, ToolClass};
-use steadfast::{
-    Answer, Attempt, By, Engine, SqliteOptions, SqliteStore, Steadfast, Steer, Surface, call, output,
-};
-use steadfast_core::policy::Profile;
+use steadfast::admin::{BreakerOverride, OperatorIdentity, OperatorSurface};
+use steadfast::call::classify::{AttemptFault, FaultSource};
+use steadfast::call::{EnvelopeBuilder, ToolResult, output::ToolOutput};
+use steadfast::policy::{ApprovalTrigger, CallPolicy, EnforcementMode, ToolClass};
+use steadfast::store::{SqliteOptions, SqliteStore};
+use steadfast::{Attempt, Engine, Steadfast};
+use steadfast_core::policy::PolicyProfile;
 
-use crate::folder::Folder;
-use crate::waiting::{Running, wait};
+use crate::folder::CliTestFolder;
+use crate::waiting::{ChildGuard, wait};
 
-/// A folder with a configuration and the store that it names.
-struct Home(Folder);
+/// A folder with a configuration and its store.
+struct OperatorTestHome(CliTestFolder);
 
-/// A gateway that runs until this is dropped.
-struct Gateway {
-    child: Running,
+/// A running gateway, which is ended on drop.
+struct OperatorTestGateway {
+    child: ChildGuard,
     address: String,
 }
 
 const SECRET: &str = "hunter2hunter2";
 
-impl Home {
+impl OperatorTestHome {
     fn new(test: &str) -> Self {
-        let home = Self(Folder::new(&format!("looking_{test}")));
+        let home = Self(CliTestFolder::new(&format!("looking_{test}")));
         home.configure("");
         home
     }
@@ -56,8 +57,8 @@ impl Home {
         fs::write(self.0.join("steadfast.toml"), text).unwrap();
     }
 
-    /// An engine on that store, as a gateway has one.
-    async fn engine(&self, policy: Policy) -> Engine {
+    /// Returns an engine on that store, like that of a gateway.
+    async fn engine(&self, policy: CallPolicy) -> Engine {
         fs::create_dir_all(self.0.join("state")).unwrap();
         let store = SqliteStore::open(SqliteOptions::at(self.0.join("state/state.db"))).unwrap();
         Engine::builder().store(Arc::new(store)).policies(Arc::new(policy)).start().await
@@ -69,7 +70,8 @@ impl Home {
         command
     }
 
-    /// What is said, on both streams, and the exit code. Nothing of it is a secret or a colour.
+    /// Runs a command. Returns both output streams and the exit code. Asserts that the output has no secrets and no
+    /// colours.
     fn run(&self, arguments: &[&str]) -> (String, String, i32) {
         self.ran(&mut self.command(arguments))
     }
@@ -94,15 +96,15 @@ impl Home {
         fs::read_to_string(self.0.join("state/admin-token")).ok()
     }
 
-    /// A gateway that listens, with the bank of the demo behind it.
-    fn gateway(&self, more: &[&str]) -> Gateway {
+    /// Starts a gateway that listens, in front of the bank of the demo.
+    fn gateway(&self, more: &[&str]) -> OperatorTestGateway {
         let mut arguments = vec!["wrap", "--listen", "127.0.0.1:0", "--name", "bank"];
         arguments.extend(more);
         arguments.extend(["--", env!("CARGO_BIN_EXE_steadfast"), "demo-bank", "ledger"]);
-        Gateway::started(&mut self.command(&arguments))
+        OperatorTestGateway::started(&mut self.command(&arguments))
     }
 
-    /// Says in a file beside the state that a gateway is at this address: this process, which lives.
+    /// Announces a gateway at this address in a file beside the state. Its process is this one, which is alive.
     #[cfg(target_os = "linux")]
     fn announce(&self, address: SocketAddr, store: &str) {
         let own = steadfast_store::this_process();
@@ -118,7 +120,7 @@ impl Home {
         self.private(&format!("state/gateways/{}-{}.json", own.pid, address.port()), &said.to_string());
     }
 
-    /// A file of ours for us alone.
+    /// Writes a private file.
     #[cfg(unix)]
     fn private(&self, name: &str, text: &str) {
         use std::os::unix::fs::OpenOptionsExt as _;
@@ -136,24 +138,24 @@ impl Home {
     }
 }
 
-impl Gateway {
+impl OperatorTestGateway {
     fn started(command: &mut Command) -> Self {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = Running(command.spawn().unwrap());
+        let mut child = ChildGuard(command.spawn().unwrap());
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let mut lines = lines.map(|line| line.unwrap());
         let said =
             lines.find_map(|line| line.split_once("listening on http://").map(|(_, rest)| rest.to_owned()));
         let address = said.unwrap().trim_end_matches("/mcp").to_owned();
-        // Somebody must read what it says.
+        // Drains the output, so that the pipe does not fill.
         std::thread::spawn(move || lines.for_each(drop));
-        Gateway { child, address }
+        OperatorTestGateway { child, address }
     }
 }
 
 #[cfg(target_os = "linux")]
-impl Gateway {
-    /// Stops it, as Ctrl-Z does: every one of its threads, when this is over.
+impl OperatorTestGateway {
+    /// Stops it as Ctrl-Z does. On return, all its threads are stopped.
     fn stop(&self) {
         self.signal("-STOP");
         let threads = || fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap().map(Result::unwrap);
@@ -170,14 +172,14 @@ impl Gateway {
     }
 }
 
-/// Somebody at a free port who answers as told, and remembers what they were sent.
-struct Stranger {
+/// An unrelated server that sends given responses and records the requests.
+struct FakeGateway {
     address: SocketAddr,
     heard: Arc<Mutex<Vec<String>>>,
 }
 
-impl Stranger {
-    /// Answers the path, and the how manieth it is.
+impl FakeGateway {
+    /// Answers by the number and the path of each request.
     fn answering(answer: impl Fn(usize, &str) -> (u16, Value) + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (address, heard) = (listener.local_addr().unwrap(), Arc::<Mutex<Vec<String>>>::default());
@@ -211,54 +213,60 @@ impl Stranger {
     }
 }
 
-fn plain() -> Policy {
-    let mut policy = Profile::Standard.policy(ToolClass::Mutating);
-    policy.modes.guard = Mode::Off;
-    policy.modes.trust = Mode::Off;
+fn plain() -> CallPolicy {
+    let mut policy = PolicyProfile::Standard.policy(ToolClass::Mutating);
+    policy.modes.guard = EnforcementMode::Off;
+    policy.modes.trust = EnforcementMode::Off;
     policy.retry.attempts = 1.try_into().unwrap();
     policy
 }
 
-fn asks() -> Policy {
+fn asks() -> CallPolicy {
     let mut policy = plain();
-    policy.modes.trust = Mode::Enforce;
-    policy.approval.when = AskWhen::Always;
+    policy.modes.trust = EnforcementMode::Enforce;
+    policy.approval.when = ApprovalTrigger::Always;
     policy
 }
 
 async fn pay(engine: &Engine, to: &str) {
-    let wanted = call("bank", "pay").params(&json!({ "to": to, "password": SECRET })).session("s-1").key(to);
-    engine.call(wanted.envelope().unwrap(), async |_: Attempt| -> Answer { Ok(output("paid")) }).await;
+    let wanted = EnvelopeBuilder::new("bank/pay")
+        .args(&json!({ "to": to, "password": SECRET }))
+        .session("s-1")
+        .key(to);
+    engine
+        .call(wanted.build().unwrap(), async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("paid")) })
+        .await;
 }
 
 async fn fail(engine: &Engine, times: u32) {
     for number in 0..times {
-        let wanted = call("bank", "fails").params(&json!({ "n": number })).envelope().unwrap();
-        let fails =
-            async |_: Attempt| -> Answer { Err(Fault::new(Source::Http { status: 500 }, "no").into()) };
+        let wanted = EnvelopeBuilder::new("bank/fails").args(&json!({ "n": number })).build().unwrap();
+        let fails = async |_: Attempt| -> ToolResult {
+            Err(AttemptFault::new(FaultSource::Http { status: 500 }, "no").into())
+        };
         engine.call(wanted, fails).await;
     }
 }
 
-/// What the gateway itself answers.
-async fn answered(gateway: &Gateway, path: &str) -> Value {
-    use steadfast_mcp::http::back::{Asked, Origin, Settings, UnderWay};
-    let origin = Origin::new(&format!("http://{}", gateway.address), Settings::default()).unwrap();
-    let asked = Asked {
+/// Returns the gateway's own response.
+async fn answered(gateway: &OperatorTestGateway, path: &str) -> Value {
+    use steadfast_mcp::http::upstream::{HttpOrigin, HttpUpstreamSettings, OriginRequest, RequestProgress};
+    let origin =
+        HttpOrigin::new(&format!("http://{}", gateway.address), HttpUpstreamSettings::default()).unwrap();
+    let asked = OriginRequest {
         method: http::Method::GET,
         target: path.parse().unwrap(),
         headers: http::HeaderMap::new(),
         body: Bytes::new(),
     };
-    let replied = origin.send(asked, &UnderWay::default()).await.unwrap();
+    let replied = origin.send(asked, &RequestProgress::default()).await.unwrap();
     serde_json::from_slice(&replied.body).unwrap()
 }
 
-/// What fits the schema that the OpenAPI document has for this.
+/// Asserts that the value matches the schema of the operation in the OpenAPI document.
 async fn fits(operation: &str, value: &Value) {
-    let steadfast =
-        Steadfast::opening(steadfast::Sources::default()).set("store.kind", "memory").open().await.unwrap();
-    let api = steadfast_api::Api::new(steadfast, steadfast_api::Access::default());
+    let steadfast = Steadfast::builder().set("store.kind", "memory").build().await.unwrap();
+    let api = steadfast_api::Api::new(steadfast, steadfast_api::AccessRules::default());
     let request =
         Request::get("/openapi.json").header("host", "localhost").body(Full::new(Bytes::new())).unwrap();
     let body = api.respond(request).await.into_body().collect().await.unwrap().to_bytes();
@@ -274,7 +282,7 @@ async fn fits(operation: &str, value: &Value) {
 
 #[tokio::test]
 async fn where_nothing_ran_nothing_is_wrong_and_nothing_is_made() {
-    let home = Home::new("nothing");
+    let home = OperatorTestHome::new("nothing");
     let (out, err, code) = home.run(&["status"]);
     assert!(code == 0 && out.starts_with("● nothing has run here yet"), "{out}{err}");
     let status = home.json(&["status"]);
@@ -298,8 +306,8 @@ async fn where_nothing_ran_nothing_is_wrong_and_nothing_is_made() {
 }
 
 #[tokio::test]
-async fn the_status_is_what_the_gateway_says_and_its_code_says_how_bad_it_is() {
-    let home = Home::new("status");
+async fn the_status_is_that_of_the_gateway_and_sets_the_exit_code() {
+    let home = OperatorTestHome::new("status");
     let engine = home.engine(asks()).await;
     pay(&engine, "ann").await;
     engine.shutdown(Duration::ZERO).await;
@@ -309,10 +317,10 @@ async fn the_status_is_what_the_gateway_says_and_its_code_says_how_bad_it_is() {
     for (out, err, code) in [&alone, &with] {
         assert_eq!(*code, 3, "{out}{err}");
         assert!(
-            out.starts_with("▲ somebody should look") && out.contains("1 call waits for approval"),
+            out.starts_with("▲ an operator should look") && out.contains("1 call waits for approval"),
             "{out}"
         );
-        assert!(out.contains("needs an answer") && out.contains("bank/pay"), "{out}");
+        assert!(out.contains("pending approvals") && out.contains("bank/pay"), "{out}");
     }
     assert!(
         alone.0.contains("none listens here") && with.0.contains(&gateway.address),
@@ -336,7 +344,7 @@ async fn the_status_is_what_the_gateway_says_and_its_code_says_how_bad_it_is() {
 
 #[tokio::test]
 async fn breakers_are_opened_and_reset_with_a_gateway_and_without() {
-    let home = Home::new("breaker");
+    let home = OperatorTestHome::new("breaker");
     let engine = home.engine(plain()).await;
     pay(&engine, "ann").await;
     engine.shutdown(Duration::ZERO).await;
@@ -347,7 +355,7 @@ async fn breakers_are_opened_and_reset_with_a_gateway_and_without() {
         let (out, _, code) = home.run(&["breaker", "list"]);
         assert!(code == 0 && out.contains("forced open") && out.contains("by hand, ends in"), "{out}");
         let (out, _, code) = home.run(&["status"]);
-        assert!(code == 3 && out.contains("left alone") && out.contains("tool:bank:pay"), "{out}");
+        assert!(code == 3 && out.contains("open circuit breakers") && out.contains("tool:bank:pay"), "{out}");
         let breakers = home.json(&["breaker"]);
         assert_eq!(breakers["breakers"][0]["state"], "FORCED_OPEN", "{breakers}");
         let steered = home.json(&["breaker", "reset", "tool:bank:pay"]);
@@ -357,7 +365,7 @@ async fn breakers_are_opened_and_reset_with_a_gateway_and_without() {
             "{steered}"
         );
         assert_eq!(home.run(&["status"]).2, 0);
-        // All at once, in an emergency.
+        // All at once, as in an emergency.
         let (out, err, code) = home.run(&["breaker", "open", "--all"]);
         assert!(code == 0 && out.contains("tool:bank:pay is open"), "{out}{err}");
         assert_eq!(home.run(&["status"]).2, 3);
@@ -374,18 +382,21 @@ async fn breakers_are_opened_and_reset_with_a_gateway_and_without() {
 
 #[tokio::test]
 async fn a_list_that_is_longer_than_a_page_is_shown_to_its_end() {
-    let home = Home::new("long");
-    let engine = home.engine(Profile::Standard.policy(ToolClass::ReadOnly)).await;
-    let works = async |_: Attempt| -> Answer { Ok(output("seen")) };
+    let home = OperatorTestHome::new("long");
+    let engine = home.engine(PolicyProfile::Standard.policy(ToolClass::ReadOnly)).await;
+    let works = async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("seen")) };
     for number in 0..1100 {
-        engine.call(call("bank", "look").params(&[("number", number)]).envelope().unwrap(), works).await;
+        engine
+            .call(EnvelopeBuilder::new("bank/look").args(&[("number", number)]).build().unwrap(), works)
+            .await;
     }
     let mut opening = tokio::task::JoinSet::new();
     for number in 0..1001 {
         let (engine, key) = (engine.clone(), format!("dependency:host-{number}").parse().unwrap());
-        let by = By::new("ann", Surface::Library);
-        opening
-            .spawn(async move { engine.steer_breaker(None, &key, Steer::Open { until: None }, &by).await });
+        let by = OperatorIdentity::new("ann", OperatorSurface::Library);
+        opening.spawn(async move {
+            engine.update_breaker(None, &key, BreakerOverride::Open { until: None }, &by).await
+        });
     }
     opening.join_all().await;
     engine.shutdown(Duration::ZERO).await;
@@ -400,25 +411,25 @@ async fn a_list_that_is_longer_than_a_page_is_shown_to_its_end() {
 }
 
 #[tokio::test]
-async fn what_a_person_changed_is_in_the_audit_under_their_name() {
-    let home = Home::new("audit");
+async fn manual_changes_are_in_the_audit_log_with_the_operator() {
+    let home = OperatorTestHome::new("audit");
     home.run(&["breaker", "open", "tool:bank:pay"]);
     let gateway = home.gateway(&[]);
     home.run(&["breaker", "reset", "tool:bank:pay"]);
     let engine = home.engine(plain()).await;
-    let audit = engine.audit(&steadfast::AuditPage::default()).await.unwrap().found;
+    let audit = engine.audit(&steadfast::admin::AuditQuery::default()).await.unwrap().found;
     let audit: Vec<_> = audit.iter().map(|entry| serde_json::to_value(entry).unwrap()).collect();
     let seen: Vec<_> = audit.iter().map(|entry| entry.to_string()).collect();
     assert_eq!(seen.len(), 2, "{seen:?}");
     assert!(seen.iter().all(|entry| entry.contains("\"ann\"")), "{seen:?}");
-    // Whether there was a gateway in between or not.
+    // With and without a gateway.
     assert!(audit.iter().all(|entry| entry["by"]["from"] == "cli"), "{seen:?}");
     drop(gateway);
 }
 
 #[tokio::test]
 async fn a_breaker_that_opened_by_itself_is_trouble() {
-    let home = Home::new("trouble");
+    let home = OperatorTestHome::new("trouble");
     let engine = home.engine(plain()).await;
     fail(&engine, 12).await;
     engine.shutdown(Duration::ZERO).await;
@@ -432,13 +443,15 @@ async fn a_breaker_that_opened_by_itself_is_trouble() {
 #[tokio::test]
 async fn calls_are_forgotten_by_key_session_and_tool() {
     for listens in [false, true] {
-        let home = Home::new(&format!("flush_{listens}"));
+        let home = OperatorTestHome::new(&format!("flush_{listens}"));
         let engine = home.engine(plain()).await;
         for to in ["ann", "bob", "cyd"] {
             pay(&engine, to).await;
         }
-        let records =
-            engine.records(&Default::default(), steadfast::Page { after: None, limit: 9 }).await.unwrap();
+        let records = engine
+            .records(&Default::default(), steadfast::store::RecordPage { after: None, limit: 9 })
+            .await
+            .unwrap();
         let key = records[1].key.0.to_hex();
         engine.shutdown(Duration::ZERO).await;
         let gateway = listens.then(|| home.gateway(&[]));
@@ -465,8 +478,8 @@ async fn calls_are_forgotten_by_key_session_and_tool() {
 }
 
 #[tokio::test]
-async fn rp_7_an_answer_goes_through_a_gateway_that_keeps_its_state_in_memory() {
-    let home = Home::new("memory");
+async fn rp_7_a_decision_reaches_a_gateway_with_state_in_memory() {
+    let home = OperatorTestHome::new("memory");
     home.configure("");
     let gateway = home.gateway(&["--store", "memory"]);
     let (out, err, code) = home.run(&["status"]);
@@ -481,7 +494,7 @@ async fn rp_7_an_answer_goes_through_a_gateway_that_keeps_its_state_in_memory() 
 
 #[tokio::test]
 async fn rp_7_requests_are_answered_through_a_gateway() {
-    let home = Home::new("answers");
+    let home = OperatorTestHome::new("answers");
     let engine = home.engine(asks()).await;
     pay(&engine, "ann").await;
     pay(&engine, "bob").await;
@@ -503,7 +516,7 @@ async fn rp_7_requests_are_answered_through_a_gateway() {
 
 #[tokio::test]
 async fn sf_7_steering_a_gateway_needs_its_token_and_looking_does_not() {
-    let home = Home::new("token");
+    let home = OperatorTestHome::new("token");
     let gateway = home.gateway(&[]);
     let mut wrong = home.command(&["breaker", "open", "tool:bank:pay"]);
     let (out, err, code) = home.ran(wrong.env("STEADFAST_ADMIN_TOKEN", "somebody-elses"));
@@ -524,7 +537,7 @@ async fn sf_7_steering_a_gateway_needs_its_token_and_looking_does_not() {
 
 #[tokio::test]
 async fn several_gateways_are_one_as_far_as_they_share_their_state() {
-    let home = Home::new("several");
+    let home = OperatorTestHome::new("several");
     let (one, two) = (home.gateway(&[]), home.gateway(&[]));
     let (out, _, code) = home.run(&["status"]);
     assert!(code == 0 && out.contains(&one.address) && out.contains(&two.address), "{out}");
@@ -541,7 +554,7 @@ async fn several_gateways_are_one_as_far_as_they_share_their_state() {
         same["atMs"] = own["atMs"].clone();
         assert_eq!(same, own, "each is what it says itself");
     }
-    // What only one of them knows is seen, whichever was started last.
+    // State of a single process is shown, whichever gateway was started last.
     #[cfg(target_os = "linux")]
     for stopped in [&one, &two] {
         stopped.stop();
@@ -557,7 +570,7 @@ async fn several_gateways_are_one_as_far_as_they_share_their_state() {
     let (_, err, code) = home.run(&["breaker", "open", "tool:bank:pay"]);
     assert!(code == 2 && err.contains("--gateway") && err.contains(&apart.address), "{err}");
     assert_eq!(home.run(&["status", "--gateway", &two.address]).2, 0);
-    // Killed: it takes nothing away, and nobody asks it again.
+    // A killed gateway leaves its file behind, but is not asked again.
     for gateway in [one, two, apart] {
         drop(gateway);
     }
@@ -570,7 +583,7 @@ async fn several_gateways_are_one_as_far_as_they_share_their_state() {
 
 #[tokio::test]
 async fn slips_of_the_pen_are_recognised() {
-    let home = Home::new("slips");
+    let home = OperatorTestHome::new("slips");
     home.configure("[servers.bank]\ncommand = [\"true\"]\n");
     let engine = home.engine(plain()).await;
     pay(&engine, "ann").await;
@@ -601,8 +614,8 @@ async fn slips_of_the_pen_are_recognised() {
 }
 
 #[tokio::test]
-async fn calls_are_told_as_they_happen() {
-    let home = Home::new("tail");
+async fn calls_are_printed_as_they_happen() {
+    let home = OperatorTestHome::new("tail");
     let engine = home.engine(plain()).await;
     pay(&engine, "ann").await;
     pay(&engine, "ann").await;
@@ -623,7 +636,7 @@ async fn calls_are_told_as_they_happen() {
     for listens in [false, true] {
         let gateway = listens.then(|| home.gateway(&[]));
         let mut tail = home.command(&["tail", "-n", "0"]);
-        let mut tail = Running(tail.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+        let mut tail = ChildGuard(tail.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
         let mut said = BufReader::new(tail.stderr.take().unwrap()).lines();
         assert!(said.next().unwrap().unwrap().contains("following"));
         let engine = home.engine(plain()).await;
@@ -637,10 +650,10 @@ async fn calls_are_told_as_they_happen() {
 }
 
 #[test]
-fn a_status_that_is_watched_is_told_when_it_changes() {
-    let home = Home::new("watch");
+fn a_watched_status_is_printed_when_it_changes() {
+    let home = OperatorTestHome::new("watch");
     let mut watching = home.command(&["status", "--watch", "--json"]);
-    let mut watching = Running(watching.stdout(Stdio::piped()).spawn().unwrap());
+    let mut watching = ChildGuard(watching.stdout(Stdio::piped()).spawn().unwrap());
     let mut lines = BufReader::new(watching.stdout.take().unwrap()).lines();
     let mut next = || -> Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
     assert_eq!(next()["verdict"], "fine");
@@ -649,8 +662,8 @@ fn a_status_that_is_watched_is_told_when_it_changes() {
 }
 
 #[test]
-fn sf_6_a_doctor_finds_what_one_trips_over_and_tells_no_secret() {
-    let home = Home::new("doctor");
+fn sf_6_doctor_finds_setup_problems_and_prints_no_secret() {
+    let home = OperatorTestHome::new("doctor");
     let bank = env!("CARGO_BIN_EXE_steadfast");
     home.configure(&format!(
         "[servers.bank]\ncommand = [{bank:?}, \"demo-bank\", \"ledger\"]\nenv = {{ KEY = \"{SECRET}\" }}\n\
@@ -685,7 +698,7 @@ fn sf_6_a_doctor_finds_what_one_trips_over_and_tells_no_secret() {
 
 #[test]
 fn every_shell_can_complete_our_commands() {
-    let home = Home::new("completions");
+    let home = OperatorTestHome::new("completions");
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let (out, err, code) = home.run(&["completions", shell]);
         assert!(code == 0 && out.contains("approvals") && !out.contains("demo-bank"), "{shell}: {err}");
@@ -694,8 +707,8 @@ fn every_shell_can_complete_our_commands() {
 }
 
 #[test]
-fn a_server_is_measured_alone_and_behind_us_and_leaves_nothing() {
-    let home = Home::new("bench");
+fn a_server_is_measured_alone_and_behind_the_gateway_and_nothing_is_left() {
+    let home = OperatorTestHome::new("bench");
     let bank = ["--", env!("CARGO_BIN_EXE_steadfast"), "demo-bank", "ledger"];
     let temporary = home.0.join("temporary");
     fs::create_dir(&temporary).unwrap();
@@ -727,7 +740,7 @@ fn a_server_is_measured_alone_and_behind_us_and_leaves_nothing() {
 
 #[test]
 fn a_server_at_a_url_is_measured_too() {
-    let home = Home::new("bench_url");
+    let home = OperatorTestHome::new("bench_url");
     let server = home.gateway(&["--store", "memory"]);
     let url = format!("http://{}/mcp", server.address);
     for named in [&["--url", &url][..], &["bank"]] {
@@ -749,7 +762,7 @@ fn a_server_at_a_url_is_measured_too() {
 
 #[tokio::test]
 async fn rp_7_gateways_that_keep_their_state_in_memory_share_nothing() {
-    let home = Home::new("apart");
+    let home = OperatorTestHome::new("apart");
     let (one, two) = (home.gateway(&["--store", "memory"]), home.gateway(&["--store", "memory"]));
     let (out, err, code) = home.run(&["approve", "1"]);
     assert_eq!(code, 2, "{out}{err}");
@@ -761,10 +774,10 @@ async fn rp_7_gateways_that_keep_their_state_in_memory_share_nothing() {
 #[test]
 #[cfg(target_os = "linux")]
 fn sf_7_the_token_of_this_machine_is_sent_to_gateways_that_are_announced_only() {
-    let home = Home::new("stranger");
+    let home = OperatorTestHome::new("stranger");
     let token = "0123456789abcdef-of-this-machine";
     home.private("state/admin-token", token);
-    let stranger = Stranger::answering(|_, _| (200, json!({})));
+    let stranger = FakeGateway::answering(|_, _| (200, json!({})));
     let address = stranger.address.to_string();
     let open = ["breaker", "open", "tool:bank:pay", "--gateway"];
     for named in [address.clone(), format!("localhost:{}", stranger.address.port())] {
@@ -781,8 +794,8 @@ fn sf_7_the_token_of_this_machine_is_sent_to_gateways_that_are_announced_only() 
 
 #[test]
 #[cfg(target_os = "linux")]
-fn sf_7_what_others_could_have_written_is_not_believed() {
-    let home = Home::new("distrust");
+fn sf_7_files_writable_by_other_users_are_not_trusted() {
+    let home = OperatorTestHome::new("distrust");
     let gateway = home.gateway(&[]);
     let open = || home.run(&["breaker", "open", "tool:bank:pay"]);
     let (token, kept) = (home.0.join("state/admin-token"), home.0.join("state/kept"));
@@ -816,11 +829,11 @@ fn sf_7_what_others_could_have_written_is_not_believed() {
 #[cfg(target_os = "linux")]
 fn a_gateway_that_greets_and_does_not_answer_is_trouble() {
     for status in [401, 500] {
-        let home = Home::new(&format!("mute_{status}"));
+        let home = OperatorTestHome::new(&format!("mute_{status}"));
         let gateway = home.gateway(&[]);
         let file = fs::read_dir(home.0.join("state/gateways")).unwrap().next().unwrap().unwrap().path();
         let said: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
-        let mute = Stranger::answering(move |_, path| match path {
+        let mute = FakeGateway::answering(move |_, path| match path {
             "/healthz" => (200, json!({})),
             _ => (status, json!({})),
         });
@@ -835,12 +848,12 @@ fn a_gateway_that_greets_and_does_not_answer_is_trouble() {
 #[tokio::test]
 #[cfg(target_os = "linux")]
 async fn nothing_is_changed_behind_the_back_of_a_gateway_that_is_silent() {
-    let home = Home::new("silent");
+    let home = OperatorTestHome::new("silent");
     let engine = home.engine(asks()).await;
     pay(&engine, "ann").await;
     engine.shutdown(Duration::ZERO).await;
     let id = home.json(&["approvals"])["approvals"][0]["id"].to_string();
-    let silent = Stranger::answering(|_, _| (503, json!({})));
+    let silent = FakeGateway::answering(|_, _| (503, json!({})));
     home.announce(silent.address, "sqlite file elsewhere");
     for change in [
         &["breaker", "open", "tool:bank:pay"][..],
@@ -866,11 +879,11 @@ async fn nothing_is_changed_behind_the_back_of_a_gateway_that_is_silent() {
 
 #[test]
 fn sf_7_blanks_around_the_token_of_the_environment_do_not_count() {
-    let home = Home::new("blanks");
+    let home = OperatorTestHome::new("blanks");
     let bank = ["--", env!("CARGO_BIN_EXE_steadfast"), "demo-bank", "ledger"];
     let mut command =
         home.command(&[&["wrap", "--listen", "127.0.0.1:0", "--name", "bank"][..], &bank].concat());
-    let _gateway = Gateway::started(command.env("STEADFAST_ADMIN_TOKEN", "  a-token-of-ours\n"));
+    let _gateway = OperatorTestGateway::started(command.env("STEADFAST_ADMIN_TOKEN", "  a-token-of-ours\n"));
     for given in ["a-token-of-ours", " a-token-of-ours\n"] {
         let mut open = home.command(&["breaker", "open", "tool:bank:pay"]);
         let (out, err, code) = home.ran(open.env("STEADFAST_ADMIN_TOKEN", given));
@@ -882,15 +895,15 @@ fn sf_7_blanks_around_the_token_of_the_environment_do_not_count() {
 }
 
 #[test]
-fn a_status_that_is_watched_goes_on_when_an_answer_is_missing() {
-    let home = Home::new("watch_on");
-    let stranger = Stranger::answering(|number, _| match number {
+fn a_watched_status_continues_after_a_missing_response() {
+    let home = OperatorTestHome::new("watch_on");
+    let stranger = FakeGateway::answering(|number, _| match number {
         0 | 1 => (500, json!({})),
         _ => (200, json!({ "verdict": "fine" })),
     });
     let address = stranger.address.to_string();
     let mut command = home.command(&["status", "--watch", "--json", "--gateway", &address]);
-    let mut watching = Running(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    let mut watching = ChildGuard(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
     let line = BufReader::new(watching.stdout.take().unwrap()).lines().next();
     let ended = watching.try_wait().unwrap();
     watching.kill().unwrap();
@@ -902,13 +915,13 @@ fn a_status_that_is_watched_goes_on_when_an_answer_is_missing() {
     assert_eq!(said.matches("500").count(), 1, "what did not change is said once: {said}");
 }
 
-/// What is in arguments and keys here that nobody may see: by its name, and by its shape.
+/// Secrets in arguments and keys that must never be shown: recognized by name, or by form.
 const SECRETS: [&str; 4] =
     [SECRET, "ghp_0123456789abcdefghijABCDEFGHIJ012345", "AKIAIOSFODNN7EXAMPLE", "eyJhbGciOiJIUzI1NiJ9"];
 
 #[tokio::test]
-async fn tr_15_no_command_says_a_secret_of_a_call_and_everything_else_is_said() {
-    let home = Home::new("secrets");
+async fn tr_15_no_command_prints_a_secret_of_a_call_and_everything_else_is_printed() {
+    let home = OperatorTestHome::new("secrets");
     let arguments = json!({
         "to": "ann",
         "password": SECRETS[0],
@@ -916,17 +929,19 @@ async fn tr_15_no_command_says_a_secret_of_a_call_and_everything_else_is_said() 
         "more": [{ "header": format!("Bearer {}.eyJzdWIiOiJhbm4ifQ.c2lnbmF0dXJl", SECRETS[3]) }],
     });
     let engine = home.engine(asks()).await;
-    let wanted = call("bank", "pay").params(&arguments).session("s-1").key(SECRETS[1]);
-    engine.call(wanted.envelope().unwrap(), async |_: Attempt| -> Answer { Ok(output("paid")) }).await;
+    let wanted = EnvelopeBuilder::new("bank/pay").args(&arguments).session("s-1").key(SECRETS[1]);
+    engine
+        .call(wanted.build().unwrap(), async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("paid")) })
+        .await;
     engine.shutdown(Duration::ZERO).await;
     let engine = home.engine(plain()).await;
     for number in 0..12 {
         let mut arguments = arguments.clone();
         arguments["n"] = number.into();
-        let wanted = call("bank", "fails").params(&arguments).session("s-1").envelope().unwrap();
-        let fails = async |_: Attempt| -> Answer {
+        let wanted = EnvelopeBuilder::new("bank/fails").args(&arguments).session("s-1").build().unwrap();
+        let fails = async |_: Attempt| -> ToolResult {
             let why = format!("no: {} and {}", SECRETS[1], SECRETS[2]);
-            Err(Fault::new(Source::Http { status: 500 }, why.as_str()).into())
+            Err(AttemptFault::new(FaultSource::Http { status: 500 }, why.as_str()).into())
         };
         engine.call(wanted, fails).await;
     }
@@ -977,7 +992,7 @@ async fn tr_15_no_command_says_a_secret_of_a_call_and_everything_else_is_said() 
 
 #[test]
 fn explain_asks_the_gateway_for_a_turn() {
-    let home = Home::new("turn");
+    let home = OperatorTestHome::new("turn");
     let trace = "0af7651916cd43dd8448eb211c80319c";
     let head = json!({
         "traceId": trace, "spanId": "b7ad6b7169203331", "turnId": "trip/1", "session": "s", "actor": "ann", "calls": 1,
@@ -987,7 +1002,7 @@ fn explain_asks_the_gateway_for_a_turn() {
         "sequence": 1, "eventType": "ToolStarted", "kind": "ToolInvocation", "timestamp": "1970-01-01T00:00:01.250Z",
         "traceId": trace, "sentence": "Started look",
     });
-    let gateway = Stranger::answering(move |_, path| match path {
+    let gateway = FakeGateway::answering(move |_, path| match path {
         "/v1/traces/trip%2f1" => (200, json!({ "turn": head, "spans": [], "events": [event] })),
         "/v1/traces/broken" => (200, json!({ "turn": "what" })),
         history if history.starts_with("/v1/history?") => (200, json!({ "calls": [], "next": null })),
@@ -1005,16 +1020,16 @@ fn explain_asks_the_gateway_for_a_turn() {
         assert!(out.contains(part), "{part}: {out}");
     }
     let (out, err, code) = explain("nobody");
-    assert!(code == 1 && err.contains("no call and no turn `nobody` is kept"), "{code} {out}{err}");
+    assert!(code == 1 && err.contains("no stored call or turn has the id `nobody`"), "{code} {out}{err}");
     let (_, err, code) = explain("");
     assert!(code == 2 && err.contains("a value is required"), "{code} {err}");
     let (out, err, code) = explain("broken");
-    assert!(code == 1 && err.contains("the story cannot be read"), "{code} {out}{err}");
+    assert!(code == 1 && err.contains("the trace cannot be read"), "{code} {out}{err}");
 }
 
 #[test]
-fn sf_5_what_is_recorded_of_a_call_cannot_colour_or_turn_its_story() {
-    let home = Home::new("hostile_story");
+fn sf_5_recorded_text_cannot_colour_or_reverse_an_explanation() {
+    let home = OperatorTestHome::new("hostile_story");
     let odd = "r\u{202e}\x1b[2J";
     let facts = json!({
         "format": 1, "requestId": "r-1", "tool": { "namespace": "bank", "tool": "pay" }, "class": "unknown",
@@ -1023,7 +1038,7 @@ fn sf_5_what_is_recorded_of_a_call_cannot_colour_or_turn_its_story() {
         "replayed": false,
     });
     let gateway =
-        Stranger::answering(move |_, _| (200, json!({ "calls": [facts, { "format": 2 }], "next": null })));
+        FakeGateway::answering(move |_, _| (200, json!({ "calls": [facts, { "format": 2 }], "next": null })));
     let address = gateway.address.to_string();
     for command in [
         &["explain", "r-1", "--profile", "measured"][..],

@@ -1,4 +1,4 @@
-//! `steadfast serve` with tools that are no servers: a real listener and a real command, called over HTTP.
+//! `steadfast serve` with tools that are not servers: a real listener and a real command, called over HTTP.
 
 #![cfg(unix)]
 #![expect(
@@ -23,25 +23,25 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::folder::Folder;
-use crate::waiting::{Running, wait};
+use crate::folder::CliTestFolder;
+use crate::waiting::{ChildGuard, wait};
 
 /// A folder with a configuration.
-struct Home(Folder);
+struct PlainToolTestHome(CliTestFolder);
 
-/// A gateway that runs.
-struct Serving {
-    _child: Running,
+/// A running gateway.
+struct ServeProcess {
+    _child: ChildGuard,
     address: String,
 }
 
-impl Home {
+impl PlainToolTestHome {
     fn new(test: &str) -> Self {
-        Self(Folder::new(&format!("plain_tools_{test}")))
+        Self(CliTestFolder::new(&format!("plain_tools_{test}")))
     }
 
     fn write(&self, name: &str, text: &str) {
-        // As a whole: the gateway looks at any moment.
+        // Replaced atomically, because the gateway may read it at any moment.
         fs::write(self.0.join("fresh"), text).unwrap();
         fs::rename(self.0.join("fresh"), self.0.join(name)).unwrap();
     }
@@ -57,25 +57,25 @@ impl Home {
         command
     }
 
-    fn serve(&self) -> Serving {
+    fn serve(&self) -> ServeProcess {
         let mut command = self.command(&["serve", "--listen", "127.0.0.1:0"]);
         let child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn();
-        let mut child = Running(child.unwrap());
+        let mut child = ChildGuard(child.unwrap());
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
         let told = lines.find(|line| line.contains("/v1/calls")).unwrap();
-        // What it says later must not fill the pipe.
+        // Drains the output, so that the pipe does not fill.
         thread::spawn(move || lines.for_each(drop));
         let address = told.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned();
-        Serving { _child: child, address }
+        ServeProcess { _child: child, address }
     }
 }
 
-impl Serving {
+impl ServeProcess {
     fn call(&self, tool: &str, params: &Value, key: &str) -> (u16, Value) {
         let (namespace, name) = tool.split_once('/').unwrap();
         let body = json!({
             "contractVersion": "1.1", "requestId": "r-1", "toolName": name, "toolNamespace": namespace,
-            // Each key in a conversation of its own, so that the guard stops none.
+            // Each key in a session of its own, so that the loop guard stops none.
             "target": { "sessionKey": key, "actorId": "ann" },
             "payload": { "version": "1.0", "params": params, "idempotencyKey": key },
         })
@@ -97,7 +97,7 @@ impl Serving {
     }
 }
 
-/// A service over HTTP that counts what it was asked, and answers the first time that it is busy.
+/// Starts an HTTP service that counts its requests, and answers the first one with "busy".
 fn service() -> (String, Arc<AtomicU32>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -131,7 +131,7 @@ fn service() -> (String, Arc<AtomicU32>) {
 
 #[test]
 fn http_tools_and_commands_are_called_without_any_server_and_follow_the_configuration() {
-    let home = Home::new("called");
+    let home = PlainToolTestHome::new("called");
     let (address, asked) = service();
     let script = home.0.join("convert");
     fs::write(&script, "#!/bin/sh\necho ran >> ledger\ncat\n").unwrap();
@@ -168,8 +168,8 @@ fn http_tools_and_commands_are_called_without_any_server_and_follow_the_configur
 }
 
 #[test]
-fn without_anything_behind_it_serve_says_what_to_write() {
-    let home = Home::new("nothing");
+fn without_servers_serve_fails_with_advice() {
+    let home = PlainToolTestHome::new("nothing");
     for (configuration, arguments) in [
         ("", &["serve", "--listen", "127.0.0.1:0"][..]),
         ("[command_tools.convert]\ncommand = [\"cat\"]\n", &["serve", "--stdio"]),
@@ -179,16 +179,16 @@ fn without_anything_behind_it_serve_says_what_to_write() {
         let err = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{err}");
         assert!(
-            err.contains("there is no server to stand in front of") && err.contains("[http_tools.NAME]"),
+            err.contains("the configuration has no server") && err.contains("[http_tools.NAME]"),
             "{err}"
         );
     }
 }
 
-/// As docs/reference/http-api.md says it.
+/// As documented in docs/reference/http-api.md.
 #[test]
-fn a_report_that_nobody_waits_for_is_409_for_an_attempt_and_404_for_a_call() {
-    let home = Home::new("late-report");
+fn an_unexpected_report_is_409_for_an_attempt_and_404_for_a_call() {
+    let home = PlainToolTestHome::new("late-report");
     home.write("steadfast.toml", "[store]\nkind = \"memory\"\n[command_tools.date]\ncommand = [\"date\"]\n");
     let gateway = home.serve();
     let begin = |tool: &str| {

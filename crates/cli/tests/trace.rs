@@ -1,4 +1,4 @@
-//! `steadfast trace`, as an operator runs it: with a gateway that runs, and on the store alone.
+//! `steadfast trace`, run by an operator with a running gateway, and on the store alone.
 
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on says so by panicking")]
@@ -15,19 +15,19 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::folder::Folder;
-use crate::waiting::{Running, wait};
+use crate::folder::CliTestFolder;
+use crate::waiting::{ChildGuard, wait};
 
-/// A folder with a configuration and the store that it names, and a gateway on it.
-struct Home {
-    // The gateway ends before its folder is taken away.
-    gateway: Option<(Running, String)>,
-    folder: Folder,
+/// A folder with a configuration, its store, and a gateway.
+struct TraceTestHome {
+    // Declared first, so that the gateway ends before its folder is removed.
+    gateway: Option<(ChildGuard, String)>,
+    folder: CliTestFolder,
 }
 
-impl Home {
+impl TraceTestHome {
     fn new(test: &str) -> Self {
-        let folder = Folder::new(&format!("trace_{test}"));
+        let folder = CliTestFolder::new(&format!("trace_{test}"));
         let say = |tool: &str, script: &str| {
             format!("[command_tools.{tool}]\ncommand = [\"sh\", \"-c\", {script:?}]\n")
         };
@@ -48,14 +48,14 @@ impl Home {
         command
     }
 
-    /// What is said, on both streams, and the exit code.
+    /// Runs a command. Returns both output streams and the exit code.
     fn run(&self, arguments: &[&str]) -> (String, String, i32) {
         let ended = self.command(arguments).output().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         (text(ended.stdout), text(ended.stderr), ended.status.code().unwrap())
     }
 
-    /// What is said where all is well.
+    /// Returns the output of a command that must succeed.
     fn said(&self, arguments: &[&str]) -> String {
         let (out, err, code) = self.run(arguments);
         assert_eq!((err.as_str(), code), ("", 0), "{arguments:?}: {out}");
@@ -66,10 +66,10 @@ impl Home {
     fn start(&mut self) {
         let mut command = self.command(&["serve", "--listen", "127.0.0.1:0"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = Running(command.spawn().unwrap());
+        let mut child = ChildGuard(command.spawn().unwrap());
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(|line| line.unwrap());
         let address = lines.find(|line| line.contains("/v1/calls"));
-        // Somebody must read what it says.
+        // Drains the output, so that the pipe does not fill.
         std::thread::spawn(move || lines.for_each(drop));
         let address = address.unwrap();
         let address = address.split("http://").nth(1).unwrap().split('/').next().unwrap();
@@ -78,13 +78,13 @@ impl Home {
 
     fn stop(&mut self) {
         if let Some((mut child, _)) = self.gateway.take() {
-            // It writes what is left to write.
+            // The gateway writes pending records before it ends.
             assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
             wait(|| child.try_wait().unwrap().is_some(), || "the end of the gateway".to_owned());
         }
     }
 
-    /// Has a turn made, and gives what came of it.
+    /// Runs a turn and returns its result.
     fn turn(&self, plan: &Value) -> Value {
         let target = json!({ "sessionKey": "s-1", "actorId": "ann" });
         let body = json!({ "contractVersion": "1.1", "target": target, "plan": plan }).to_string();
@@ -102,7 +102,7 @@ impl Home {
     }
 }
 
-/// A turn in which a call is replaced, one fails, one is left out and one waits for another.
+/// Returns a turn in which a call is replaced, one fails, one is skipped, and one waits for another.
 fn trip() -> Value {
     json!({
         "turnId": "trip",
@@ -115,7 +115,7 @@ fn trip() -> Value {
     })
 }
 
-/// The line of a waterfall that begins with this sign and has this call and tool.
+/// Returns the line of a waterfall that begins with this sign and has this call and tool.
 fn row<'t>(text: &'t str, sign: &str, call: &str, tool: &str) -> &'t str {
     let fits = |line: &&str| {
         let words: Vec<_> = line.split_whitespace().collect();
@@ -126,7 +126,7 @@ fn row<'t>(text: &'t str, sign: &str, call: &str, tool: &str) -> &'t str {
 
 #[test]
 fn eh_6_6_a_turn_is_drawn_the_same_by_a_gateway_and_by_its_store() {
-    let mut home = Home::new("drawn");
+    let mut home = TraceTestHome::new("drawn");
     home.start();
     let turned = home.turn(&trip());
     assert_eq!(turned["status"], "partial", "{turned:#}");
@@ -146,7 +146,7 @@ fn eh_6_6_a_turn_is_drawn_the_same_by_a_gateway_and_by_its_store() {
     assert_eq!(home.said(&["trace", trace]), told, "by its trace");
     let (json, lines) = (home.said(&["trace", "trip", "--json"]), home.said(&["trace", "trip", "--jsonl"]));
     home.stop();
-    // The store knows the same.
+    // The store has the same trace.
     assert_eq!(home.said(&["trace", "trip"]), told);
     assert_eq!(home.said(&["trace", "trip", "--json"]), json);
     assert_eq!(home.said(&["trace", "trip", "--jsonl"]), lines);
@@ -160,8 +160,8 @@ fn eh_6_6_a_turn_is_drawn_the_same_by_a_gateway_and_by_its_store() {
 }
 
 #[test]
-fn the_newest_turns_are_listed_and_an_unknown_one_is_said_to_be() {
-    let mut home = Home::new("listed");
+fn the_newest_turns_are_listed_and_an_unknown_one_is_reported() {
+    let mut home = TraceTestHome::new("listed");
     let (out, err, code) = home.run(&["trace"]);
     assert_eq!((out.as_str(), err.as_str(), code), ("", "no turn was submitted yet\n", 0));
     home.start();
@@ -184,7 +184,7 @@ fn the_newest_turns_are_listed_and_an_unknown_one_is_said_to_be() {
 
 #[test]
 fn sf_5_names_in_a_turn_do_nothing_to_a_terminal() {
-    let mut home = Home::new("hostile");
+    let mut home = TraceTestHome::new("hostile");
     home.start();
     let odd = "a\u{202e}b\u{200b}c";
     let turned = home.turn(&json!({ "turnId": odd, "calls": [

@@ -7,92 +7,92 @@ use std::sync::Arc;
 use steadfast_core::id::{ActorId, Domain, Namespace, ToolName};
 use steadfast_core::policy::ToolClass;
 
-use crate::diagnostics::{ConfigErrors, Problem, Section, nearest};
-use crate::document::{self, Layer, NamedLayer, SECRET_VARIABLES};
-use crate::global::{self, Global, StoreKind};
-use crate::import::{self, Imported};
-use crate::node::{self, Table};
-use crate::notify::{Webhook, WebhookDraft};
-use crate::place::{Place, SourceText, WrittenAt};
+use crate::diagnostics::{ConfigErrors, ConfigProblem, Section, nearest};
+use crate::document::{self, NamedLayer, SECRET_VARIABLES, SourceLayer};
+use crate::global::{self, GlobalSettings, StoreKind};
+use crate::import::{self, ImportedConfig};
+use crate::location::{SettingPosition, SourceLocation, SourceText};
+use crate::node::{self, ConfigTable};
 use crate::policy::{self, CLASS, contradictions};
-use crate::resolve::Cache;
-use crate::rule::{Rule, Rules, Selector};
-use crate::server::{self, Incomplete, Server};
-use crate::setting::{Context, Form};
-use crate::sources::{Contents, GivenText, Sources, Start};
+use crate::resolve::PolicyCache;
+use crate::rule::{Rule, RuleSet, Selector};
+use crate::server::{self, IncompleteServer, ServerSettings};
+use crate::setting::{ReadContext, SourceFormat};
+use crate::sources::{FileContents, InlineJson, PolicyStart, Sources};
 use crate::switch::{self, Switches};
-use crate::token::{NoToken, Token, TokenDraft};
+use crate::token::{InvalidToken, Token, TokenDraft};
 use crate::tool::{
     COMMAND_NAMESPACE, CommandDraft, CommandToolSettings, HTTP_NAMESPACE, HttpDraft, HttpToolSettings,
-    Missing,
+    MissingSetting,
 };
+use crate::webhook::{Webhook, WebhookDraft};
 
-/// The embedded defaults: every setting with what it means, and the lowest layer.
+/// The embedded defaults: every setting with its meaning. This is the lowest layer.
 pub const DEFAULTS: &str = include_str!("../defaults.toml");
-/// What the embedded defaults are called where a setting says where it comes from.
+/// Name of the embedded defaults in the origin of a setting.
 pub(crate) const DEFAULTS_NAME: &str = "built-in defaults.toml";
 
-/// The file of malformed calls in the state folder.
+/// Name of the file in the state folder that records malformed calls.
 const MALFORMED_CALLS: &str = "malformed-calls.jsonl";
 
-/// A complete and valid configuration. It does not change; [`crate::Live`] replaces it as a whole.
+/// A complete and valid configuration. It does not change. [`crate::LiveConfig`] replaces it as a whole.
 pub struct Config {
-    pub(crate) parts: Arc<Parts>,
+    pub(crate) parts: Arc<ConfigParts>,
     pub(crate) switches: Switches,
-    pub(crate) cache: Cache,
+    pub(crate) cache: PolicyCache,
 }
 
-/// What stays the same when a switch is turned.
-pub(crate) struct Parts {
-    pub(crate) start: Start,
-    pub(crate) global: Global,
-    /// Where each global setting is written; the last one counts.
-    global_written: Vec<(usize, WrittenAt)>,
-    behind: Behind,
+/// The parts of a configuration that do not depend on switches.
+pub(crate) struct ConfigParts {
+    pub(crate) start: PolicyStart,
+    pub(crate) global: GlobalSettings,
+    /// Position at which each global setting is written. The last one counts.
+    global_written: Vec<(usize, SettingPosition)>,
+    behind: ConfiguredUpstreams,
     tokens: BTreeMap<ActorId, Token>,
     webhooks: BTreeMap<Namespace, Webhook>,
-    pub(crate) rules: Rules,
+    pub(crate) rules: RuleSet,
     notes: Vec<String>,
 }
 
-/// Everything that calls can go to.
-struct Behind {
-    servers: BTreeMap<Namespace, Server>,
+/// All servers and tools that calls can go to.
+struct ConfiguredUpstreams {
+    servers: BTreeMap<Namespace, ServerSettings>,
     http_tools: BTreeMap<ToolName, HttpToolSettings>,
     command_tools: BTreeMap<ToolName, CommandToolSettings>,
 }
 
-/// A global setting with its value and where that comes from.
+/// A global setting with its value and its origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shown {
-    /// Its name.
+pub struct ShownSetting {
+    /// Name of the setting.
     pub setting: &'static str,
-    /// Its value as it would be written; without secrets.
+    /// Value as it would be written, without secrets.
     pub value: String,
-    /// Where that is written.
-    pub at: WrittenAt,
+    /// Position at which the value is written.
+    pub at: SettingPosition,
 }
 
 impl Config {
-    /// Reads all sources. Either everything is right, or everything that is wrong is told at once.
+    /// Reads all sources. Returns a valid configuration, or all errors at once.
     pub fn load(sources: &Sources) -> Result<Self, ConfigErrors> {
         Self::of(sources, &sources.read())
     }
 
-    /// Reads all sources, and gives what could be read along with everything that is wrong. What could not be read is at its
-    /// default or left out: nothing may be started with it.
+    /// Reads all sources. Returns the settings that could be read, together with all errors. Settings that could not
+    /// be read have their defaults or are left out, so nothing may be started with the result if there are errors.
     pub fn examine(sources: &Sources) -> (Self, Option<ConfigErrors>) {
         Self::read(sources, &sources.read())
     }
 
-    /// The same for files whose contents are known already.
-    pub(crate) fn of(sources: &Sources, contents: &[Contents]) -> Result<Self, ConfigErrors> {
+    /// Reads all sources like [`Self::load`], for files whose contents are already known.
+    pub(crate) fn of(sources: &Sources, contents: &[FileContents]) -> Result<Self, ConfigErrors> {
         let (config, errors) = Self::read(sources, contents);
         errors.map_or(Ok(config), Err)
     }
 
-    fn read(sources: &Sources, contents: &[Contents]) -> (Self, Option<ConfigErrors>) {
-        let mut reader = Reader::new(sources);
+    fn read(sources: &Sources, contents: &[FileContents]) -> (Self, Option<ConfigErrors>) {
+        let mut reader = LayerReader::new(sources);
         reader.read_defaults();
         for (file, contents) in sources.files.iter().zip(contents) {
             reader.layer += 1;
@@ -105,7 +105,7 @@ impl Config {
                 }
             }
         }
-        for GivenText { name, json } in &sources.texts {
+        for InlineJson { name, json } in &sources.texts {
             reader.layer += 1;
             reader.read_json(&SourceText::new(name, json), PathBuf::new());
         }
@@ -114,17 +114,17 @@ impl Config {
         reader.finish()
     }
 
-    /// The settings of the whole.
-    pub fn global(&self) -> &Global {
+    /// Returns the global settings.
+    pub fn global(&self) -> &GlobalSettings {
         &self.parts.global
     }
 
-    /// The servers whose tools are called, by name.
-    pub fn servers(&self) -> &BTreeMap<Namespace, Server> {
+    /// Returns the servers whose tools are called, by name.
+    pub fn servers(&self) -> &BTreeMap<Namespace, ServerSettings> {
         &self.parts.behind.servers
     }
 
-    /// The tools that are one request over HTTP, by name. Their namespace is [`HTTP_NAMESPACE`].
+    /// Returns the tools that are one HTTP request, by name. Their namespace is [`HTTP_NAMESPACE`].
     pub fn http_tools(&self) -> &BTreeMap<ToolName, HttpToolSettings> {
         &self.parts.behind.http_tools
     }
@@ -132,70 +132,75 @@ impl Config {
     /// Returns true if a configured tool or server uses this host.
     pub fn is_own_host(&self, domain: &Domain) -> bool {
         let tools = self.http_tools().values().map(|tool| tool.url.host());
-        let servers = self.servers().values().filter_map(Server::host);
+        let servers = self.servers().values().filter_map(ServerSettings::host);
         tools.chain(servers).any(|host| host.eq_ignore_ascii_case(domain.as_str()))
     }
 
-    /// The tools that are a command, by name. Their namespace is [`COMMAND_NAMESPACE`].
+    /// Returns the tools that are a command, by name. Their namespace is [`COMMAND_NAMESPACE`].
     pub fn command_tools(&self) -> &BTreeMap<ToolName, CommandToolSettings> {
         &self.parts.behind.command_tools
     }
 
-    /// The webhooks that notifications are sent to, by name.
+    /// Returns the webhooks that notifications are sent to, by name.
     pub fn webhooks(&self) -> &BTreeMap<Namespace, Webhook> {
         &self.parts.webhooks
     }
 
-    /// Those who come in with a token of their own, by name.
+    /// Returns the clients and viewers that have a token of their own, by name.
     pub fn tokens(&self) -> &BTreeMap<ActorId, Token> {
         &self.parts.tokens
     }
 
-    /// What was made of files of others, and what looks odd without being wrong: plain sentences.
+    /// Returns notes as plain sentences: how foreign files were imported, and settings that look odd without being
+    /// wrong.
     pub fn notes(&self) -> &[String] {
         &self.parts.notes
     }
 
-    /// The switches that are in effect.
+    /// Returns the switches that are in effect.
     pub fn switches(&self) -> Switches {
         self.switches
     }
 
-    /// The same configuration under other switches.
+    /// Returns the same configuration with other switches.
     pub fn with_switches(&self, switches: Switches) -> Self {
-        Self { parts: self.parts.clone(), switches, cache: Cache::default() }
+        Self { parts: self.parts.clone(), switches, cache: PolicyCache::default() }
     }
 
-    /// The global settings with their origins.
-    pub fn shown(&self) -> Vec<Shown> {
+    /// Returns the global settings with their origins.
+    pub fn shown(&self) -> Vec<ShownSetting> {
         let written = &self.parts.global_written;
-        let of = |(index, setting): (usize, &crate::setting::Setting<Global>)| {
+        let of = |(index, setting): (usize, &crate::setting::Setting<GlobalSettings>)| {
             let (_, at) = written.iter().rev().find(|(written, _)| *written == index)?;
-            Some(Shown { setting: setting.path, value: setting.show(&self.parts.global)?, at: at.clone() })
+            Some(ShownSetting {
+                setting: setting.path,
+                value: setting.show(&self.parts.global)?,
+                at: at.clone(),
+            })
         };
         global::settings().iter().enumerate().filter_map(of).collect()
     }
 }
 
-/// Reads layer after layer and keeps what is wrong.
-struct Reader<'s> {
+/// Reads one layer after another and collects the problems.
+struct LayerReader<'s> {
     sources: &'s Sources,
-    problems: Vec<Problem>,
+    problems: Vec<ConfigProblem>,
     notes: Vec<String>,
-    layers: Vec<Layer>,
+    layers: Vec<SourceLayer>,
     layer: usize,
-    /// The sections in which something could not be read.
+    /// Sections in which something could not be read.
     unread: BTreeSet<Section>,
 }
 
-impl<'s> Reader<'s> {
+impl<'s> LayerReader<'s> {
     fn new(sources: &'s Sources) -> Self {
         let (problems, notes, layers) = (Vec::new(), Vec::new(), Vec::new());
         Self { sources, problems, notes, layers, layer: 0, unread: BTreeSet::new() }
     }
 
-    fn context(&self, folder: PathBuf, form: Form) -> Context<'s> {
-        Context {
+    fn context(&self, folder: PathBuf, form: SourceFormat) -> ReadContext<'s> {
+        ReadContext {
             problems: Vec::new(),
             name: String::new(),
             folder,
@@ -204,7 +209,7 @@ impl<'s> Reader<'s> {
         }
     }
 
-    fn keep(&mut self, problems: Vec<Problem>) {
+    fn keep(&mut self, problems: Vec<ConfigProblem>) {
         let layer = self.layer;
         self.problems.extend(problems.into_iter().map(|problem| problem.in_layer(layer)));
     }
@@ -212,7 +217,7 @@ impl<'s> Reader<'s> {
     fn read_defaults(&mut self) {
         let (table, problems) = node::read_toml(&SourceText::new(DEFAULTS_NAME, DEFAULTS));
         self.keep(problems);
-        self.read_table(&table, PathBuf::new(), Form::BuiltIn);
+        self.read_table(&table, PathBuf::new(), SourceFormat::BuiltIn);
     }
 
     fn read_file(&mut self, text: &Arc<SourceText>, folder: Option<PathBuf>) {
@@ -221,13 +226,12 @@ impl<'s> Reader<'s> {
             return self.read_json(text, folder);
         }
         let (table, syntax) = node::read_toml(text);
-        // What stands behind a slip of the syntax may have ended up in the wrong section, so that nothing
-        // sure can be said about it.
-        let sure = syntax.iter().filter_map(Problem::offset).min().unwrap_or(usize::MAX);
+        // Text after a syntax error may have ended up in the wrong section, so checks do not report problems after it.
+        let sure = syntax.iter().filter_map(ConfigProblem::offset).min().unwrap_or(usize::MAX);
         let before = self.problems.len();
-        self.read_table(&table, folder, Form::Ours);
+        self.read_table(&table, folder, SourceFormat::Ours);
         if let (false, Some(layer)) = (syntax.is_empty(), self.layers.last_mut()) {
-            layer.doubt();
+            layer.mark_incomplete();
         }
         let mut own = self.problems.split_off(before);
         own.retain(|problem| problem.offset().is_none_or(|offset| offset < sure));
@@ -235,19 +239,19 @@ impl<'s> Reader<'s> {
         self.keep(syntax);
     }
 
-    /// What others wrote for themselves.
+    /// Reads the JSON file of another program.
     fn read_json(&mut self, text: &Arc<SourceText>, folder: PathBuf) {
         match import::read(text) {
-            Ok(Imported { table, notes, problems }) => {
+            Ok(ImportedConfig { table, notes, problems }) => {
                 self.notes.extend(notes);
                 self.keep(problems);
-                self.read_table(&table, folder, Form::Bare);
+                self.read_table(&table, folder, SourceFormat::Bare);
             }
             Err(problem) => self.keep(vec![problem]),
         }
     }
 
-    fn read_table(&mut self, table: &Table, folder: PathBuf, form: Form) {
+    fn read_table(&mut self, table: &ConfigTable, folder: PathBuf, form: SourceFormat) {
         let mut cx = self.context(folder, form);
         self.layers.push(document::read(table, &mut cx));
         self.keep(cx.problems);
@@ -256,14 +260,14 @@ impl<'s> Reader<'s> {
     fn read_environment(&mut self) {
         self.layer += 1;
         let table = document::of_environment(&self.sources.environment, &mut self.notes);
-        self.read_table(&table, PathBuf::new(), Form::Bare);
+        self.read_table(&table, PathBuf::new(), SourceFormat::Bare);
     }
 
     fn read_flags(&mut self) {
         for flag in &self.sources.flags {
             self.layer += 1;
             match document::of_flag(flag) {
-                Ok(table) => self.read_table(&table, PathBuf::new(), Form::Bare),
+                Ok(table) => self.read_table(&table, PathBuf::new(), SourceFormat::Bare),
                 Err(problem) => {
                     self.unread.extend(flag.setting.split('.').next().and_then(Section::of));
                     self.keep(vec![problem]);
@@ -282,10 +286,10 @@ impl<'s> Reader<'s> {
             join_tools("http_tools", &layers, |layer| &layer.http_tools, HttpDraft::finish);
         let (command_tools, missing_command) =
             join_tools("command_tools", &layers, |layer| &layer.command_tools, CommandDraft::finish);
-        let behind = Behind { servers: self.join_servers(&layers), http_tools, command_tools };
+        let behind = ConfiguredUpstreams { servers: self.join_servers(&layers), http_tools, command_tools };
         self.keep(missing_http);
         self.keep(missing_command);
-        self.say_shared_namespaces(&layers, &behind);
+        self.report_shared_namespaces(&layers, &behind);
         let (tokens, wrong) = self.join_tokens(&layers);
         self.unread.extend((!wrong.is_empty()).then_some(Section::Tokens));
         self.keep(wrong);
@@ -293,9 +297,9 @@ impl<'s> Reader<'s> {
         self.keep(wrong);
         self.unread.extend(layers.iter().flat_map(|layer| &layer.unread));
         let has_bad_rules = layers.iter().any(|layer| layer.has_bad_rules);
-        let rules = Rules::of(layers.into_iter().flat_map(|layer| layer.rules));
-        self.say_strangers(&rules, &behind);
-        let parts = Parts {
+        let rules = RuleSet::of(layers.into_iter().flat_map(|layer| layer.rules));
+        self.note_unknown_names(&rules, &behind);
+        let parts = ConfigParts {
             start: self.sources.start,
             global,
             global_written,
@@ -305,17 +309,20 @@ impl<'s> Reader<'s> {
             rules,
             notes: Vec::new(),
         };
-        // What contradicts itself is looked for only where every single value is sound.
+        // Contradictions are checked only if every single value is valid.
         if !has_bad_rules {
             let problems = rules_that_contradict_themselves(&parts);
             self.keep(problems);
         }
-        let parts = Arc::new(Parts { notes: self.notes, ..parts });
-        (Config { parts, switches, cache: Cache::default() }, ConfigErrors::of(self.problems, self.unread))
+        let parts = Arc::new(ConfigParts { notes: self.notes, ..parts });
+        (
+            Config { parts, switches, cache: PolicyCache::default() },
+            ConfigErrors::of(self.problems, self.unread),
+        )
     }
 
-    fn join_global(&mut self, layers: &[Layer]) -> (Global, Vec<(usize, WrittenAt)>) {
-        let mut global = Global::default();
+    fn join_global(&mut self, layers: &[SourceLayer]) -> (GlobalSettings, Vec<(usize, SettingPosition)>) {
+        let mut global = GlobalSettings::default();
         let mut written = Vec::new();
         let mut place = None;
         let mut is_trust_file_set = false;
@@ -327,7 +334,7 @@ impl<'s> Reader<'s> {
             if ["store.kind", "store.url"].contains(&path) {
                 place = Some(one.place.clone());
             }
-            // Who writes that there is none means it.
+            // An explicit "none" outside the embedded defaults is a choice of the user.
             is_malformed_set |= path == "log.malformed_calls" && !one.place.is_in(DEFAULTS_NAME);
             is_trust_file_set |= path == "trust_state.file" && !one.place.is_in(DEFAULTS_NAME);
         }
@@ -346,57 +353,62 @@ impl<'s> Reader<'s> {
             )),
             (StoreKind::Memory | StoreKind::Sqlite, Some(_)) => Some((
                 "`store.url` is set and `store.kind` is not \"redis\"",
-                "write `kind = \"redis\"` in `[store]`, or leave the URL out",
+                "write `kind = \"redis\"` in `[store]`, or remove the URL",
             )),
             (StoreKind::Redis, Some(_)) | (StoreKind::Memory | StoreKind::Sqlite, None) => None,
         };
-        // A URL that could not be read was told of already.
+        // A URL that could not be read was already reported.
         if let (Some((what, help)), Some(place)) = (wrong, place)
             && !layers.iter().any(|layer| layer.has_bad_globals)
         {
             self.unread.insert(Section::Store);
-            self.keep(vec![Problem::new(&place, what).help(help)]);
+            self.keep(vec![ConfigProblem::new(&place, what).help(help)]);
         }
         (global, written)
     }
 
-    fn join_servers(&mut self, layers: &[Layer]) -> BTreeMap<Namespace, Server> {
+    fn join_servers(&mut self, layers: &[SourceLayer]) -> BTreeMap<Namespace, ServerSettings> {
         let mut servers = BTreeMap::new();
-        for (name, Joined { draft, place, written, is_sound }) in joined(layers, |layer| &layer.servers) {
+        for (name, JoinedEntry { draft, place, written, is_sound }) in joined(layers, |layer| &layer.servers)
+        {
             match draft.finish(name.clone()) {
                 Ok(server) => drop(servers.insert(name, server)),
-                // A command that could not be read was told of already.
-                Err(Incomplete::Nowhere) if !is_sound => {}
-                Err(Incomplete::Nowhere) => {
+                // A command that could not be read was already reported.
+                Err(IncompleteServer::Nowhere) if !is_sound => {}
+                Err(IncompleteServer::Nowhere) => {
                     let what = format!("the server `{name}` has neither a command nor a URL");
                     let help = "add `command = [\"program\", \"argument\"]` or `url = \"https://…\"`";
-                    self.keep(vec![Problem::new(&place, what).help(help)]);
+                    self.keep(vec![ConfigProblem::new(&place, what).help(help)]);
                 }
-                Err(Incomplete::Idle(setting)) => {
+                Err(IncompleteServer::Idle(setting)) => {
                     let path = |index: usize| server::settings().get(index).map(|one| one.path);
                     let at = written.iter().find(|(index, _)| path(*index) == Some(setting));
                     let (is, help) = match setting {
                         "headers" => ("a command", "headers go with `url`; a command is given `env`"),
-                        _ => ("at a URL", "it goes with `command`; a server at a URL runs elsewhere"),
+                        _ => (
+                            "at a URL",
+                            "it is only valid with `command`; a server at a URL is not started here",
+                        ),
                     };
                     let what = format!("`{setting}` does nothing for the server `{name}`, which is {is}");
                     let place = at.map_or(&place, |(_, place)| place);
-                    self.keep(vec![Problem::new(place, what).help(help)]);
+                    self.keep(vec![ConfigProblem::new(place, what).help(help)]);
                 }
             }
         }
         servers
     }
 
-    /// Those who have a token, and what is wrong with the others. Nobody could be told from another who has the same one.
-    fn join_tokens(&self, layers: &[Layer]) -> (BTreeMap<ActorId, Token>, Vec<Problem>) {
+    /// Returns the tokens, and the problems of the invalid ones. Two callers with the same token could not be
+    /// distinguished.
+    fn join_tokens(&self, layers: &[SourceLayer]) -> (BTreeMap<ActorId, Token>, Vec<ConfigProblem>) {
         let (mut tokens, mut problems) = (BTreeMap::<ActorId, Token>::new(), Vec::new());
         let variables = SECRET_VARIABLES.iter().filter_map(|(name, _)| {
             let secret = self.sources.environment.get(*name)?.trim();
             Some(((*name).to_owned(), secret.to_owned()))
         });
         let mut known: Vec<(String, String)> = variables.collect();
-        for (name, Joined { draft, place, is_sound, .. }) in joined(layers, |layer| &layer.tokens) {
+        for (name, JoinedEntry { draft, place, is_sound, .. }) in joined(layers, |layer| &layer.tokens) {
             let section = format!("`[tokens.{name}]`");
             match TokenDraft::finish(draft, name.clone()) {
                 Ok(token) => {
@@ -404,25 +416,25 @@ impl<'s> Reader<'s> {
                     match known.iter().find(|(_, other)| other == secret) {
                         Some((other, _)) => {
                             let what = format!("{section} has the same token as {other}");
-                            let help = "give each its own: by it they are told apart";
-                            problems.push(Problem::new(&place, what).help(help));
+                            let help = "give each its own: callers are identified by their tokens";
+                            problems.push(ConfigProblem::new(&place, what).help(help));
                         }
                         None => known.push((section, secret.clone())),
                     }
                     tokens.insert(name, token);
                 }
-                // What could not be read was told of already.
-                Err(NoToken { .. }) if !is_sound => {}
-                Err(NoToken { what, help }) => {
-                    problems.push(Problem::new(&place, format!("{section} {what}")).help(help));
+                // A token that could not be read was already reported.
+                Err(InvalidToken { .. }) if !is_sound => {}
+                Err(InvalidToken { what, help }) => {
+                    problems.push(ConfigProblem::new(&place, format!("{section} {what}")).help(help));
                 }
             }
         }
         (tokens, problems)
     }
 
-    /// A server whose tools could not be told from those that are configured one by one.
-    fn say_shared_namespaces(&mut self, layers: &[Layer], behind: &Behind) {
+    /// Reports servers that share their namespace with tools that are configured one by one.
+    fn report_shared_namespaces(&mut self, layers: &[SourceLayer], behind: &ConfiguredUpstreams) {
         for server in layers.iter().flat_map(|layer| &layer.servers) {
             let section = match server.name.as_str() {
                 HTTP_NAMESPACE if !behind.http_tools.is_empty() => "http_tools",
@@ -433,13 +445,13 @@ impl<'s> Reader<'s> {
                 "the tools of the server `{0}` would be called as those of `[{section}]`",
                 server.name
             );
-            self.keep(vec![Problem::new(&server.place, what).help("give the server another name")]);
+            self.keep(vec![ConfigProblem::new(&server.place, what).help("give the server another name")]);
         }
     }
 
-    /// Rules about servers and tools that are not configured are most likely slips. They are not errors: a host that
-    /// embeds us names its plugins as it likes.
-    fn say_strangers(&mut self, rules: &Rules, behind: &Behind) {
+    /// Notes rules about servers and tools that are not configured. They are most likely typos. They are not errors,
+    /// because a host that embeds Steadfast names its plugins as it likes.
+    fn note_unknown_names(&mut self, rules: &RuleSet, behind: &ConfiguredUpstreams) {
         let namespaces = behind.namespaces();
         if namespaces.is_empty() {
             return;
@@ -449,7 +461,7 @@ impl<'s> Reader<'s> {
             let (what, meant) = match behind.tools_of(server) {
                 None if namespaces.contains(&server) => continue,
                 None => ("server", nearest(server, namespaces.iter().copied())),
-                // All tools of these are known, so that a slip in the name of one can be told as well.
+                // All tools of this namespace are known, so a typo in the name of a tool can be found too.
                 Some(tools) => match rule.selector.whole_tool() {
                     Some(tool) if !tools.contains(&tool) => ("tool", nearest(tool, tools)),
                     Some(_) | None => continue,
@@ -462,15 +474,15 @@ impl<'s> Reader<'s> {
     }
 }
 
-impl Behind {
-    /// The namespaces that calls can name.
+impl ConfiguredUpstreams {
+    /// Returns the namespaces that calls can name.
     fn namespaces(&self) -> Vec<&str> {
         let tools =
             [HTTP_NAMESPACE, COMMAND_NAMESPACE].into_iter().filter(|one| self.tools_of(one).is_some());
         self.servers.keys().map(Namespace::as_str).chain(tools).collect()
     }
 
-    /// The tools of a namespace of which all are configured one by one.
+    /// Returns the tools of a namespace whose tools are all configured one by one.
     fn tools_of(&self, namespace: &str) -> Option<Vec<&str>> {
         let tools: Vec<&str> = match namespace {
             HTTP_NAMESPACE => self.http_tools.keys().map(ToolName::as_str).collect(),
@@ -481,17 +493,17 @@ impl Behind {
     }
 }
 
-/// The webhooks, and what is wrong with the others.
-fn join_webhooks(layers: &[Layer]) -> (BTreeMap<Namespace, Webhook>, Vec<Problem>) {
+/// Returns the webhooks, and the problems of the invalid ones.
+fn join_webhooks(layers: &[SourceLayer]) -> (BTreeMap<Namespace, Webhook>, Vec<ConfigProblem>) {
     let (mut webhooks, mut problems) = (BTreeMap::new(), Vec::new());
-    for (name, Joined { draft, place, is_sound, .. }) in joined(layers, |layer| &layer.webhooks) {
+    for (name, JoinedEntry { draft, place, is_sound, .. }) in joined(layers, |layer| &layer.webhooks) {
         match WebhookDraft::finish(draft, name.clone()) {
             Some(webhook) => {
                 webhooks.insert(name, webhook);
             }
             None if !is_sound => {}
             None => {
-                let problem = Problem::new(&place, format!("`[notify.{name}]` has no url"));
+                let problem = ConfigProblem::new(&place, format!("`[notify.{name}]` has no url"));
                 problems.push(problem.help("add `url = \"https://…\"`, to which notifications are sent"));
             }
         }
@@ -499,24 +511,24 @@ fn join_webhooks(layers: &[Layer]) -> (BTreeMap<Namespace, Webhook>, Vec<Problem
     (webhooks, problems)
 }
 
-/// A server, tool, token or webhook as all layers together have it.
-struct Joined<D> {
+/// A server, tool, token or webhook, joined from all layers.
+struct JoinedEntry<D> {
     draft: D,
-    place: Place,
-    /// Which settings were written, and where.
-    written: Vec<(usize, Place)>,
-    /// Everything about it could be read, so that what is not there is missing.
+    place: SourceLocation,
+    /// Settings that were written, and their positions.
+    written: Vec<(usize, SourceLocation)>,
+    /// True if everything in it could be read, so that an absent setting is really missing.
     is_sound: bool,
 }
 
-/// Servers, tools, tokens or webhooks with what all layers say about each.
+/// Joins the servers, tools, tokens or webhooks of all layers by name.
 fn joined<N: Clone + Ord, D: Default>(
-    layers: &[Layer],
-    of: fn(&Layer) -> &[NamedLayer<N, D>],
-) -> BTreeMap<N, Joined<D>> {
-    let mut joined: BTreeMap<N, Joined<D>> = BTreeMap::new();
+    layers: &[SourceLayer],
+    of: fn(&SourceLayer) -> &[NamedLayer<N, D>],
+) -> BTreeMap<N, JoinedEntry<D>> {
+    let mut joined: BTreeMap<N, JoinedEntry<D>> = BTreeMap::new();
     for layer in layers.iter().flat_map(of) {
-        let one = joined.entry(layer.name.clone()).or_insert_with(|| Joined {
+        let one = joined.entry(layer.name.clone()).or_insert_with(|| JoinedEntry {
             draft: D::default(),
             place: layer.place.clone(),
             written: Vec::new(),
@@ -531,29 +543,29 @@ fn joined<N: Clone + Ord, D: Default>(
     joined
 }
 
-/// The tools of a section, and what those that are none are missing.
+/// Returns the tools of a section, and the missing settings of the incomplete ones.
 fn join_tools<D: Default, T>(
     section: &str,
-    layers: &[Layer],
-    of: fn(&Layer) -> &[NamedLayer<ToolName, D>],
-    finish: fn(D, ToolName) -> Result<T, Missing>,
-) -> (BTreeMap<ToolName, T>, Vec<Problem>) {
+    layers: &[SourceLayer],
+    of: fn(&SourceLayer) -> &[NamedLayer<ToolName, D>],
+    finish: fn(D, ToolName) -> Result<T, MissingSetting>,
+) -> (BTreeMap<ToolName, T>, Vec<ConfigProblem>) {
     let (mut tools, mut problems) = (BTreeMap::new(), Vec::new());
-    for (name, Joined { draft, place, is_sound, .. }) in joined(layers, of) {
+    for (name, JoinedEntry { draft, place, is_sound, .. }) in joined(layers, of) {
         match finish(draft, name.clone()) {
             Ok(tool) => drop(tools.insert(name, tool)),
-            Err(Missing { .. }) if !is_sound => {}
-            Err(Missing { what, help }) => {
+            Err(MissingSetting { .. }) if !is_sound => {}
+            Err(MissingSetting { what, help }) => {
                 let what = format!("`[{section}.{name}]` has no {what}");
-                problems.push(Problem::new(&place, what).help(help));
+                problems.push(ConfigProblem::new(&place, what).help(help));
             }
         }
     }
     (tools, problems)
 }
 
-/// Looks at every rule together with those that are weaker than it.
-fn rules_that_contradict_themselves(parts: &Parts) -> Vec<Problem> {
+/// Checks every rule together with the weaker rules below it, and returns the contradictions.
+fn rules_that_contradict_themselves(parts: &ConfigParts) -> Vec<ConfigProblem> {
     let mut problems = Vec::new();
     for rule in parts.rules.all() {
         let mut class = match &rule.selector {
@@ -579,10 +591,10 @@ fn rules_that_contradict_themselves(parts: &Parts) -> Vec<Problem> {
         }
         for (small, large, what) in contradictions(&draft) {
             let path = |index: usize| policy::settings().get(index).map_or("", |setting| setting.path);
-            // The one of the two that this rule brings; a rule that brings neither is not to blame.
+            // The setting of the pair that this rule writes. A rule that writes neither is not at fault.
             let brought = rule.written.iter().rev().find(|one| [small, large].contains(&path(one.setting)));
             if let Some(one) = brought {
-                problems.push(Problem::new(&one.place, what).help("change one of the two"));
+                problems.push(ConfigProblem::new(&one.place, what).help("change one of the two"));
             }
         }
     }

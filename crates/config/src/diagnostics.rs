@@ -1,28 +1,28 @@
-//! What is wrong with a configuration, all at once, in a form that a person likes to read.
+//! Errors of a configuration, reported all at once in a readable form.
 //!
 //! Each problem names its place, shows the line with a caret below it, and says what to write instead. Lines
-//! go through redaction: a mistake in the line of a password must not print the password.
+//! are redacted: an error in the line of a password must not print the password.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use steadfast_core::redact;
 
-use crate::place::{Place, SourceText, WrittenAt};
+use crate::location::{SettingPosition, SourceLocation, SourceText};
 
-/// The most problems that are printed; a wrong kind of file would fill the screen otherwise.
+/// Maximum number of problems that are printed. A file of the wrong kind would fill the screen otherwise.
 const MOST_SHOWN: usize = 50;
-/// The longest part of a line that is printed, in characters.
+/// Maximum length of the printed part of a line, in characters.
 const LONGEST_LINE: usize = 160;
 
-/// Everything that is wrong with a configuration, in the order in which it is written.
+/// All errors of a configuration, in the order in which they are written.
 #[derive(Clone, Debug)]
 pub struct ConfigErrors {
-    problems: Vec<Problem>,
+    problems: Vec<ConfigProblem>,
     unread: BTreeSet<Section>,
 }
 
-/// A part of the configuration that other checks rest on.
+/// A part of the configuration that other checks depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Section {
     /// `listen`.
@@ -36,7 +36,7 @@ pub enum Section {
 impl Section {
     pub(crate) const ALL: [Self; 3] = [Self::Listen, Self::Store, Self::Tokens];
 
-    /// Its name at the top level of a file.
+    /// Returns the name of the section at the top level of a file.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Listen => "listen",
@@ -45,15 +45,15 @@ impl Section {
         }
     }
 
-    /// The one that is called so.
+    /// Returns the section with this name.
     pub(crate) fn of(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|section| section.name() == name)
     }
 }
 
 impl ConfigErrors {
-    /// Nothing if there are no problems.
-    pub(crate) fn of(mut problems: Vec<Problem>, unread: BTreeSet<Section>) -> Option<Self> {
+    /// Returns `None` if there are no problems.
+    pub(crate) fn of(mut problems: Vec<ConfigProblem>, unread: BTreeSet<Section>) -> Option<Self> {
         if problems.is_empty() {
             return None;
         }
@@ -66,8 +66,8 @@ impl ConfigErrors {
         self.unread.contains(&section)
     }
 
-    /// One by one.
-    pub fn problems(&self) -> &[Problem] {
+    /// Returns the single problems.
+    pub fn problems(&self) -> &[ConfigProblem] {
         &self.problems
     }
 }
@@ -90,22 +90,22 @@ impl fmt::Display for ConfigErrors {
     }
 }
 
-/// One thing that is wrong.
+/// One error in the configuration.
 #[derive(Clone, Debug)]
-pub struct Problem {
-    place: Option<Place>,
-    /// The position of the source among all, for sorting.
+pub struct ConfigProblem {
+    place: Option<SourceLocation>,
+    /// Position of the source among all sources, for sorting.
     layer: usize,
     what: String,
     help: Option<String>,
 }
 
-impl Problem {
-    pub(crate) fn new(place: &Place, what: impl Into<String>) -> Self {
+impl ConfigProblem {
+    pub(crate) fn new(place: &SourceLocation, what: impl Into<String>) -> Self {
         Self { place: Some(place.clone()), layer: 0, what: what.into(), help: None }
     }
 
-    /// About something that cannot be shown, such as a file that cannot be read.
+    /// Returns a problem about something that cannot be shown, such as an unreadable file.
     pub(crate) fn nowhere(what: impl Into<String>) -> Self {
         Self { place: None, layer: 0, what: what.into(), help: None }
     }
@@ -114,11 +114,11 @@ impl Problem {
         Self { help: Some(help.into()), ..self }
     }
 
-    /// Where in its file it begins.
+    /// Returns the offset in its file at which the problem begins.
     pub(crate) fn offset(&self) -> Option<usize> {
         match &self.place {
-            Some(Place::File(_, span)) => Some(span.start),
-            Some(Place::Variable(_) | Place::Flag(_)) | None => None,
+            Some(SourceLocation::File(_, span)) => Some(span.start),
+            Some(SourceLocation::Variable(_) | SourceLocation::Flag(_)) | None => None,
         }
     }
 
@@ -126,28 +126,28 @@ impl Problem {
         Self { layer, ..self }
     }
 
-    /// Where it is, if it is somewhere.
-    pub fn at(&self) -> Option<WrittenAt> {
-        self.place.as_ref().map(Place::written)
+    /// Returns the position of the problem, if it has one.
+    pub fn at(&self) -> Option<SettingPosition> {
+        self.place.as_ref().map(SourceLocation::written)
     }
 
-    /// What is wrong, in one sentence.
+    /// Returns the problem in one sentence.
     pub fn what(&self) -> &str {
         &self.what
     }
 
-    /// What to write instead.
+    /// Returns advice on what to write instead.
     pub fn advice(&self) -> Option<&str> {
         self.help.as_deref()
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "error: {}", self.what)?;
         let margin = match &self.place {
-            Some(Place::File(source, span)) => write_lines(f, source, span.start, span.end)?,
-            Some(place @ (Place::Variable(_) | Place::Flag(_))) => {
+            Some(SourceLocation::File(source, span)) => write_lines(f, source, span.start, span.end)?,
+            Some(place @ (SourceLocation::Variable(_) | SourceLocation::Flag(_))) => {
                 writeln!(f, "  --> {}", place.written())?;
                 1
             }
@@ -160,7 +160,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// The place, the line, and a caret below what is meant. Gives the width of the margin.
+/// Writes the place, the line, and a caret below the offending text. Returns the width of the margin.
 fn write_lines(
     f: &mut fmt::Formatter<'_>,
     source: &SourceText,
@@ -177,7 +177,7 @@ fn write_lines(
         clean.chars().take(LONGEST_LINE).map(|c| if c.is_control() { ' ' } else { c }).collect();
     let more = if clean.chars().count() > LONGEST_LINE { "…" } else { "" };
     writeln!(f, "{bar}\n{:>number$} | {shown}{more}", from.line, number = margin)?;
-    // Redaction may have moved what the caret would point to.
+    // Redaction may have moved the text below the caret.
     let indent = from.column - 1;
     let before: String = line.chars().take(indent).collect();
     if indent < LONGEST_LINE && clean.starts_with(&before) {
@@ -189,7 +189,7 @@ fn write_lines(
     Ok(margin)
 }
 
-/// The name that was probably meant.
+/// Returns the name that was probably meant.
 pub fn nearest<'n>(written: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
     let folded = |name: &str| name.to_lowercase().replace('-', "_");
     let written = folded(written);
@@ -223,10 +223,10 @@ mod tests {
     }
 
     #[test]
-    fn a_caret_stands_below_what_is_meant() {
+    fn a_caret_is_below_the_offending_text() {
         let source = SourceText::new("steadfast.toml", "[retry]\nattemps = 3\n");
-        let problem =
-            Problem::new(&Place::File(source, 8..15), "`attemps` is not known").help("did you mean?");
+        let problem = ConfigProblem::new(&SourceLocation::File(source, 8..15), "`attemps` is not known")
+            .help("did you mean?");
         assert_eq!(
             problem.to_string(),
             "error: `attemps` is not known\n  --> steadfast.toml:2:1\n   |\n 2 | attemps = 3\n   | ^^^^^^^\n\
@@ -235,9 +235,9 @@ mod tests {
     }
 
     #[test]
-    fn sf_6_the_line_of_a_mistake_does_not_show_its_secret() {
+    fn sf_6_the_line_of_an_error_does_not_show_its_secret() {
         let source = SourceText::new("x.toml", "url = \"redis://:hunter2hunter2@h:6379/0\" # x\n");
-        let problem = Problem::new(&Place::File(source, 41..44), "something").to_string();
+        let problem = ConfigProblem::new(&SourceLocation::File(source, 41..44), "something").to_string();
         assert!(!problem.contains("hunter2"), "{problem}");
         assert!(!problem.contains('^'), "the caret would point to something else: {problem}");
     }

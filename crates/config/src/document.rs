@@ -1,4 +1,4 @@
-//! A tree of what was written, read as a layer of settings.
+//! Reads a tree of written values as a layer of settings.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,41 +6,41 @@ use std::sync::Arc;
 use steadfast_core::id::{ActorId, Domain, Namespace, ToolName};
 use toml::de::DeTable;
 
-use crate::diagnostics::{Problem, Section, nearest};
-use crate::global::{self, Global};
-use crate::kind::Name;
-use crate::node::{Entry, Node, Raw, Table};
-use crate::notify::{self, WebhookDraft};
-use crate::place::Place;
-use crate::policy::{self, Draft, classes};
+use crate::diagnostics::{ConfigProblem, Section, nearest};
+use crate::global::{self, GlobalSettings};
+use crate::kind::NameKind;
+use crate::location::SourceLocation;
+use crate::node::{ConfigNode, ConfigTable, RawNode, TableEntry};
+use crate::policy::{self, PolicyDraft, classes};
 use crate::rule::{Rule, Selector};
 use crate::server::{self, ServerDraft};
-use crate::setting::{Context, Scope, Setting, Written, first_part, list, read_table};
-use crate::sources::{CONFIG_VARIABLE, Flag};
+use crate::setting::{ReadContext, Setting, SettingScope, WrittenSetting, first_part, list, read_table};
+use crate::sources::{CONFIG_VARIABLE, CommandLineFlag};
 use crate::token::{self, TokenDraft};
 use crate::tool::{self, CommandDraft, HttpDraft};
+use crate::webhook::{self, WebhookDraft};
 
 /// The settings of one source.
 #[derive(Default)]
-pub(crate) struct Layer {
-    pub(crate) global: Vec<Written<Global>>,
+pub(crate) struct SourceLayer {
+    pub(crate) global: Vec<WrittenSetting<GlobalSettings>>,
     pub(crate) rules: Vec<Rule>,
     pub(crate) servers: Vec<NamedLayer<Namespace, ServerDraft>>,
     pub(crate) http_tools: Vec<NamedLayer<ToolName, HttpDraft>>,
     pub(crate) command_tools: Vec<NamedLayer<ToolName, CommandDraft>>,
     pub(crate) tokens: Vec<NamedLayer<ActorId, TokenDraft>>,
     pub(crate) webhooks: Vec<NamedLayer<Namespace, WebhookDraft>>,
-    /// The sections in which something could not be read.
+    /// Sections in which something could not be read.
     pub(crate) unread: BTreeSet<Section>,
-    /// Something is wrong with the settings of the whole.
+    /// True if a global setting is wrong.
     pub(crate) has_bad_globals: bool,
-    /// Something is wrong with a rule.
+    /// True if a rule is wrong.
     pub(crate) has_bad_rules: bool,
 }
 
-impl Layer {
-    /// Nothing sure can be said about what is missing in it.
-    pub(crate) fn doubt(&mut self) {
+impl SourceLayer {
+    /// Marks the layer as incomplete, so that no missing settings are reported for it.
+    pub(crate) fn mark_incomplete(&mut self) {
         (self.has_bad_globals, self.has_bad_rules) = (true, true);
         self.unread = Section::ALL.into();
         self.servers.iter_mut().for_each(|one| one.is_sound = false);
@@ -51,23 +51,23 @@ impl Layer {
     }
 }
 
-/// What one source says about one server, tool, token or webhook.
+/// The settings of one source for one server, tool, token or webhook.
 pub(crate) struct NamedLayer<N, D> {
     pub(crate) name: N,
-    pub(crate) place: Place,
-    pub(crate) written: Vec<Written<D>>,
-    /// Everything in it could be read, so that what is not there is missing.
+    pub(crate) place: SourceLocation,
+    pub(crate) written: Vec<WrittenSetting<D>>,
+    /// True if everything in it could be read, so that an absent setting is really missing.
     pub(crate) is_sound: bool,
 }
 
-/// The sections that hold rules, servers, tools, tokens and webhooks by name.
+/// Sections that hold rules, servers, tools, tokens and webhooks by name.
 const NAMED: [&str; 8] =
     ["tools", "domains", "classes", "servers", "http_tools", "command_tools", "tokens", "notify"];
 
 /// Reads a whole tree.
-pub(crate) fn read(root: &Table, cx: &mut Context<'_>) -> Layer {
-    let mut layer = Layer::default();
-    let (mut global, mut everything) = (Table::default(), Table::default());
+pub(crate) fn read(root: &ConfigTable, cx: &mut ReadContext<'_>) -> SourceLayer {
+    let mut layer = SourceLayer::default();
+    let (mut global, mut everything) = (ConfigTable::default(), ConfigTable::default());
     for entry in &root.0 {
         let key = entry.key.as_str();
         if has(global::settings(), key) {
@@ -80,13 +80,13 @@ pub(crate) fn read(root: &Table, cx: &mut Context<'_>) -> Layer {
         }
     }
     layer.unread.extend([Section::Listen, Section::Store].into_iter().filter(|section| {
-        let of_it = |entry: &&Entry| entry.key == section.name();
-        let alone = Table(global.0.iter().filter(of_it).cloned().collect());
-        let mut unheard = Context { problems: Vec::new(), ..cx.clone() };
+        let of_it = |entry: &&TableEntry| entry.key == section.name();
+        let alone = ConfigTable(global.0.iter().filter(of_it).cloned().collect());
+        let mut unheard = ReadContext { problems: Vec::new(), ..cx.clone() };
         read_table(global::settings(), "the top level", |_| true, &alone, &[], &mut unheard);
         !unheard.problems.is_empty()
     }));
-    // An unknown name may be a slip for any of them.
+    // An unknown name may be a typo for any of them.
     layer.global = read_table(global::settings(), "the top level", |_| true, &global, &[], cx);
     layer.has_bad_globals = !cx.problems.is_empty();
     let before_rules = cx.problems.len();
@@ -149,19 +149,24 @@ pub(crate) fn read(root: &Table, cx: &mut Context<'_>) -> Layer {
     layer.unread.extend((cx.problems.len() > before_tokens).then_some(Section::Tokens));
     for (entry, table) in named(root, "notify", cx) {
         let name = section_name(entry, "a webhook", cx, |text| Namespace::new(text).ok());
-        layer.webhooks.extend(read_named("notify", name, notify::settings(), (entry, table), cx));
+        layer.webhooks.extend(read_named("notify", name, webhook::settings(), (entry, table), cx));
     }
     layer
 }
 
-fn read_rule(selector: Selector, table: &Table, entry: Option<&Entry>, cx: &mut Context<'_>) -> Rule {
+fn read_rule(
+    selector: Selector,
+    table: &ConfigTable,
+    entry: Option<&TableEntry>,
+    cx: &mut ReadContext<'_>,
+) -> Rule {
     let for_tools = match &selector {
         Selector::Server(_) | Selector::Tool(_) => true,
         Selector::Everything | Selector::Class(_) | Selector::Domain(_) => false,
     };
-    let allows = |setting: &Setting<Draft>| match setting.scope {
-        Scope::Anywhere => true,
-        Scope::Tools => for_tools,
+    let allows = |setting: &Setting<PolicyDraft>| match setting.scope {
+        SettingScope::Anywhere => true,
+        SettingScope::Tools => for_tools,
     };
     let written = read_table(policy::settings(), &selector.to_string(), allows, table, &[], cx);
     Rule { selector, written, place: entry.map(|entry| entry.key_place.clone()) }
@@ -171,8 +176,8 @@ fn read_named<N, D: 'static>(
     section: &str,
     name: Option<N>,
     settings: &[Setting<D>],
-    (entry, table): (&Entry, &Table),
-    cx: &mut Context<'_>,
+    (entry, table): (&TableEntry, &ConfigTable),
+    cx: &mut ReadContext<'_>,
 ) -> Option<NamedLayer<N, D>> {
     let title = format!("[{section}.{}]", entry.key);
     let before = cx.problems.len();
@@ -181,14 +186,14 @@ fn read_named<N, D: 'static>(
     Some(NamedLayer { name: name?, place: entry.key_place.clone(), written, is_sound })
 }
 
-/// The name of a section, if servers, tools and clients can have it.
+/// Returns the name of a section, if servers, tools and clients can have that name.
 fn section_name<N>(
-    entry: &Entry,
+    entry: &TableEntry,
     whose: &str,
-    cx: &mut Context<'_>,
+    cx: &mut ReadContext<'_>,
     of: impl Fn(&str) -> Option<N>,
 ) -> Option<N> {
-    let name = Some(entry.key.as_str()).filter(|name| Name { extra: "-." }.fits(name)).and_then(of);
+    let name = Some(entry.key.as_str()).filter(|name| NameKind { extra: "-." }.fits(name)).and_then(of);
     if name.is_none() {
         let what = format!("{:?} cannot be the name of {whose}", entry.key);
         cx.refuse(&entry.key_place, what, "use letters, digits, `_`, `-` and `.`, and begin with a letter");
@@ -196,8 +201,12 @@ fn section_name<N>(
     name
 }
 
-/// The tables within one of the named sections.
-fn named<'t>(root: &'t Table, section: &str, cx: &mut Context<'_>) -> Vec<(&'t Entry, &'t Table)> {
+/// Returns the tables within one of the named sections.
+fn named<'t>(
+    root: &'t ConfigTable,
+    section: &str,
+    cx: &mut ReadContext<'_>,
+) -> Vec<(&'t TableEntry, &'t ConfigTable)> {
     let Some(entry) = root.get(section) else { return Vec::new() };
     let Some(table) = entry.node.table() else {
         let what = format!("`{section}` is a section, not {}", entry.node.describe());
@@ -222,8 +231,8 @@ fn has<D>(settings: &[Setting<D>], key: &str) -> bool {
     settings.iter().any(|setting| first_part(setting.path) == key)
 }
 
-/// A name at the top level that nobody knows.
-fn unknown(entry: &Entry, cx: &mut Context<'_>) {
+/// Reports an unknown name at the top level.
+fn unknown(entry: &TableEntry, cx: &mut ReadContext<'_>) {
     let key = entry.key.as_str();
     let globals = global::settings().iter().map(|setting| setting.path);
     let policies = policy::settings().iter().map(|setting| setting.path);
@@ -232,7 +241,7 @@ fn unknown(entry: &Entry, cx: &mut Context<'_>) {
         ("http_tools", has(tool::http_settings(), key)),
         ("command_tools", has(tool::command_settings(), key)),
         ("tokens", has(token::settings(), key)),
-        ("notify", has(notify::settings(), key)),
+        ("notify", has(webhook::settings(), key)),
     ];
     let owner = owner.into_iter().find_map(|(section, is_its)| is_its.then_some(section));
     let paths: Vec<&str> = globals.chain(policies).collect();
@@ -249,9 +258,9 @@ fn unknown(entry: &Entry, cx: &mut Context<'_>) {
     cx.refuse(&entry.key_place, format!("`{key}` is not a setting"), help);
 }
 
-/// The settings that the environment has, as a tree.
-pub(crate) fn of_environment(environment: &BTreeMap<String, String>, notes: &mut Vec<String>) -> Table {
-    let mut table = Table::default();
+/// Returns the settings from the environment as a tree.
+pub(crate) fn of_environment(environment: &BTreeMap<String, String>, notes: &mut Vec<String>) -> ConfigTable {
+    let mut table = ConfigTable::default();
     let known = variables();
     for (name, value) in environment {
         let value = value.trim();
@@ -261,15 +270,16 @@ pub(crate) fn of_environment(environment: &BTreeMap<String, String>, notes: &mut
         if let Some((_, path)) = known.iter().find(|(variable, _)| variable == name) {
             let seconds = name == JAATO_WINDOW && value.bytes().all(|byte| byte.is_ascii_digit());
             let value = if seconds { format!("{value}s") } else { value.to_owned() };
-            let node = Node::new(Raw::Loose(value), &Place::Variable(Arc::from(name.as_str())));
+            let node =
+                ConfigNode::new(RawNode::Loose(value), &SourceLocation::Variable(Arc::from(name.as_str())));
             let path: Vec<&str> = path.split('.').collect();
-            // Variables come in the order of their names, so that STEADFAST_… replaces JAATO_….
+            // Variables come in the order of their names, so `STEADFAST_…` replaces `JAATO_…`.
             table.insert(&path, node);
         } else if let Some(own) = name.strip_prefix(OURS).filter(|_| !is_no_setting(name)) {
             let known = known.iter().filter_map(|(variable, _)| variable.strip_prefix(OURS));
             let meant = nearest(own, known).map(|name| format!("; did you mean {OURS}{name}?"));
             let meant = meant.unwrap_or_default();
-            notes.push(format!("the variable {name} is not one of ours and changes nothing{meant}"));
+            notes.push(format!("the variable {name} is not a setting of Steadfast and has no effect{meant}"));
         }
     }
     table
@@ -279,51 +289,49 @@ fn is_no_setting(name: &str) -> bool {
     name == CONFIG_VARIABLE || SECRET_VARIABLES.iter().any(|(secret, _)| *secret == name)
 }
 
-/// What the names of our variables begin with.
+/// Prefix of the environment variables of Steadfast.
 const OURS: &str = "STEADFAST_";
-/// Those that are ours and are secrets instead of settings.
+/// Variables with that prefix that are secrets instead of settings.
 pub(crate) const SECRET_VARIABLES: [(&str, &str); 2] = [
     (
         "STEADFAST_TOKEN",
-        "a token with which clients come in, of no tenant; `[tokens.NAME]` gives each its own",
+        "a token for clients that belong to no tenant; `[tokens.NAME]` gives each client its own",
     ),
-    (
-        "STEADFAST_ADMIN_TOKEN",
-        "the token of whoever looks after a gateway, instead of the one beside the state file",
-    ),
+    ("STEADFAST_ADMIN_TOKEN", "the admin token for operators, instead of the one beside the state file"),
 ];
 const JAATO_WINDOW: &str = "JAATO_RELIABILITY_WINDOW";
 
-/// The variables of others that set one of our settings.
+/// Variables of other programs that set one of the settings.
 pub(crate) const FOREIGN_VARIABLES: [(&str, &str, &str); 3] = [
     (
         "JAATO_RELIABILITY_THRESHOLD",
         "trust.count",
-        "counted failures that cost a tool its trust, where no rule says another number",
+        "number of counted failures after which a tool loses trust, unless a rule sets another",
     ),
     (JAATO_WINDOW, "trust.window", "the window they are counted in; a plain number is seconds"),
     (
         "JAATO_RELIABILITY_PERSIST",
         "trust_state.persist",
-        "off: trust that was lost is forgotten with the session",
+        "off: lost trust is restored at the end of the session",
     ),
 ];
 
-/// All variables that set something, with the setting they set.
+/// Returns all variables that set something, each with its setting.
 pub(crate) fn variables() -> Vec<(String, &'static str)> {
     let global = global::settings().iter().filter(|setting| setting.is_scalar());
-    let policy = policy::settings().iter().filter(|one| one.is_scalar() && one.scope == Scope::Anywhere);
+    let policy =
+        policy::settings().iter().filter(|one| one.is_scalar() && one.scope == SettingScope::Anywhere);
     let ours =
         global.map(|one| (one.variable(), one.path)).chain(policy.map(|one| (one.variable(), one.path)));
     let foreign = FOREIGN_VARIABLES.iter().map(|(name, path, _)| ((*name).to_owned(), *path));
     foreign.chain(ours).collect()
 }
 
-/// The settings that were given on the command line, as trees with the place of each.
-pub(crate) fn of_flag(flag: &Flag) -> Result<Table, Problem> {
-    let place = Place::Flag(Arc::from(flag.name.as_str()));
+/// Returns a setting from the command line as a tree with its place.
+pub(crate) fn of_flag(flag: &CommandLineFlag) -> Result<ConfigTable, ConfigProblem> {
+    let place = SourceLocation::Flag(Arc::from(flag.name.as_str()));
     let wrong = || {
-        Problem::new(&place, format!("{:?} does not name a setting", flag.setting))
+        ConfigProblem::new(&place, format!("{:?} does not name a setting", flag.setting))
             .help("write it as in the file: `retry.attempts`, `tools.\"bank/pay\".timeout`")
     };
     if flag.setting.contains(['\n', '\r', '=', '#']) {
@@ -340,8 +348,8 @@ pub(crate) fn of_flag(flag: &Flag) -> Result<Table, Problem> {
             None => break,
         }
     }
-    let mut root = Table::default();
+    let mut root = ConfigTable::default();
     let path: Vec<&str> = path.iter().map(String::as_str).collect();
-    root.insert(&path, Node::new(Raw::Loose(flag.value.clone()), &place));
+    root.insert(&path, ConfigNode::new(RawNode::Loose(flag.value.clone()), &place));
     Ok(root)
 }

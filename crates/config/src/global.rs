@@ -1,4 +1,4 @@
-//! The settings of the whole: where state is kept, where to listen, what is told.
+//! Global settings: state, listening address, logs, metrics and traces.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
@@ -6,162 +6,162 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use steadfast_core::policy::Profile;
+use steadfast_core::policy::PolicyProfile;
 use steadfast_core::redact::Redacted;
 
-use crate::kind::{Count, FilePath, Flag, Name, OrNone, Size, Span, Url, Words};
+use crate::kind::{BoolKind, Count, DurationKind, FilePath, NameKind, OptionalKind, Size, Url, WordKind};
 use crate::setting::{Setting, setting};
 
-/// The settings of the whole.
+/// The global settings.
 #[derive(Clone, Debug)]
-pub struct Global {
-    /// What policies start from.
-    pub profile: Profile,
-    /// Where the gateway listens.
+pub struct GlobalSettings {
+    /// Profile that policies start from.
+    pub profile: PolicyProfile,
+    /// Address that the gateway listens on.
     pub listen: SocketAddr,
-    /// What the gateway offers of its own.
+    /// Features that the gateway itself offers.
     pub gateway: GatewaySettings,
-    /// Where state is kept.
+    /// Storage of state.
     pub store: StoreSettings,
-    /// How much of past calls is kept.
+    /// Retention of past calls.
     pub history: HistorySettings,
-    /// How much of the traces of turns is kept.
+    /// Retention of the traces of turns.
     pub traces: TracesSettings,
-    /// How much text of large results is kept.
+    /// Retention of the text of large results.
     pub results: ResultsSettings,
-    /// How trust is kept.
+    /// Storage of trust.
     pub trust_state: TrustStateSettings,
-    /// The numbers that are told.
+    /// Metrics.
     pub metrics: MetricsSettings,
-    /// What is logged.
+    /// Logging.
     pub log: LogSettings,
-    /// Where traces and metrics are sent.
+    /// Destination of traces and metrics.
     pub otlp: OtlpSettings,
 }
 
-/// What the gateway offers of its own.
+/// Features that the gateway itself offers.
 #[derive(Clone, Debug)]
 pub struct GatewaySettings {
-    /// Whether clients see the tools `reliability_status` and `reliability_reset`.
+    /// True if clients see the tools `reliability_status` and `reliability_reset`.
     pub reliability_tools: bool,
-    /// Whether clients see the tool `run_turn`.
+    /// True if clients see the tool `run_turn`.
     pub run_turn: bool,
-    /// Connections over HTTP at a time.
+    /// Maximum number of concurrent HTTP connections.
     pub connections: NonZeroU32,
-    /// Connections of one remote address on which no request was authenticated yet.
+    /// Maximum number of connections from one remote address that have not authenticated a request yet.
     pub unauthenticated_per_address: NonZeroU32,
-    /// Event streams of one principal.
+    /// Maximum number of event streams of one principal.
     pub streams_per_principal: NonZeroU32,
 }
 
-/// Where state is kept.
+/// Storage of state.
 #[derive(Clone, Debug)]
 pub struct StoreSettings {
-    /// Which store.
+    /// Kind of store.
     pub kind: StoreKind,
-    /// The file of the embedded store. Nothing where the home folder is not known and no path is written.
+    /// File of the embedded store. `None` if the home folder is unknown and no path is written.
     pub path: Option<PathBuf>,
-    /// The server of the shared store.
+    /// Server of the shared store.
     pub url: Option<Redacted<String>>,
-    /// What the keys in a shared store begin with.
+    /// Prefix of the keys in a shared store.
     pub prefix: String,
-    /// The file with the key that outputs are encrypted with.
+    /// File with the key that outputs are encrypted with.
     pub key_file: Option<PathBuf>,
-    /// The most records that are kept in memory.
+    /// Maximum number of records that are kept in memory.
     pub records: NonZeroU32,
-    /// How long one command of a shared store may take.
+    /// Timeout of one command to a shared store.
     pub timeout: Duration,
-    /// Replicas that must have a write before it counts.
+    /// Number of replicas that must have a write before it counts.
     pub wait_replicas: u32,
-    /// What follows when committed records of the embedded store are lost.
-    pub on_damage: AfterLoss,
+    /// Behaviour after committed records of the embedded store are lost.
+    pub on_damage: LossPolicy,
 }
 
-/// What follows when committed records are lost.
+/// Behaviour after committed records are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AfterLoss {
-    /// Calls with an explicit key for tools that are not safe to repeat are refused until an operator accepts the loss.
+pub enum LossPolicy {
+    /// Calls with an explicit key to tools that are not safe to repeat are refused until an operator accepts the loss.
     RefuseKeyed,
-    /// Calls go on, and may run a second time.
+    /// Calls continue, and may run a second time.
     StartAnew,
 }
 
-/// Which store.
+/// Kind of store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreKind {
-    /// In this process; gone with it.
+    /// In the memory of this process. The state is gone when the process ends.
     Memory,
-    /// In a file of this machine.
+    /// In a file on this machine.
     Sqlite,
     /// On a server that several machines share.
     Redis,
 }
 
-/// How much of past calls is kept.
+/// Retention of past calls.
 #[derive(Clone, Debug)]
 pub struct HistorySettings {
-    /// For how long.
+    /// Retention period.
     pub keep: Duration,
-    /// How many at most.
+    /// Maximum number of calls.
     pub entries: NonZeroU32,
 }
 
-/// How much of the traces of turns is kept.
+/// Retention of the traces of turns.
 #[derive(Clone, Debug)]
 pub struct TracesSettings {
-    /// For how long.
+    /// Retention period.
     pub keep: Duration,
-    /// How many lines at most: one for each event, two or three for each call.
+    /// Maximum number of lines: one for each event, two or three for each call.
     pub entries: NonZeroU32,
 }
 
-/// How much text of large results is kept, beyond what their callers were given.
+/// Retention of the text of large results beyond the part that callers were given.
 #[derive(Clone, Debug)]
 pub struct ResultsSettings {
-    /// For how long.
+    /// Retention period.
     pub keep: Duration,
-    /// How many results at most.
+    /// Maximum number of results.
     pub entries: NonZeroU32,
-    /// How many bytes of them at most.
+    /// Maximum number of bytes of all results together.
     pub bytes: usize,
 }
 
-/// How trust is kept.
+/// Storage of trust.
 #[derive(Clone, Debug)]
 pub struct TrustStateSettings {
-    /// Whether it outlives the session.
+    /// True if trust outlives the session.
     pub persist: bool,
-    /// How many failures are remembered.
+    /// Maximum number of failures that are kept.
     pub entries: NonZeroU32,
-    /// A JSON file to keep it in, instead of the store.
+    /// JSON file to keep trust in, instead of the store.
     pub file: Option<PathBuf>,
-    /// The file in which a host keeps it, which is used where no file is set.
+    /// File in which a host keeps trust. It is used if no file is set.
     pub host_file: Option<PathBuf>,
 }
 
-/// The numbers that are told.
+/// Metrics.
 #[derive(Clone, Debug)]
 pub struct MetricsSettings {
-    /// What their names begin with.
+    /// Prefix of the names of metrics.
     pub namespace: String,
-    /// Tools with numbers of their own; the others are counted together.
+    /// Maximum number of tools with metrics of their own. The others are counted together.
     pub tools: NonZeroU32,
 }
 
-/// What is logged.
+/// Logging.
 #[derive(Clone, Debug)]
 pub struct LogSettings {
-    /// From which level on.
+    /// Minimum level.
     pub level: LogLevel,
-    /// In which form.
+    /// Format of the lines.
     pub format: LogFormat,
-    /// A file with one line for each malformed call of a model.
+    /// File with one line for each malformed call of a model.
     pub malformed_calls: Option<PathBuf>,
-    /// Whether that is the file beside the state, because none is set.
+    /// True if that is the file beside the state, because none is set.
     pub malformed_calls_beside_state: bool,
 }
 
-/// How important a line of the log is.
+/// Severity of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the levels are known by their names")]
 pub enum LogLevel {
@@ -172,27 +172,27 @@ pub enum LogLevel {
     Trace,
 }
 
-/// The form of the log.
+/// Format of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
     /// One JSON object in each line.
     Json,
-    /// For people.
+    /// Readable text.
     Text,
 }
 
-/// Where traces and metrics are sent.
+/// Destination of traces and metrics.
 #[derive(Clone, Debug)]
 pub struct OtlpSettings {
-    /// The collector; nothing is sent without one.
+    /// URL of the collector. Nothing is sent without one.
     pub endpoint: Option<Redacted<String>>,
 }
 
-/// What stands here until the embedded defaults are read over it.
-impl Default for Global {
+/// Placeholder values, until the embedded defaults are read over them.
+impl Default for GlobalSettings {
     fn default() -> Self {
         Self {
-            profile: Profile::Standard,
+            profile: PolicyProfile::Standard,
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8931)),
             gateway: GatewaySettings {
                 reliability_tools: false,
@@ -210,7 +210,7 @@ impl Default for Global {
                 records: NonZeroU32::MIN,
                 timeout: Duration::ZERO,
                 wait_replicas: 0,
-                on_damage: AfterLoss::RefuseKeyed,
+                on_damage: LossPolicy::RefuseKeyed,
             },
             history: HistorySettings { keep: Duration::ZERO, entries: NonZeroU32::MIN },
             traces: TracesSettings { keep: Duration::ZERO, entries: NonZeroU32::MIN },
@@ -233,91 +233,93 @@ impl Default for Global {
     }
 }
 
-/// The table.
-pub(crate) fn settings() -> &'static [Setting<Global>] {
+/// Returns the table of global settings.
+pub(crate) fn settings() -> &'static [Setting<GlobalSettings>] {
     const SECOND: Duration = Duration::from_secs(1);
     const YEAR: Duration = Duration::from_secs(365 * 86_400);
-    static SETTINGS: LazyLock<Vec<Setting<Global>>> = LazyLock::new(|| {
+    static SETTINGS: LazyLock<Vec<Setting<GlobalSettings>>> = LazyLock::new(|| {
         vec![
             setting!(
-                Global,
+                GlobalSettings,
                 "profile",
                 profile,
-                Words(&[
-                    ("standard", Profile::Standard),
-                    ("measured", Profile::Measured),
-                    ("stepped", Profile::Stepped)
+                WordKind(&[
+                    ("standard", PolicyProfile::Standard),
+                    ("measured", PolicyProfile::Measured),
+                    ("stepped", PolicyProfile::Stepped)
                 ]),
-                "The named set of numbers that policies start from."
+                "The named set of defaults that policies start from."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "listen",
                 listen,
                 crate::kind::Socket,
-                "Where the gateway listens. Any address but this machine's own needs a token."
+                "The address that the gateway listens on. Any address other than a loopback address needs a token."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "gateway.reliability_tools",
                 gateway.reliability_tools,
-                Flag,
-                "Whether clients see two tools of the gateway itself: `reliability_status` says which tools are not \
-                 trusted, `reliability_reset` forgives one and needs an operator."
+                BoolKind,
+                "True: clients see two tools of the gateway itself. `reliability_status` lists the tools that are \
+                 not trusted, `reliability_reset` restores trust in one and requires an operator."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "gateway.run_turn",
                 gateway.run_turn,
-                Flag,
-                "Whether clients see a tool of the gateway itself, `run_turn`, which makes several calls that depend on                  each other."
+                BoolKind,
+                "True: clients see a tool of the gateway itself, `run_turn`, which makes several calls that depend \
+                 on each other."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "gateway.connections",
                 gateway.connections,
                 Count(1..=65_536),
-                "Connections over HTTP at a time. One more takes the slot of a connection without a request; if all have a request in \
-                 flight, it gets 503 with `Retry-After`. 64 more are kept for health and administration. Each connection \
-                 takes one file descriptor, and may take 16 MiB of memory while it sends a message. Event streams take at most \
-                 three quarters of them. Read at the start."
+                "Maximum number of HTTP connections. One more takes the slot of a connection without a request; if \
+                 all have a request in flight, it gets 503 with `Retry-After`. 64 more are reserved for health and \
+                 administration. Each connection takes one file descriptor, and may take 16 MiB of memory while it \
+                 sends a message. Event streams take at most three quarters of them. Read at the start."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "gateway.unauthenticated_per_address",
                 gateway.unauthenticated_per_address,
                 Count(1..=65_536),
-                "Connections from one remote address on which no request was authenticated yet. One more takes the slot of the \
-                 oldest of them. Loopback addresses are exempt, and an IPv6 /64 network counts as one address. Raise it behind a \
-                 reverse proxy that opens many connections in advance; the higher it is, the more slots one host can hold. Read at the start."
+                "Maximum number of connections from one remote address that have not authenticated a request yet. \
+                 One more takes the slot of the oldest of them. Loopback addresses are exempt, and an IPv6 /64 \
+                 network counts as one address. Raise it behind a reverse proxy that opens many connections in \
+                 advance; the higher it is, the more slots one host can hold. Read at the start."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "gateway.streams_per_principal",
                 gateway.streams_per_principal,
                 Count(1..=65_536),
-                "Event streams that one principal follows at a time: streams on which MCP clients listen, and `/v1/events`. One \
-                 more gets 503 with `Retry-After`. Clients without a token are one principal. Each takes a connection. Read at \
-                 the start."
+                "Maximum number of event streams of one principal: streams on which MCP clients listen, and \
+                 `/v1/events`. One more gets 503 with `Retry-After`. Clients without a token are one principal. Each \
+                 takes a connection. Read at the start."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "store.kind",
                 store.kind,
-                Words(&[
+                WordKind(&[
                     ("memory", StoreKind::Memory),
                     ("sqlite", StoreKind::Sqlite),
                     ("redis", StoreKind::Redis)
                 ]),
-                "Where state is kept: in this process, in a file of this machine, or on a server that \
-                 several machines share."
+                "Where state is stored: in this process, in a file on this machine, or on a server that several \
+                 machines share."
             ),
-            setting!(Global, "store.path", store.path, FilePath, "The file of the sqlite store."),
+            setting!(GlobalSettings, "store.path", store.path, FilePath, "The file of the sqlite store."),
             setting!(
-                Global,
+                GlobalSettings,
                 "store.url",
                 store.url,
-                OrNone(Url {
+                OptionalKind(Url {
                     schemes: &[
                         "redis",
                         "rediss",
@@ -327,42 +329,39 @@ pub(crate) fn settings() -> &'static [Setting<Global>] {
                         "rediss+cluster"
                     ]
                 }),
-                "The server of the redis store. `${NAME}` stands for a variable of the environment, \
-                 so that the password need not be written here."
+                "The server of the redis store. `${NAME}` is replaced by an environment variable, so that the \
+                 password need not be written here."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "store.prefix",
                 store.prefix,
-                Name { extra: ":.-" },
-                "What the keys in redis begin with. Two deployments with the same prefix share their \
-                 state."
+                NameKind { extra: ":.-" },
+                "The prefix of keys in redis. Two deployments with the same prefix share their state."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "store.key_file",
                 store.key_file,
                 FilePath,
-                "A file with the key that outputs are encrypted with at rest; without one they are \
-                 not."
+                "A file with the key that outputs are encrypted with at rest. Without one they are not encrypted."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "store.records",
                 store.records,
                 Count(16..=10_000_000),
-                "The most records that are kept in memory. Each costs about as much as the answer \
-                 that it keeps."
+                "Maximum number of records in memory. Each takes about as much memory as its result."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "store.timeout",
                 store.timeout,
-                Span(Duration::from_millis(10)..=60 * SECOND),
+                DurationKind(Duration::from_millis(10)..=60 * SECOND),
                 "How long one command of the redis store may take before the store counts as down."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "store.wait_replicas",
                 store.wait_replicas,
                 Count(0..=16),
@@ -370,139 +369,139 @@ pub(crate) fn settings() -> &'static [Setting<Global>] {
                  waits for them."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "store.on_damage",
                 store.on_damage,
-                Words(&[("refuse_keyed", AfterLoss::RefuseKeyed), ("start_anew", AfterLoss::StartAnew)]),
-                "When committed records of the sqlite store are lost, because its file was damaged, deleted or replaced by \
-                 an older copy: `refuse_keyed` refuses calls with an explicit key for tools that are not safe to repeat, \
-                 until `steadfast state accept` or until what was lost would have expired; `start_anew` writes a line to \
-                 the log and lets them run, perhaps a second time."
+                WordKind(&[("refuse_keyed", LossPolicy::RefuseKeyed), ("start_anew", LossPolicy::StartAnew)]),
+                "When committed records of the sqlite store are lost, because its file was damaged, deleted or \
+                 replaced by an older copy: `refuse_keyed` refuses calls with an explicit key to tools that are not \
+                 safe to repeat, until `steadfast state accept` or until the lost records would have expired; \
+                 `start_anew` logs a warning and lets them run, possibly a second time."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "history.keep",
                 history.keep,
-                Span(SECOND..=YEAR),
+                DurationKind(SECOND..=YEAR),
                 "How long past calls are kept for `explain` and `rehearse`."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "history.entries",
                 history.entries,
                 Count(1..=10_000_000),
-                "How many of them at most."
+                "Maximum number of past calls that are kept."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "traces.keep",
                 traces.keep,
-                Span(SECOND..=YEAR),
+                DurationKind(SECOND..=YEAR),
                 "How long the traces of turns are kept."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "traces.entries",
                 traces.entries,
                 Count(1..=10_000_000),
-                "How many lines of them at most. A turn has one for each thing that happened in it, and some for each call; \
+                "Maximum number of lines of traces. A turn has one for each of its events, and some for each call; \
                  each takes about half a kilobyte."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "results.keep",
                 results.keep,
-                Span(Duration::from_millis(1)..=YEAR),
-                "How long the whole text of a result beyond its `result_limit` can be read."
+                DurationKind(Duration::from_millis(1)..=YEAR),
+                "How long the full text of a result that exceeds `result_limit` can be read."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "results.entries",
                 results.entries,
                 Count(1..=1_000_000),
-                "How many such texts are kept at most. One more takes the place of the oldest of the caller who has most."
+                "Maximum number of such texts. One more replaces the oldest text of the caller that has most."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "results.bytes",
                 results.bytes,
                 Size(1 << 10..=1 << 30),
-                "How many bytes of them are kept at most, in memory or, for clients on stdio without resources, in files. A text \
-                 larger than this cannot be kept, and passes whole."
+                "Maximum total size of these texts, in memory or, for clients on stdio without resources, in files. \
+                 A larger text cannot be kept, and is passed on whole."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "trust_state.persist",
                 trust_state.persist,
-                Flag,
-                "Whether trust that was lost stays lost in the next session."
+                BoolKind,
+                "True: lost trust stays lost in the next session."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "trust_state.entries",
                 trust_state.entries,
                 Count(1..=1_000_000),
-                "How many failures are remembered in its history."
+                "Maximum number of failures in the history of trust."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "trust_state.file",
                 trust_state.file,
                 FilePath,
-                "A JSON file to keep trust in, instead of the store. Not set, `.jaato/reliability.json` of the working folder \
-                 is used if it exists, else that of the home folder, else the store."
+                "A JSON file to keep trust in, instead of the store. If not set, `.jaato/reliability.json` of the \
+                 working folder is used if it exists, else that of the home folder, else the store."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "metrics.namespace",
                 metrics.namespace,
-                Name { extra: "" },
-                "What the names of metrics begin with."
+                NameKind { extra: "" },
+                "The prefix of metric names."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "metrics.tools",
                 metrics.tools,
                 Count(1..=100_000),
-                "Tools with numbers of their own; the others are counted together as `other`. Raising \
-                 it costs memory here and where the metrics are kept."
+                "Maximum number of tools with metrics of their own; the others are counted together as `other`. \
+                 Raising it costs memory here and in the metrics database."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "log.level",
                 log.level,
-                Words(&[
+                WordKind(&[
                     ("error", LogLevel::Error),
                     ("warn", LogLevel::Warn),
                     ("info", LogLevel::Info),
                     ("debug", LogLevel::Debug),
                     ("trace", LogLevel::Trace)
                 ]),
-                "From which level on something is logged."
+                "The minimum level of log lines."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "log.format",
                 log.format,
-                Words(&[("json", LogFormat::Json), ("text", LogFormat::Text)]),
-                "One JSON object in each line, or text for people."
+                WordKind(&[("json", LogFormat::Json), ("text", LogFormat::Text)]),
+                "One JSON object in each line, or readable text."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "log.malformed_calls",
                 log.malformed_calls,
                 FilePath,
-                "A file with one JSON line for each call of a model that was malformed or refused as a loop, to compare models \
-                 by. Not set, it is `malformed-calls.jsonl` in the state folder, unless the store is `memory`; `none` turns it \
-                 off. At 10 MiB it becomes `malformed-calls.jsonl.1`."
+                "A file with one JSON line for each model call that was malformed or refused as a loop, for \
+                 comparing models. If not set, it is `malformed-calls.jsonl` in the state folder, unless the store \
+                 is `memory`; `none` turns it off. At 10 MiB it becomes `malformed-calls.jsonl.1`."
             ),
             setting!(
-                Global,
+                GlobalSettings,
                 "otlp.endpoint",
                 otlp.endpoint,
-                OrNone(Url { schemes: &["http"] }),
-                "The OpenTelemetry collector that traces and metrics are sent to; nothing is sent \
-                 without one. A collector on this machine takes plain http and passes things on."
+                OptionalKind(Url { schemes: &["http", "https"] }),
+                "The OpenTelemetry collector that receives traces and metrics. Nothing is sent without one. On \
+                 https, its certificate is checked with the root certificates of this machine."
             ),
         ]
     });

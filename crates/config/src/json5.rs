@@ -1,4 +1,4 @@
-//! JSON5: JSON with comments, commas at the end, names without quotes and the rest of it, as OpenClaw and editors allow it.
+//! JSON5 as OpenClaw and editors allow it: JSON with comments, trailing commas, names without quotes, and so on.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -8,24 +8,24 @@ use jsonc_parser::{CollectOptions, ParseOptions, ast};
 use serde::de::IgnoredAny;
 use serde_json::{Number, json};
 
-use crate::place::SourceText;
+use crate::location::SourceText;
 
-/// Values within each other.
+/// Maximum nesting depth of values.
 pub(crate) const MOST_DEPTH: usize = 64;
 
-/// Why a text is not JSON5, and where.
-pub(crate) struct NotJson5 {
+/// Error of a text that is not JSON5, with its position.
+pub(crate) struct Json5Error {
     pub(crate) at: Range<usize>,
     pub(crate) what: String,
 }
 
-/// Reads a text.
-pub(crate) fn parse(text: &str) -> Result<ast::Value<'_>, NotJson5> {
-    // Everything of JSON5; that a comma may be missing is not of it, and mostly a mistake.
+/// Parses a text.
+pub(crate) fn parse(text: &str) -> Result<ast::Value<'_>, Json5Error> {
+    // Everything of JSON5 is allowed. A missing comma is not part of JSON5 and is usually a mistake.
     let options = ParseOptions { allow_missing_commas: false, ..ParseOptions::default() };
     let wrong = |start: usize, end: usize, what: String| {
         let end = text.len().min(end.max(start + 1));
-        NotJson5 { at: start.min(end)..end, what }
+        Json5Error { at: start.min(end)..end, what }
     };
     match jsonc_parser::parse_to_ast(text, &CollectOptions::default(), &options) {
         Ok(parsed) => parsed.value.ok_or_else(|| wrong(0, 1, "there is nothing in it".to_owned())),
@@ -38,8 +38,8 @@ pub(crate) fn parse(text: &str) -> Result<ast::Value<'_>, NotJson5> {
     }
 }
 
-/// A number of JSON5: also with a plus, in hexadecimal digits, and with nothing before or behind the point. Nothing if it has
-/// no bounds.
+/// Parses a number of JSON5: also with a plus sign, in hexadecimal digits, and without digits before or after the
+/// point. Returns `None` if the text is not a finite number.
 pub(crate) fn number(text: &str) -> Option<Number> {
     if let Ok(number) = text.parse() {
         return Some(number);
@@ -59,36 +59,36 @@ pub(crate) fn number(text: &str) -> Option<Number> {
     }
 }
 
-/// Returns the same as JSON, each value in the line in which it was, or says with line and column why it cannot be read.
+/// Returns the text as plain JSON, with each value in its original line, or an error with line and column.
 pub fn plain_json(text: &str) -> Result<Cow<'_, str>, String> {
     if serde_json::from_str::<IgnoredAny>(text).is_ok() {
         return Ok(Cow::Borrowed(text));
     }
     let written = parse(text).and_then(|root| {
-        let mut plain = Plain { text, json: String::with_capacity(text.len()), read: 0, column: 0 };
+        let mut plain = PlainJsonWriter { text, json: String::with_capacity(text.len()), read: 0, column: 0 };
         plain.value(&root, MOST_DEPTH)?;
         Ok(plain.json)
     });
-    written.map(Cow::Owned).map_err(|NotJson5 { at, what }| {
+    written.map(Cow::Owned).map_err(|Json5Error { at, what }| {
         let place = SourceText::new("", text).position(at.start);
         format!("line {}, column {}: this is not JSON5: {what}", place.line, place.column)
     })
 }
 
-/// JSON that is written beside the text that it is made of.
-struct Plain<'t> {
+/// Plain JSON that is written while the original text is read.
+struct PlainJsonWriter<'t> {
     text: &'t str,
     json: String,
-    /// The position in the text, in bytes.
+    /// Position in the original text, in bytes.
     read: usize,
-    /// How much is written of the line.
+    /// Length of the current output line.
     column: usize,
 }
 
-impl Plain<'_> {
-    fn value(&mut self, value: &ast::Value<'_>, depth: usize) -> Result<(), NotJson5> {
+impl PlainJsonWriter<'_> {
+    fn value(&mut self, value: &ast::Value<'_>, depth: usize) -> Result<(), Json5Error> {
         let (start, end) = (value.range().start, value.range().end);
-        let wrong = |what: &str| NotJson5 { at: start..end, what: what.to_owned() };
+        let wrong = |what: &str| Json5Error { at: start..end, what: what.to_owned() };
         let within = depth.checked_sub(1).ok_or_else(|| wrong("it is nested too deeply"))?;
         match value {
             ast::Value::StringLit(text) => self.write(start, &json!(text.value).to_string()),
@@ -120,7 +120,7 @@ impl Plain<'_> {
         Ok(())
     }
 
-    /// Writes what stands at this place of the text.
+    /// Writes the JSON for the original text at this position.
     fn write(&mut self, at: usize, json: &str) {
         let passed = self.text.get(self.read..at).unwrap_or_default();
         let lines = passed.matches('\n').count();
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_json_stays_as_it_is_and_what_is_neither_is_told_with_its_place() {
+    fn json_is_unchanged_and_invalid_text_is_reported_with_its_position() {
         assert!(matches!(plain_json("{\"a\": 1e400}").as_deref(), Ok("{\"a\": 1e400}") | Err(_)));
         assert!(matches!(plain_json("{\"a\": 1}"), Ok(Cow::Borrowed(_))));
         for (text, place) in [

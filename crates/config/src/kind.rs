@@ -1,7 +1,7 @@
-//! What settings take: counts, spans of time, sizes, shares, words, texts.
+//! Types of setting values: counts, durations, sizes, shares, words, texts.
 //!
 //! A kind reads a value, shows it as it would be written, and describes itself for messages, for the
-//! reference page and for the JSON Schema. What does not fit is refused with an example of what would.
+//! reference page and for the JSON Schema. A value that does not fit is refused with an example of one that does.
 
 mod numbers;
 mod texts;
@@ -11,44 +11,46 @@ use std::sync::Arc;
 use serde_json::{Value as Json, json};
 
 pub use numbers::parse_span;
-pub(crate) use numbers::{Count, Growth, Number, PerTime, Share, Size, Span, show_span};
+pub(crate) use numbers::{Count, DurationKind, Growth, Number, RateKind, ShareKind, Size, show_span};
 pub use texts::listen_address;
-pub(crate) use texts::{Expanded, FilePath, Hidden, Map, Name, Plain, Socket, Text, Url, expanded};
+pub(crate) use texts::{
+    ExpandedText, FilePath, MapKind, NameKind, PlainText, SecretMap, Socket, Text, Url, expanded,
+};
 
 use crate::diagnostics::nearest;
-use crate::node::{Node, Raw, shortened};
-use crate::setting::Context;
+use crate::node::{ConfigNode, RawNode, shortened};
+use crate::setting::ReadContext;
 
-/// How a value of type `T` is written.
-pub(crate) trait Kind<T>: Send + Sync {
-    /// The value, or nothing and a problem.
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<T>;
-    /// As it would be written.
+/// The written form of a value of type `T`.
+pub(crate) trait SettingKind<T>: Send + Sync {
+    /// Returns the value, or reports a problem and returns `None`.
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<T>;
+    /// Returns the value as it would be written.
     fn show(&self, value: &T) -> String;
-    /// What it takes, in words: "a whole number from 1 to 100".
+    /// Describes the accepted values in words: "a whole number from 1 to 100".
     fn takes(&self) -> String;
-    /// As a JSON Schema.
+    /// Returns the JSON Schema of the values.
     fn schema(&self) -> Json;
-    /// Whether a variable or a flag can hold it.
+    /// Returns true if a variable or a flag can hold a value.
     fn is_scalar(&self) -> bool {
         true
     }
 }
 
-/// Yes or no.
-pub(crate) struct Flag;
+/// A boolean.
+pub(crate) struct BoolKind;
 
-impl Kind<bool> for Flag {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<bool> {
+impl SettingKind<bool> for BoolKind {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<bool> {
         let truth = match &node.raw {
-            Raw::Boolean(truth) => Some(*truth),
-            Raw::Loose(text) => truth_of(text),
-            Raw::Integer(_)
-            | Raw::Float(_)
-            | Raw::String(_)
-            | Raw::Foreign(_)
-            | Raw::Array(_)
-            | Raw::Table(_) => None,
+            RawNode::Boolean(truth) => Some(*truth),
+            RawNode::Loose(text) => truth_of(text),
+            RawNode::Integer(_)
+            | RawNode::Float(_)
+            | RawNode::String(_)
+            | RawNode::Foreign(_)
+            | RawNode::Array(_)
+            | RawNode::Table(_) => None,
         };
         if truth.is_none() {
             let help = format!("write {} or `false`, without quotes", cx.with("true"));
@@ -70,7 +72,7 @@ impl Kind<bool> for Flag {
     }
 }
 
-/// Yes or no as people write it in variables.
+/// Parses a boolean as users write it in variables.
 pub(crate) fn truth_of(text: &str) -> Option<bool> {
     match text.trim().to_ascii_lowercase().as_str() {
         "true" | "1" | "on" | "yes" => Some(true),
@@ -79,11 +81,11 @@ pub(crate) fn truth_of(text: &str) -> Option<bool> {
     }
 }
 
-/// One of some words.
-pub(crate) struct Words<T: 'static>(pub(crate) &'static [(&'static str, T)]);
+/// One of several words.
+pub(crate) struct WordKind<T: 'static>(pub(crate) &'static [(&'static str, T)]);
 
-impl<T: Clone + PartialEq + Send + Sync> Kind<T> for Words<T> {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<T> {
+impl<T: Clone + PartialEq + Send + Sync> SettingKind<T> for WordKind<T> {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<T> {
         let word = node.text();
         let found = word.and_then(|word| self.0.iter().find(|(name, _)| *name == word));
         if found.is_none() {
@@ -119,8 +121,8 @@ impl<T: Clone + PartialEq + Send + Sync> Kind<T> for Words<T> {
     }
 }
 
-impl<T> Words<T> {
-    /// Too many to be listed in a sentence about something else.
+impl<T> WordKind<T> {
+    /// Returns true if there are too many words to list them in a sentence about something else.
     fn are_many(&self) -> bool {
         self.0.len() > 6
     }
@@ -130,11 +132,11 @@ impl<T> Words<T> {
     }
 }
 
-/// A value, or `"none"` for the absence of one.
-pub(crate) struct OrNone<K>(pub(crate) K);
+/// A value, or `"none"` for no value.
+pub(crate) struct OptionalKind<K>(pub(crate) K);
 
-impl<T: Send + Sync, K: Kind<T>> Kind<Option<T>> for OrNone<K> {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Option<T>> {
+impl<T: Send + Sync, K: SettingKind<T>> SettingKind<Option<T>> for OptionalKind<K> {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<Option<T>> {
         if node.text() == Some("none") {
             return Some(None);
         }
@@ -159,16 +161,16 @@ impl<T: Send + Sync, K: Kind<T>> Kind<Option<T>> for OrNone<K> {
 }
 
 /// A list. It replaces the list of a less specific rule as a whole.
-pub(crate) struct ListOf<K> {
+pub(crate) struct ListKind<K> {
     pub(crate) item: K,
     pub(crate) least: usize,
     pub(crate) most: usize,
 }
 
-impl<T: Send + Sync, K: Kind<T>> Kind<Arc<[T]>> for ListOf<K> {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Arc<[T]>> {
+impl<T: Send + Sync, K: SettingKind<T>> SettingKind<Arc<[T]>> for ListKind<K> {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<Arc<[T]>> {
         let Some(items) = node.items() else {
-            // A command line is what is most often written as one text.
+            // A list that is written as one text is most often a command line.
             let words: Vec<String> = node
                 .text()
                 .unwrap_or("…")

@@ -1,34 +1,34 @@
 //! The configuration of Steadfast.
 //!
 //! One schema, two types. *As written*: a tree with the place of every key and value, from TOML, JSON,
-//! variables and flags alike. *As resolved*: [`steadfast_core::policy::Policy`], complete and valid. Between
-//! them stand tables of settings, each row with its name, what it takes and what it means; reader, messages,
-//! JSON Schema, reference page and `explain` are all made from these rows.
+//! variables and flags alike. *As resolved*: [`steadfast_core::policy::CallPolicy`], complete and valid. Between
+//! them are tables of settings. Each row has the name of a setting, the values that it takes and its meaning.
+//! The reader, the messages, the JSON Schema, the reference page and `explain` are all made from these rows.
 //!
 //! ```text
 //!   defaults.toml ─┐
 //!   user's file   ─┤   tables of      layers,        Config ── resolve(tool) ──▶ Arc<Policy>, origins
 //!   project's file ┼──▶ settings  ──▶  rules    ──▶    │
 //!   environment   ─┤      │                             └───── Live: follows the files
-//!   flags         ─┘      └──▶ everything that is wrong, at once
+//!   flags         ─┘      └──▶ all errors at once
 //! ```
 //!
-//! Two orders decide. Between sources, the later one in this picture is stronger. Between rules, the more
-//! specific one is: tool, domain, server, class, everything. The rule goes first: what the user's file says
-//! of a tool beats what a flag says of everything.
+//! Two orders decide which value applies. Between sources, the later one in this picture is stronger. Between rules,
+//! the more specific one is: tool, domain, server, class, everything. Rules are compared first: a setting of a tool in
+//! the user's file overrides a flag for everything.
 //!
-//! | module | what is decided there |
+//! | module | responsibility |
 //! | --- | --- |
-//! | `setting`, `kind` | what a setting is, how values are read, shown and described |
-//! | `policy`, `global`, `server`, `tool`, `token`, `notify` | the tables |
-//! | `template` | URLs with places for parameters |
-//! | `node`, `place` | what was written, and where |
-//! | `document`, `rule` | which settings are about whom |
-//! | `config`, `sources`, `switch` | layers and where they come from |
-//! | `resolve` | the policy of a call, and who decided it |
-//! | `import` | files of others |
+//! | `setting`, `kind` | definition of a setting; how values are read, shown and described |
+//! | `policy`, `global`, `server`, `tool`, `token`, `webhook` | the tables |
+//! | `template` | URLs with placeholders for parameters |
+//! | `node`, `location` | written values and their positions |
+//! | `document`, `rule` | the subject of each setting |
+//! | `config`, `sources`, `switch` | layers and their sources |
+//! | `resolve` | the policy of a call, and the origin of each setting |
+//! | `import` | files of other programs |
 //! | `live` | following the files |
-//! | `diagnostics` | how mistakes are told |
+//! | `diagnostics` | error messages |
 //! | `reference` | schema and reference page |
 
 mod config;
@@ -39,9 +39,8 @@ mod import;
 mod json5;
 mod kind;
 mod live;
+mod location;
 mod node;
-mod notify;
-mod place;
 mod policy;
 pub mod reference;
 mod resolve;
@@ -53,23 +52,27 @@ mod switch;
 mod template;
 mod token;
 mod tool;
+mod webhook;
 
-pub use config::{Config, DEFAULTS, Shown};
-pub use diagnostics::{ConfigErrors, Problem, Section, nearest};
+pub use config::{Config, DEFAULTS, ShownSetting};
+pub use diagnostics::{ConfigErrors, ConfigProblem, Section, nearest};
 pub use global::{
-    AfterLoss, GatewaySettings, Global, HistorySettings, LogFormat, LogLevel, LogSettings, MetricsSettings,
-    OtlpSettings, StoreKind, StoreSettings, TracesSettings, TrustStateSettings,
+    GatewaySettings, GlobalSettings, HistorySettings, LogFormat, LogLevel, LogSettings, LossPolicy,
+    MetricsSettings, OtlpSettings, StoreKind, StoreSettings, TracesSettings, TrustStateSettings,
 };
 pub use json5::plain_json;
 pub use kind::{listen_address, parse_span};
-pub use live::{Live, Reload, Switched};
-pub use notify::{Webhook, WebhookFormat};
-pub use place::WrittenAt;
-pub use resolve::{Explained, Explanation, Origin, Origins, Resolved};
-pub use server::{Isolation, Reached, Server};
-pub use sources::{CONFIG_VARIABLE, ConfigFile, FILE_NAME, Flag, GivenText, Needed, Sources, Start};
-pub use steadfast_core::policy::Annotations;
+pub use live::{LiveConfig, Reload, SwitchChange};
+pub use location::SettingPosition;
+pub use resolve::{ExplainedSetting, Explanation, Origins, ResolvedPolicy, SettingOrigin};
+pub use server::{Isolation, ServerSettings, ServerTarget};
+pub use sources::{
+    CONFIG_VARIABLE, CommandLineFlag, ConfigFile, FILE_NAME, FileRequirement, InlineJson, PolicyStart,
+    Sources,
+};
+pub use steadfast_core::policy::AnnotationHints;
 pub use switch::Switches;
 pub use template::{UrlPiece, UrlTemplate};
-pub use token::{Role, Token};
+pub use token::{Token, TokenRole};
 pub use tool::{COMMAND_NAMESPACE, CommandToolSettings, HTTP_NAMESPACE, HttpMethod, HttpToolSettings};
+pub use webhook::{Webhook, WebhookFormat};

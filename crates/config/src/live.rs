@@ -1,8 +1,8 @@
 //! A configuration that follows its files while it is in use.
 //!
-//! Readers take a snapshot and never wait. Files are compared by their contents: that costs one read of some
-//! kilobytes and cannot be fooled by clocks, copies or editors that keep a file's size. A file that is bad, or
-//! gone, keeps the running configuration, and that is told once.
+//! Readers take a snapshot and never wait. Files are compared by their contents. That costs one read of some
+//! kilobytes and cannot be fooled by clocks, copies or editors that keep a file's size. If a file is invalid or
+//! gone, the running configuration stays in use and the problem is reported once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,70 +12,71 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
 use crate::config::Config;
-use crate::diagnostics::{ConfigErrors, Problem};
-use crate::sources::{Contents, Sources};
+use crate::diagnostics::{ConfigErrors, ConfigProblem};
+use crate::sources::{FileContents, Sources};
 use crate::switch::Switches;
 
 /// A configuration that follows its files.
-pub struct Live {
+pub struct LiveConfig {
     current: ArcSwap<Config>,
     sources: Sources,
-    seen: Mutex<Seen>,
+    seen: Mutex<FileSnapshot>,
 }
 
-struct Seen {
-    /// The files that the running configuration is made of.
-    running: Vec<Contents>,
-    /// The files that were last complained about; once is enough.
-    refused: Option<Vec<Contents>>,
-    /// The files at the last look, if they were new then.
-    changing: Option<Vec<Contents>>,
+struct FileSnapshot {
+    /// Files that the running configuration was made from.
+    running: Vec<FileContents>,
+    /// Files that were last reported as invalid. Each is reported once.
+    refused: Option<Vec<FileContents>>,
+    /// Files at the last check, if they were new then.
+    changing: Option<Vec<FileContents>>,
 }
 
-impl Seen {
-    fn know(&self, found: &Vec<Contents>) -> bool {
+impl FileSnapshot {
+    fn know(&self, found: &Vec<FileContents>) -> bool {
         self.running == *found || self.refused.as_ref() == Some(found)
     }
 }
 
-/// How switches stood, and how they stand since they were turned.
+/// State of the switches before and after a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Switched {
-    /// Before.
+pub struct SwitchChange {
+    /// State before the change.
     pub before: Switches,
-    /// Since.
+    /// State after the change.
     pub after: Switches,
 }
 
-/// What a look at the files brought.
+/// Result of a check of the files.
 #[derive(Debug)]
 pub enum Reload {
-    /// Nothing new.
+    /// The files did not change.
     Unchanged,
     /// A new configuration is in use.
     Replaced {
-        /// The global settings, servers, tools and tokens that differ; who uses them decides whether that takes a restart.
+        /// Global settings, servers, tools and tokens that differ. The user of a setting decides whether it needs a
+        /// restart.
         changed: Vec<String>,
     },
-    /// The files are not right; the running configuration stays.
+    /// The files are invalid. The running configuration stays in use.
     Kept(ConfigErrors),
 }
 
-impl Live {
-    /// Loads the configuration and begins to follow its files.
+impl LiveConfig {
+    /// Loads the configuration and starts to follow its files.
     pub fn start(sources: Sources) -> Result<Self, ConfigErrors> {
         let running = sources.read();
         let config = Config::of(&sources, &running)?;
-        let seen = Mutex::new(Seen { running, refused: None, changing: None });
+        let seen = Mutex::new(FileSnapshot { running, refused: None, changing: None });
         Ok(Self { current: ArcSwap::from_pointee(config), sources, seen })
     }
 
-    /// The configuration as it is now. It stays as it is for whoever holds it.
+    /// Returns a snapshot of the current configuration. The snapshot does not change.
     pub fn current(&self) -> Arc<Config> {
         self.current.load_full()
     }
 
-    /// Looks at the files, and takes what is new in them at once.
+    /// Checks the files and applies changes at once.
     pub fn check_now(&self) -> Reload {
         let found = self.sources.read();
         let mut seen = self.seen.lock();
@@ -83,8 +84,8 @@ impl Live {
         self.judge(&mut seen, found)
     }
 
-    /// Looks at the files, and takes what is new in them when a second look finds the same: an editor may
-    /// be in the middle of writing. For a task that looks every second or so.
+    /// Checks the files and applies a change when the next check finds the same contents, because an editor may still
+    /// be writing. Meant for a task that checks about every second.
     pub fn poll(&self) -> Reload {
         let found = self.sources.read();
         let mut seen = self.seen.lock();
@@ -96,26 +97,26 @@ impl Live {
         Reload::Unchanged
     }
 
-    /// Turns switches, from how they stand to how they shall. They stay turned when files change.
-    pub fn switch(&self, turn: impl FnOnce(Switches) -> Switches) -> Switched {
-        // Under the lock, so that neither a reload nor another turn at the same moment brings the old switches back.
+    /// Changes switches from their current state to the returned one. Reloads of files do not reset them.
+    pub fn switch(&self, turn: impl FnOnce(Switches) -> Switches) -> SwitchChange {
+        // Under the lock, so that neither a reload nor another change at the same moment restores the old switches.
         let _seen = self.seen.lock();
         let current = self.current.load();
         let before = current.switches();
         let after = turn(before);
         self.current.store(Arc::new(current.with_switches(after)));
-        Switched { before, after }
+        SwitchChange { before, after }
     }
 
-    fn judge(&self, seen: &mut Seen, found: Vec<Contents>) -> Reload {
+    fn judge(&self, seen: &mut FileSnapshot, found: Vec<FileContents>) -> Reload {
         if seen.know(&found) {
             return Reload::Unchanged;
         }
         let gone =
             seen.running.iter().zip(&found).zip(&self.sources.files).find_map(|((before, now), file)| {
-                let vanished = *before != Contents::Missing && *now == Contents::Missing;
+                let vanished = *before != FileContents::Missing && *now == FileContents::Missing;
                 vanished.then(|| {
-                    Problem::nowhere(format!("{} is gone", file.path.display()))
+                    ConfigProblem::nowhere(format!("{} is gone", file.path.display()))
                         .help("put it back, or restart without it; an empty file takes its settings away")
                 })
             });
@@ -139,12 +140,12 @@ impl Live {
     }
 }
 
-/// The global settings, servers, tools and tokens that differ.
+/// Returns the global settings, servers, tools and tokens that differ.
 fn differences(before: &Config, after: &Config) -> Vec<String> {
     let (old, new) = (before.shown(), after.shown());
     let global = old.iter().zip(&new).filter(|(old, new)| old.value != new.value);
     let mut changed: Vec<String> = global.map(|(old, _)| old.setting.to_owned()).collect();
-    // Passwords are not shown, so that only they could differ.
+    // Passwords are not shown, so two URLs that differ only in the password look equal.
     let url = "store.url".to_owned();
     if before.global().store.url != after.global().store.url && !changed.contains(&url) {
         changed.push(url);

@@ -1,30 +1,31 @@
-//! What is generated from the tables of settings: the JSON Schema and the reference page.
+//! Generates the JSON Schema and the reference page from the tables of settings.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde_json::{Map, Value as Json, json};
-use steadfast_core::policy::{Profile, ToolClass};
+use steadfast_core::policy::{PolicyProfile, ToolClass};
 
 use crate::config::Config;
 use crate::document::{FOREIGN_VARIABLES, SECRET_VARIABLES};
 use crate::global;
-use crate::notify;
-use crate::policy::{self, Draft, classes};
+use crate::policy::{self, PolicyDraft, classes};
 use crate::server::{self, ServerDraft};
-use crate::setting::{Scope, Setting, first_part};
+use crate::setting::{Setting, SettingScope, first_part};
 use crate::sources::{CONFIG_VARIABLE, Sources};
 use crate::switch;
 use crate::token;
 use crate::tool;
+use crate::webhook;
 
 const TOOLS: &str = "Settings of tools: \"server/tool\", \"server/*\", \"server/get_*\", or \"tool\" for a tool of \
     any server.";
 
-/// The JSON Schema of `steadfast.toml`, for editors.
+/// Returns the JSON Schema of `steadfast.toml`, for editors.
 pub fn schema() -> Json {
     let mut shared = Map::new();
-    let for_all = refer(object(policy::settings(), |setting| setting.scope == Scope::Anywhere), &mut shared);
+    let for_all =
+        refer(object(policy::settings(), |setting| setting.scope == SettingScope::Anywhere), &mut shared);
     let for_tools = refer(object(policy::settings(), |_| true), &mut shared);
     let mut root = for_all.clone();
     root.extend(object(global::settings(), |_| true));
@@ -34,7 +35,7 @@ pub fn schema() -> Json {
     shared.insert("http_tool".to_owned(), object_schema(tool::http_settings()));
     shared.insert("command_tool".to_owned(), object_schema(tool::command_settings()));
     shared.insert("token".to_owned(), object_schema(token::settings()));
-    shared.insert("webhook".to_owned(), object_schema(notify::settings()));
+    shared.insert("webhook".to_owned(), object_schema(webhook::settings()));
     let by_name = |about: &str, inner: &str| json!({ "type": "object", "description": about, "additionalProperties": reference(inner) });
     let classes = classes().map(|(name, _)| (name.to_owned(), reference("policy"))).collect();
     root.insert("classes".to_owned(), object_of(classes));
@@ -44,11 +45,11 @@ pub fn schema() -> Json {
     );
     root.insert("tools".to_owned(), by_name(TOOLS, "tool"));
     root.insert("servers".to_owned(), by_name("The servers whose tools are called.", "server"));
-    let http = "Tools that are one request over HTTP. Their server is called `http`.";
+    let http = "Tools that are one HTTP request. Their server is called `http`.";
     root.insert("http_tools".to_owned(), by_name(http, "http_tool"));
     let command = "Tools that are a command. Their server is called `command`.";
     root.insert("command_tools".to_owned(), by_name(command, "command_tool"));
-    root.insert("tokens".to_owned(), by_name("Those who come in with a token of their own.", "token"));
+    root.insert("tokens".to_owned(), by_name("Clients and viewers that have a token of their own.", "token"));
     root.insert("notify".to_owned(), by_name("Webhooks that notifications are sent to.", "webhook"));
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -60,7 +61,7 @@ pub fn schema() -> Json {
     })
 }
 
-/// Puts the sections of a policy, which can stand in many places, into one place.
+/// Moves the sections of a policy, which are allowed in many places, to one shared place.
 fn refer(mut properties: Map<String, Json>, shared: &mut Map<String, Json>) -> Map<String, Json> {
     for section in sections(policy::settings()).into_iter().filter(|section| !section.is_empty()) {
         if let Some(schema) = properties.insert(section.to_owned(), reference(section)) {
@@ -74,7 +75,7 @@ fn reference(name: &str) -> Json {
     json!({ "$ref": format!("#/$defs/{name}") })
 }
 
-/// A table of settings as an object.
+/// Returns the schema of a table of settings as an object.
 pub(crate) fn object_schema<D: 'static>(settings: &[Setting<D>]) -> Json {
     object_of(object(settings, |_| true))
 }
@@ -98,7 +99,7 @@ fn object<D: 'static>(settings: &[Setting<D>], with: impl Fn(&Setting<D>) -> boo
     properties
 }
 
-/// The reference page.
+/// Returns the reference page.
 pub fn page() -> String {
     let mut page = String::from(HEAD);
     page.push_str(WHOLE);
@@ -125,7 +126,7 @@ pub fn page() -> String {
         _ => String::new(),
     });
     page.push_str(NOTIFY);
-    rows(&mut page, notify::settings(), |setting| match setting.path {
+    rows(&mut page, webhook::settings(), |setting| match setting.path {
         "events" => "all".to_owned(),
         "format" => "`\"json\"`".to_owned(),
         _ => String::new(),
@@ -138,52 +139,52 @@ const HEAD: &str = "<!-- written by `cargo xtask gen` from the tables in crates/
 
 # Settings
 
-Everything that can be written in `steadfast.toml`. [The defaults](../../crates/config/defaults.toml) are one commented
-file; [the schema](../../schema/config.schema.json) is for editors.
+All settings of `steadfast.toml`. [The defaults](../../crates/config/defaults.toml) are one commented file.
+[The schema](../../schema/config.schema.json) is for editors.
 
 Sources, from weakest to strongest: the embedded defaults, the user's file (`~/.config/steadfast/steadfast.toml`), the
 project's file (`steadfast.toml` in the working folder), the environment, flags. Between rules, the more specific one
-counts, whichever source it comes from. A list replaces the list of a weaker rule as a whole.
+applies, whichever source it comes from. A list replaces the list of a weaker rule as a whole.
 
-Spans of time are written as `\"1500ms\"`, `\"30s\"`, `\"2m\"`, `\"24h\"`, `\"7d\"`; sizes as `\"64KiB\"`, `\"8MiB\"`; shares as
-`0.5`. `\"none\"` takes a limit away where one can be missing.
+Durations are written as `\"1500ms\"`, `\"30s\"`, `\"2m\"`, `\"24h\"`, `\"7d\"`; sizes as `\"64KiB\"`, `\"8MiB\"`; shares as `0.5`.
+`\"none\"` removes a limit that is optional.
 ";
 
 const WHOLE: &str = "
-## The whole
+## Global settings
 
-These stand at the top level of the file, or in the section that their name begins with.
+Write these at the top level of the file, or in the section with which their name begins.
 ";
 
 const POLICIES: &str = "
 ## Policies
 
-These can stand at the top level, where they are about everything, and in `[classes.read_only]` and its like,
-`[tools.\"server/*\"]`, `[domains.\"host\"]` and `[tools.\"server/tool\"]`; the later in this list, the stronger.
-`[tools.\"server/get_*\"]` and `[tools.tool]`, for a tool of any server, are weaker than a whole name with its server. Those
-marked **tools** are promises about particular tools and stand in `[tools.…]` only. What is built in for a class is weaker
-than anything that is written.
+Write these at the top level, where they apply to everything, or in a rule: `[classes.read_only]` (or another class),
+`[tools.\"server/*\"]`, `[domains.\"host\"]` or `[tools.\"server/tool\"]`. Later rules in this list are stronger.
+`[tools.\"server/get_*\"]` and `[tools.tool]`, for a tool of any server, are weaker than a whole name with its server.
+Settings marked **tools** are promises about particular tools and are allowed in `[tools.…]` only. The built-in defaults
+of a class are weaker than anything that you write.
 ";
 
 const RULES: &str = "
 ### Rules about faults
 
-These stand in `[[classify.rules]]`, wherever `classify` can stand. A rule names facts that all have to hold, and what they
-mean. An example is a message, or a table with a `message` and facts of the same names.
+Write these in `[[classify.rules]]`, wherever `classify` is allowed. A rule names facts that must all be true, and their
+meaning. An example is a message, or a table with a `message` and facts of the same names.
 ";
 
 const SERVERS: &str = "
 ## Servers
 
-These stand in `[servers.NAME]`. A server has a `command` or a `url`.
+Write these in `[servers.NAME]`. A server has a `command` or a `url`.
 ";
 
 const HTTP_TOOLS: &str = "
 ## HTTP tools
 
-These stand in `[http_tools.NAME]`: a tool that is one request over HTTP. What is said about its calls stands in
-`[tools.\"http/NAME\"]`. A parameter that is a list is repeated in a query, one that is null is left out, and one that is an
-object cannot be sent there. An attempt carries its key as `Idempotency-Key`.
+Write these in `[http_tools.NAME]`: a tool that is one HTTP request. Its policies are in `[tools.\"http/NAME\"]`. In a
+query, a parameter that is a list is repeated, one that is null is left out, and one that is an object is refused. Each
+attempt carries the idempotency key as `Idempotency-Key`.
 
 ```toml
 [http_tools.user]
@@ -199,11 +200,11 @@ class = \"read_only\"
 const COMMAND_TOOLS: &str = "
 ## Command tools
 
-These stand in `[command_tools.NAME]`: a tool that is a command, run once for each attempt. What is said about its calls
-stands in `[tools.\"command/NAME\"]`. Beside its `env` it gets `TOOL_IDEMPOTENCY_KEY`, `TOOL_ATTEMPT` (from 1) and, where there
-is one, `TOOL_DEADLINE_MS` (since the epoch). A command that takes too long is ended with everything that it started, and so is what a
-command leaves behind when it ends. On Linux this includes processes that left its process group (`setsid`, daemons). On other systems
-such a process is not found and goes on running.
+Write these in `[command_tools.NAME]`: a tool that is a command, run once for each attempt. Its policies are in
+`[tools.\"command/NAME\"]`. In addition to its `env` it gets `TOOL_IDEMPOTENCY_KEY`, `TOOL_ATTEMPT` (from 1) and, if there
+is a deadline, `TOOL_DEADLINE_MS` (since the epoch). A command that times out is ended with all processes that it
+started. Processes that a command leaves behind are ended too. On Linux this includes processes that left its process
+group (`setsid`, daemons). On other systems such a process is not found and continues to run.
 
 ```toml
 [command_tools.convert]
@@ -218,7 +219,7 @@ timeout = \"5s\"
 const TOKENS: &str = "
 ## Tokens
 
-These stand in `[tokens.NAME]`: NAME comes in with a token of its own, over HTTP as well as over MCP, and its calls are made in
+Write these in `[tokens.NAME]`: NAME has a token of its own, for the HTTP API and for MCP, and its calls are made in
 that name. [How tokens are used](../operating/tokens.md).
 
 ```toml
@@ -235,7 +236,7 @@ role  = \"viewer\"
 const NOTIFY: &str = "
 ## Webhooks
 
-These stand in `[notify.NAME]`: notifications are sent there. [What is sent, and how to check the
+Write these in `[notify.NAME]`: a webhook that notifications are sent to. [What is sent, and how to check the
 signature](../operating/notifications.md).
 
 ```toml
@@ -269,8 +270,8 @@ fn rows<'s, D: 'static>(
     page.push_str("\n| setting | takes | default | meaning |\n| --- | --- | --- | --- |\n");
     for setting in settings {
         let scope = match setting.scope {
-            Scope::Anywhere => "",
-            Scope::Tools => " **tools**",
+            SettingScope::Anywhere => "",
+            SettingScope::Tools => " **tools**",
         };
         let value = default(setting);
         let value = if value.is_empty() { "–".to_owned() } else { value };
@@ -284,11 +285,11 @@ fn rows<'s, D: 'static>(
     }
 }
 
-/// The values of the embedded defaults.
+/// Returns the values of the embedded defaults.
 fn default_values() -> BTreeMap<&'static str, String> {
     let config = Config::load(&Sources::default());
     let shown = config.map(|config| config.shown()).unwrap_or_default();
-    // Where these are not set, the value depends on the folders and files that are there.
+    // If these are not set, the value depends on the folders and files that exist.
     let found = [
         ("store.path", "`\"~/.local/state/steadfast/state.db\"`"),
         ("trust_state.file", "not set"),
@@ -298,18 +299,21 @@ fn default_values() -> BTreeMap<&'static str, String> {
     shown.into_iter().map(|one| (one.setting, format!("`{}`", one.value))).chain(found).collect()
 }
 
-/// What a setting starts from, for each profile, for classes that differ, and for the gateway where it differs.
-fn policy_default(setting: &Setting<Draft>) -> String {
-    let value = |profile: Profile, class| setting.show(&Draft::of(profile.policy(class)));
+/// Returns the default of a setting for each profile, for classes that differ, and for the gateway where it differs.
+fn policy_default(setting: &Setting<PolicyDraft>) -> String {
+    let value = |profile: PolicyProfile, class| setting.show(&PolicyDraft::of(profile.policy(class)));
     let code = |value: Option<String>| value.map_or_else(|| "–".to_owned(), |value| format!("`{value}`"));
-    let profiles =
-        [("standard", Profile::Standard), ("measured", Profile::Measured), ("stepped", Profile::Stepped)];
-    let standard = value(Profile::Standard, ToolClass::Unknown);
+    let profiles = [
+        ("standard", PolicyProfile::Standard),
+        ("measured", PolicyProfile::Measured),
+        ("stepped", PolicyProfile::Stepped),
+    ];
+    let standard = value(PolicyProfile::Standard, ToolClass::Unknown);
     if setting.path == "mode" {
         return "`\"enforce\"`".to_owned();
     }
     if setting.path == "class" {
-        return "what the server says of its tool, else `\"unknown\"`".to_owned();
+        return "from the annotations of the server, else `\"unknown\"`".to_owned();
     }
     let mut text = code(standard.clone());
     for (name, profile) in profiles {
@@ -319,12 +323,13 @@ fn policy_default(setting: &Setting<Draft>) -> String {
         }
     }
     for (name, class) in classes() {
-        let other = value(Profile::Standard, class);
+        let other = value(PolicyProfile::Standard, class);
         if other != standard && setting.path != "class" {
             let _ = write!(text, "; {name} {}", code(other));
         }
     }
-    let gateway = setting.show(&Draft::of(Profile::Standard.policy(ToolClass::Unknown).for_gateway()));
+    let gateway =
+        setting.show(&PolicyDraft::of(PolicyProfile::Standard.policy(ToolClass::Unknown).for_gateway()));
     if gateway != standard {
         let _ = write!(text, "; gateway {}", code(gateway));
     }
@@ -357,17 +362,17 @@ fn variables(page: &mut String) {
 const ENVIRONMENT: &str = "
 ## Environment
 
-Every setting of the whole, and every policy that is one value or a list of values, can be set by a variable: `STEADFAST_`
+Every global setting, and every policy that is one value or a list of values, can be set by a variable: `STEADFAST_`
 and its name in capitals, with `_` for the dot. `retry.attempts` is `STEADFAST_RETRY_ATTEMPTS`; a list is written with
-commas. A variable is about everything, so that a rule about a tool goes before it. An empty one counts as not set.
+commas. A variable applies to everything, so a rule for a tool overrides it. An empty one counts as not set.
 
 | variable | meaning |
 | --- | --- |
 ";
 
 const SWITCHES: &str = "
-The following are switches. They go over everything that files say, can only lower what is configured, and can also be
-turned while it runs. `false`, `0`, `off` and `no` are equal.
+The following are switches. They override all files, can only lower what is configured, and can also be changed at
+runtime. `false`, `0`, `off` and `no` are equal.
 
 | switch | meaning |
 | --- | --- |

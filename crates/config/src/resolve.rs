@@ -1,8 +1,7 @@
-//! Which policy a call has, and which rule decided each of its settings.
+//! Resolves the policy of a call, and records which rule decided each of its settings.
 //!
-//! Resolving is total: every tool, known or not, has a policy. What was resolved once is kept, so that the
-//! way of a call is one look into a map; the map is bounded, and a stranger that does not fit is resolved
-//! anew each time.
+//! Resolving is total: every tool, known or not, has a policy. Results are cached, so that resolving usually
+//! costs one lookup in a map. The map is bounded. An unknown tool that does not fit is resolved again each time.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -10,74 +9,77 @@ use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use steadfast_core::classify::{Aims, signature};
+use steadfast_core::classify::{ArgumentTargets, signature};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::{Domain, Namespace, ToolRef};
-use steadfast_core::json::Value;
-use steadfast_core::policy::{Annotations, ComputedKeys, Policy, Profile, ToolClass, TrustRule};
+use steadfast_core::json::JsonValue;
+use steadfast_core::policy::{
+    AnnotationHints, CallPolicy, ComputedKeyPolicy, PolicyProfile, ToolClass, TrustRule,
+};
 
-use crate::config::{Config, DEFAULTS_NAME, Parts};
-use crate::place::WrittenAt;
-use crate::policy::{CLASS, Draft, class_name, settings};
+use crate::config::{Config, ConfigParts, DEFAULTS_NAME};
+use crate::location::SettingPosition;
+use crate::policy::{CLASS, PolicyDraft, class_name, settings};
 use crate::rule::{Rule, Selector};
-use crate::sources::Start;
+use crate::sources::PolicyStart;
 use crate::switch::Switches;
 
-/// The policy of a call, and where it comes from.
+/// The policy of a call with its origins.
 #[derive(Clone, Debug)]
-pub struct Resolved {
+pub struct ResolvedPolicy {
     /// The policy.
-    pub policy: Arc<Policy>,
-    /// Who decided each setting of it.
+    pub policy: Arc<CallPolicy>,
+    /// Origin of each setting.
     pub origins: Arc<Origins>,
 }
 
-/// Who decided each setting of a policy.
+/// Origins of all settings of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Origins(Vec<Origin>);
+pub struct Origins(Vec<SettingOrigin>);
 
 impl Origins {
-    /// Who decided the setting of this name: `retry.attempts`. Nothing if there is no such setting.
-    pub fn of(&self, setting: &str) -> Option<&Origin> {
+    /// Returns the origin of the setting with this name, such as `retry.attempts`. Returns `None` if there is no such
+    /// setting.
+    pub fn of(&self, setting: &str) -> Option<&SettingOrigin> {
         let at = settings().iter().position(|known| known.path == setting)?;
         self.0.get(at)
     }
 }
 
-/// Who decided a setting.
+/// Source that decided a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// Nobody wrote it: it is what this profile starts from for this class.
-    Profile(Profile, ToolClass, Start),
+pub enum SettingOrigin {
+    /// The default of this profile for this class. The setting is not written anywhere.
+    Profile(PolicyProfile, ToolClass, PolicyStart),
     /// A rule.
     Rule {
-        /// Which one, as it is written: `[tools."bank/pay"]`.
+        /// Name of the rule as it is written: `[tools."bank/pay"]`.
         rule: Arc<str>,
-        /// Where it says so.
-        at: WrittenAt,
+        /// Position at which the rule writes the setting.
+        at: SettingPosition,
     },
-    /// The server says so of its tool.
+    /// The annotations that the server gives for its tool.
     Annotations,
-    /// A switch lowered it.
+    /// A switch that lowered it.
     Switch,
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for SettingOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Profile(profile, class, start) => {
                 let profile = match profile {
-                    Profile::Standard => "standard",
-                    Profile::Measured => "measured",
-                    Profile::Stepped => "stepped",
+                    PolicyProfile::Standard => "standard",
+                    PolicyProfile::Measured => "measured",
+                    PolicyProfile::Stepped => "stepped",
                 };
                 let start = match start {
-                    Start::Library => "",
-                    Start::Gateway => ", gateway",
+                    PolicyStart::Library => "",
+                    PolicyStart::Gateway => ", gateway",
                 };
                 write!(f, "profile {profile}, class {}{start}", class_name(*class))
             }
-            Self::Rule { at: at @ WrittenAt::File { file, .. }, .. } if &**file == DEFAULTS_NAME => {
+            Self::Rule { at: at @ SettingPosition::File { file, .. }, .. } if &**file == DEFAULTS_NAME => {
                 write!(f, "{at}")
             }
             Self::Rule { rule, at } => write!(f, "{at}, {rule}"),
@@ -87,26 +89,26 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Why a call has the policy that it has. Printed, it is a table.
+/// Explains the policy of a call. Printed, it is a table.
 #[derive(Clone, Debug)]
 pub struct Explanation {
     /// The tool.
     pub tool: ToolRef,
-    /// What the call depends on, where a rule is about that.
+    /// The dependency of the call, if a rule is about that.
     pub domain: Option<Domain>,
-    /// Every setting.
-    pub settings: Vec<Explained>,
+    /// All settings.
+    pub settings: Vec<ExplainedSetting>,
 }
 
-/// A setting of a policy with its value and who decided it.
+/// A setting of a policy with its value and its origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Explained {
-    /// Its name.
+pub struct ExplainedSetting {
+    /// Name of the setting.
     pub setting: &'static str,
-    /// Its value as it would be written.
+    /// Value as it would be written.
     pub value: String,
-    /// Who decided it.
-    pub origin: Origin,
+    /// Origin of the value.
+    pub origin: SettingOrigin,
 }
 
 impl fmt::Display for Explanation {
@@ -116,63 +118,85 @@ impl fmt::Display for Explanation {
             write!(f, " at {domain}")?;
         }
         writeln!(f)?;
-        let width =
-            |of: fn(&Explained) -> &str| self.settings.iter().map(|one| of(one).len()).max().unwrap_or(0);
+        let width = |of: fn(&ExplainedSetting) -> &str| {
+            self.settings.iter().map(|one| of(one).len()).max().unwrap_or(0)
+        };
         let (names, values) = (width(|one| one.setting), width(|one| &one.value).min(40));
-        for Explained { setting, value, origin } in &self.settings {
+        for ExplainedSetting { setting, value, origin } in &self.settings {
             writeln!(f, "  {setting:<names$}  {value:<values$}  {origin}")?;
         }
         Ok(())
     }
 }
 
-impl Parts {
-    /// What the policy of a tool of this class starts from.
-    pub(crate) fn base(&self, class: ToolClass) -> Draft {
+impl ConfigParts {
+    /// Returns the starting point of the policy of a tool of this class.
+    pub(crate) fn base(&self, class: ToolClass) -> PolicyDraft {
         let policy = self.global.profile.policy(class);
-        Draft::of(match self.start {
-            Start::Library => policy,
-            Start::Gateway => policy.for_gateway(),
+        PolicyDraft::of(match self.start {
+            PolicyStart::Library => policy,
+            PolicyStart::Gateway => policy.for_gateway(),
         })
     }
 }
 
 impl Config {
-    /// The policy of a call as it came, with its parameters as they were read. Its domain is the one that the caller
-    /// names, else the one that its parameters aim at.
-    pub fn resolve_call(&self, call: &CallEnvelope, params: Value<'_>, annotations: Annotations) -> Resolved {
+    /// Returns the policy of a call from its envelope and parsed parameters. Its domain is the one that the caller
+    /// names, or else the target of its parameters.
+    pub fn resolve_call(
+        &self,
+        call: &CallEnvelope,
+        params: JsonValue<'_>,
+        annotations: AnnotationHints,
+    ) -> ResolvedPolicy {
         match &call.target.domain {
             Some(domain) => self.resolve_at(&call.tool(), annotations, Some(domain)),
             None => self.resolve(&call.tool(), annotations, params),
         }
     }
 
-    /// The policy of a call with these arguments.
-    pub fn resolve(&self, tool: &ToolRef, annotations: Annotations, params: Value<'_>) -> Resolved {
-        let domain = self.parts.rules.know_domains().then(|| signature::domain(tool, &Aims::of(params)));
+    /// Returns the policy of a call with these arguments.
+    pub fn resolve(
+        &self,
+        tool: &ToolRef,
+        annotations: AnnotationHints,
+        params: JsonValue<'_>,
+    ) -> ResolvedPolicy {
+        let domain =
+            self.parts.rules.know_domains().then(|| signature::domain(tool, &ArgumentTargets::of(params)));
         self.resolve_at(tool, annotations, domain.as_ref())
     }
 
-    /// The same where it is known what the call depends on.
-    pub fn resolve_at(&self, tool: &ToolRef, annotations: Annotations, domain: Option<&Domain>) -> Resolved {
+    /// Returns the policy of a call whose dependency is known.
+    pub fn resolve_at(
+        &self,
+        tool: &ToolRef,
+        annotations: AnnotationHints,
+        domain: Option<&Domain>,
+    ) -> ResolvedPolicy {
         let tool = &configured(tool);
         let domain = domain.and_then(|domain| self.parts.rules.about_domain(domain));
         let hinted = self.hinted(tool, annotations);
-        self.cache.of(tool, Variant { domain, hinted }, || {
+        self.cache.of(tool, CacheVariant { domain, hinted }, || {
             let (draft, origins) = self.draft(tool, hinted, domain);
             let mut policy = draft.finish();
             policy.domain_trust = domain.and_then(|at| self.domain_trust(at));
-            Resolved { policy: Arc::new(policy), origins: Arc::new(Origins(origins)) }
+            ResolvedPolicy { policy: Arc::new(policy), origins: Arc::new(Origins(origins)) }
         })
     }
 
-    /// Why a call has the policy that it has.
-    pub fn explain(&self, tool: &ToolRef, annotations: Annotations, domain: Option<&Domain>) -> Explanation {
+    /// Explains the policy of a call.
+    pub fn explain(
+        &self,
+        tool: &ToolRef,
+        annotations: AnnotationHints,
+        domain: Option<&Domain>,
+    ) -> Explanation {
         let named = configured(tool);
         let at = domain.and_then(|domain| self.parts.rules.about_domain(domain));
         let (draft, origins) = self.draft(&named, self.hinted(&named, annotations), at);
         let explained = settings().iter().zip(origins).filter_map(|(setting, origin)| {
-            Some(Explained { setting: setting.path, value: setting.show(&draft)?, origin })
+            Some(ExplainedSetting { setting: setting.path, value: setting.show(&draft)?, origin })
         });
         Explanation {
             tool: tool.clone(),
@@ -181,16 +205,16 @@ impl Config {
         }
     }
 
-    /// Whether a server's own word that a tool is safe to repeat is believed.
+    /// Returns true if the server is trusted when it marks a tool as safe to repeat.
     pub fn trusts_annotations(&self, server: &Namespace) -> bool {
         self.servers().get(&server.configured()).is_none_or(|server| server.trust_annotations)
     }
 
-    /// What the annotations of a tool make of its class.
-    fn hinted(&self, tool: &ToolRef, annotations: Annotations) -> ToolClass {
+    /// Returns the class that follows from the annotations of a tool.
+    fn hinted(&self, tool: &ToolRef, annotations: AnnotationHints) -> ToolClass {
         let is_trusted = self.trusts_annotations(&tool.namespace);
-        let Annotations { read_only, destructive, idempotent } =
-            if is_trusted { annotations } else { annotations.distrusted() };
+        let AnnotationHints { read_only, destructive, idempotent } =
+            if is_trusted { annotations } else { annotations.without_safe_claims() };
         match (read_only, idempotent) {
             (Some(true), _) => ToolClass::ReadOnly,
             (_, Some(true)) => ToolClass::Idempotent,
@@ -200,10 +224,15 @@ impl Config {
         }
     }
 
-    fn draft(&self, tool: &ToolRef, hinted: ToolClass, domain: Option<usize>) -> (Draft, Vec<Origin>) {
-        let Parts { rules, start, global, .. } = &*self.parts;
-        // The class first, because it decides which rules there are. Only rules about tools may set it, so
-        // that the class which is asked for here makes no difference.
+    fn draft(
+        &self,
+        tool: &ToolRef,
+        hinted: ToolClass,
+        domain: Option<usize>,
+    ) -> (PolicyDraft, Vec<SettingOrigin>) {
+        let ConfigParts { rules, start, global, .. } = &*self.parts;
+        // The class is resolved first, because it decides which rules apply. Only rules about tools may set it, so the
+        // class that is passed here makes no difference.
         let mut probe = self.parts.base(hinted);
         for one in rules.matching(tool, hinted, domain).flat_map(|rule| &rule.written) {
             if one.setting == CLASS {
@@ -212,11 +241,11 @@ impl Config {
         }
         let class = probe.class;
         let mut draft = self.parts.base(class);
-        let mut origins = vec![Origin::Profile(global.profile, class, *start); settings().len()];
+        let mut origins = vec![SettingOrigin::Profile(global.profile, class, *start); settings().len()];
         if class != ToolClass::Unknown
             && let Some(origin) = origins.get_mut(CLASS)
         {
-            *origin = Origin::Annotations;
+            *origin = SettingOrigin::Annotations;
         }
         for rule in rules.matching(tool, class, domain) {
             apply(rule, &mut draft, &mut origins);
@@ -225,7 +254,7 @@ impl Config {
         (draft, origins)
     }
 
-    /// The rule by which a domain is judged as a whole: there is one where somebody wrote about its trust.
+    /// Returns the rule that judges a domain as a whole. There is one if the trust of the domain is configured.
     fn domain_trust(&self, at: usize) -> Option<TrustRule> {
         let rules = &self.parts.rules;
         let rule = rules.get(at)?;
@@ -245,7 +274,7 @@ impl Config {
     }
 }
 
-/// The tool by the name under which the configuration knows its server.
+/// Returns the tool under the name by which the configuration knows its server.
 fn configured(tool: &ToolRef) -> Cow<'_, ToolRef> {
     if tool.namespace.as_str().contains(Namespace::MARK) {
         return Cow::Owned(ToolRef { namespace: tool.namespace.configured(), tool: tool.tool.clone() });
@@ -253,11 +282,11 @@ fn configured(tool: &ToolRef) -> Cow<'_, ToolRef> {
     Cow::Borrowed(tool)
 }
 
-fn apply(rule: &Rule, draft: &mut Draft, origins: &mut [Origin]) {
+fn apply(rule: &Rule, draft: &mut PolicyDraft, origins: &mut [SettingOrigin]) {
     let name: Arc<str> = rule.selector.to_string().into();
     for one in &rule.written {
         (one.patch)(draft);
-        let origin = Origin::Rule { rule: name.clone(), at: one.place.written() };
+        let origin = SettingOrigin::Rule { rule: name.clone(), at: one.place.written() };
         let decides = settings().get(one.setting).map_or(&[][..], |setting| setting.decides);
         for (setting, slot) in settings().iter().zip(origins.iter_mut()) {
             if decides.contains(&setting.path) {
@@ -270,9 +299,9 @@ fn apply(rule: &Rule, draft: &mut Draft, origins: &mut [Origin]) {
     }
 }
 
-fn lower(switches: Switches, draft: &mut Draft, origins: &mut [Origin]) {
+fn lower(switches: Switches, draft: &mut PolicyDraft, origins: &mut [SettingOrigin]) {
     let (before, lowered) = (draft.modes, switches.lower(draft.modes));
-    let computed = if switches.derive { draft.dedupe.computed_keys } else { ComputedKeys::Never };
+    let computed = if switches.derive { draft.dedupe.computed_keys } else { ComputedKeyPolicy::Never };
     let changes = [
         ("dedupe.mode", before.dedupe != lowered.dedupe),
         ("retry.mode", before.retry != lowered.retry),
@@ -284,36 +313,41 @@ fn lower(switches: Switches, draft: &mut Draft, origins: &mut [Origin]) {
     (draft.modes, draft.dedupe.computed_keys) = (lowered, computed);
     for (setting, slot) in settings().iter().zip(origins.iter_mut()) {
         if changes.contains(&(setting.path, true)) {
-            *slot = Origin::Switch;
+            *slot = SettingOrigin::Switch;
         }
     }
 }
 
-/// The most tools that are remembered.
+/// Maximum number of cached tools.
 const MOST_TOOLS: usize = 4096;
-/// The most variants of one tool that are remembered.
+/// Maximum number of cached variants of one tool.
 const MOST_VARIANTS: usize = 32;
 
-/// What was resolved before.
+/// Cache of resolved policies.
 #[derive(Default)]
-pub(crate) struct Cache(RwLock<HashMap<ToolRef, Vec<(Variant, Resolved)>>>);
+pub(crate) struct PolicyCache(RwLock<HashMap<ToolRef, Vec<(CacheVariant, ResolvedPolicy)>>>);
 
-/// What else than the tool makes a difference.
+/// Inputs besides the tool that can change the policy.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Variant {
+struct CacheVariant {
     domain: Option<usize>,
     hinted: ToolClass,
 }
 
-impl Cache {
-    fn of(&self, tool: &ToolRef, variant: Variant, resolve: impl FnOnce() -> Resolved) -> Resolved {
-        let find = |variants: &Vec<(Variant, Resolved)>| {
+impl PolicyCache {
+    fn of(
+        &self,
+        tool: &ToolRef,
+        variant: CacheVariant,
+        resolve: impl FnOnce() -> ResolvedPolicy,
+    ) -> ResolvedPolicy {
+        let find = |variants: &Vec<(CacheVariant, ResolvedPolicy)>| {
             variants.iter().find(|(known, _)| *known == variant).map(|(_, resolved)| resolved.clone())
         };
         if let Some(found) = self.0.read().get(tool).and_then(find) {
             return found;
         }
-        // Two callers may both come here; they resolve the same.
+        // Two callers may both get here. They resolve the same.
         let resolved = resolve();
         let mut tools = self.0.write();
         if tools.len() < MOST_TOOLS || tools.contains_key(tool) {
@@ -337,9 +371,9 @@ mod tests {
     }
 
     #[test]
-    fn what_was_resolved_once_is_given_again_and_strangers_do_not_pile_up() {
+    fn resolved_policies_are_cached_and_the_cache_is_bounded() {
         let config = Config::load(&Sources::default()).unwrap();
-        let of = |name: &str| config.resolve_at(&tool(name), Annotations::default(), None).policy;
+        let of = |name: &str| config.resolve_at(&tool(name), AnnotationHints::default(), None).policy;
         assert!(Arc::ptr_eq(&of("a"), &of("a")));
         for number in 0..MOST_TOOLS + 100 {
             of(&number.to_string());

@@ -1,8 +1,8 @@
-//! Rules: which settings are about which tools, and in which order they count.
+//! Rules: settings for a set of tools, and the order in which they apply.
 //!
-//! From weakest to strongest: everything, the class, the server, the domain, the tool. Of several patterns
-//! that fit a tool, the one that says more counts more: a named server before any server, a whole name before
-//! the beginning of one, a longer beginning before a shorter one.
+//! From weakest to strongest: everything, the class, the server, the domain, the tool. Of several patterns that
+//! match a tool, the more specific one is stronger: a named server before any server, a whole name before a
+//! prefix, a longer prefix before a shorter one.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,11 +10,11 @@ use std::fmt;
 use steadfast_core::id::{Domain, ToolRef};
 use steadfast_core::policy::ToolClass;
 
-use crate::place::Place;
-use crate::policy::{Draft, class_name};
-use crate::setting::Written;
+use crate::location::SourceLocation;
+use crate::policy::{PolicyDraft, class_name};
+use crate::setting::WrittenSetting;
 
-/// Whom a rule is about.
+/// Subject of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Selector {
     Everything,
@@ -38,10 +38,10 @@ impl fmt::Display for Selector {
     }
 }
 
-/// Tools by their names.
+/// A pattern that matches tools by name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ToolPattern {
-    /// Any server, if not set.
+    /// Name of the server. `None` matches any server.
     server: Option<String>,
     name: NamePattern,
 }
@@ -54,7 +54,7 @@ enum NamePattern {
 }
 
 impl Selector {
-    /// `server/tool`, `server/*`, `server/get_*`, `*/tool`, `tool`.
+    /// Parses a pattern: `server/tool`, `server/*`, `server/get_*`, `*/tool`, `tool`.
     pub(crate) fn of_tools(text: &str) -> Result<Self, &'static str> {
         let (server, name) = text.split_once('/').unwrap_or(("*", text));
         if server.is_empty() || name.is_empty() {
@@ -62,7 +62,7 @@ impl Selector {
         }
         let (stem, open) = name.strip_suffix('*').map_or((name, false), |stem| (stem, true));
         if stem.contains('*') || (server.contains('*') && server != "*") {
-            return Err("a `*` can only stand at the end, or for a whole server");
+            return Err("a `*` is only allowed at the end, or for a whole server");
         }
         let server = (server != "*").then(|| server.to_owned());
         match (server, stem, open) {
@@ -79,7 +79,7 @@ impl Selector {
         }
     }
 
-    /// The server that it names.
+    /// Returns the server that the selector names.
     pub(crate) fn server(&self) -> Option<&str> {
         match self {
             Self::Server(server) => Some(server),
@@ -88,7 +88,7 @@ impl Selector {
         }
     }
 
-    /// The one tool that it names, where it names no more than one of a server.
+    /// Returns the tool that the selector names, if it matches at most one tool of a server.
     pub(crate) fn whole_tool(&self) -> Option<&str> {
         match self {
             Self::Tool(ToolPattern { name: NamePattern::Is(whole), .. }) => Some(whole),
@@ -124,26 +124,26 @@ impl fmt::Display for ToolPattern {
     }
 }
 
-/// Settings about somebody, in the order in which they are applied: that of the layers, and within a layer
-/// that of the table.
+/// Settings for one selector, in the order in which they are applied: by layer, and within a layer by the order of the
+/// table.
 #[derive(Clone)]
 pub(crate) struct Rule {
     pub(crate) selector: Selector,
-    pub(crate) written: Vec<Written<Draft>>,
-    /// Where its first setting, or its section, is written.
-    pub(crate) place: Option<Place>,
+    pub(crate) written: Vec<WrittenSetting<PolicyDraft>>,
+    /// Position of its first setting or of its section.
+    pub(crate) place: Option<SourceLocation>,
 }
 
-/// All rules of a configuration, by whom they are about.
-pub(crate) struct Rules {
-    /// The selectors order by strength: everything first, then classes, servers, domains, tools. Patterns
-    /// order by server, where none is weaker than any, then by name.
+/// All rules of a configuration, by selector.
+pub(crate) struct RuleSet {
+    /// The order of the selectors is their strength: everything first, then classes, servers, domains, tools. Patterns
+    /// are ordered by server, with "any server" as the weakest, then by name.
     all: Vec<Rule>,
     domains: BTreeMap<String, usize>,
 }
 
-impl Rules {
-    /// Joins rules about the same; later ones are stronger.
+impl RuleSet {
+    /// Joins rules with the same selector. Later ones are stronger.
     pub(crate) fn of(layers: impl IntoIterator<Item = Rule>) -> Self {
         let mut by_selector: BTreeMap<Selector, Rule> = BTreeMap::new();
         for rule in layers {
@@ -164,13 +164,13 @@ impl Rules {
         &self.all
     }
 
-    /// Whether a domain can make a difference.
+    /// Returns true if a rule can depend on the domain.
     pub(crate) fn know_domains(&self) -> bool {
         !self.domains.is_empty()
     }
 
-    /// The number of the rule about this domain, if there is one. It stands for the domain in the cache, so
-    /// that domains without a rule share an entry.
+    /// Returns the index of the rule for this domain, if there is one. The cache uses the index instead of the domain,
+    /// so that all domains without a rule share an entry.
     pub(crate) fn about_domain(&self, domain: &Domain) -> Option<usize> {
         let name = domain.as_str();
         self.domains.get(name).copied().or_else(|| {
@@ -179,7 +179,7 @@ impl Rules {
         })
     }
 
-    /// The rules for a call, from weakest to strongest.
+    /// Returns the rules for a call, from weakest to strongest.
     pub(crate) fn matching<'r>(
         &'r self,
         tool: &'r ToolRef,
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_says_more_is_stronger() {
+    fn a_more_specific_rule_is_stronger() {
         let weak_to_strong = ["get_*", "get_all*", "get_all", "bank/get_*", "bank/get_all*", "bank/get_all"];
         let of = |selector: &str| Rule {
             selector: Selector::of_tools(selector).unwrap(),
@@ -229,7 +229,7 @@ mod tests {
             Rule { selector: Selector::Class(ToolClass::ReadOnly), written: Vec::new(), place: None },
             Rule { selector: Selector::Everything, written: Vec::new(), place: None },
         ];
-        let rules = Rules::of(weak_to_strong.iter().rev().map(|text| of(text)).chain(rest));
+        let rules = RuleSet::of(weak_to_strong.iter().rev().map(|text| of(text)).chain(rest));
         let domain = rules.about_domain(&Domain::new("BANK").unwrap());
         let call = tool("bank", "get_all");
         let found: Vec<String> =
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_is_refused() {
+    fn invalid_patterns_are_refused() {
         for text in ["", "/", "bank/", "/pay", "*", "*/*", "b*/pay", "bank/p*y", "bank/**"] {
             assert!(Selector::of_tools(text).is_err(), "{text}");
         }

@@ -8,67 +8,70 @@ use std::time::Duration;
 use steadfast_core::id::Namespace;
 use steadfast_core::redact::Redacted;
 
-use crate::kind::{Count, FilePath, Flag, Hidden, Kind, ListOf, Map, OrNone, Plain, Span, Text, Url, Words};
-use crate::node::Node;
-use crate::setting::{Context, Setting, setting};
+use crate::kind::{
+    BoolKind, Count, DurationKind, FilePath, ListKind, MapKind, OptionalKind, PlainText, SecretMap,
+    SettingKind, Text, Url, WordKind,
+};
+use crate::node::ConfigNode;
+use crate::setting::{ReadContext, Setting, setting};
 
 /// A server whose tools are called.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Server {
-    /// What it is called, and the namespace of its tools.
+pub struct ServerSettings {
+    /// Name of the server, and the namespace of its tools.
     pub name: Namespace,
-    /// How to reach it.
-    pub reach: Reached,
-    /// Whether its own word that a tool is safe to repeat is believed.
+    /// Transport to the server.
+    pub reach: ServerTarget,
+    /// True if the server is trusted when it marks a tool as safe to repeat.
     pub trust_annotations: bool,
-    /// So many crashes within the window, and it is not started again.
+    /// Number of crashes within the window after which the server is not started again.
     pub crashes: NonZeroU32,
-    /// The window.
+    /// Window in which crashes are counted.
     pub crash_window: Duration,
 }
 
-/// How a server is reached.
+/// Transport to a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reached {
-    /// It is started here and spoken to through its input and output.
+pub enum ServerTarget {
+    /// A child process, with messages over its standard input and output.
     Command {
-        /// The program and its arguments; never empty.
+        /// Program and arguments. Never empty.
         command: Vec<String>,
-        /// The environment that it is given besides a small allow-list.
-        env: Hidden,
-        /// The folder that it runs in.
+        /// Environment variables in addition to a small allow-list.
+        env: SecretMap,
+        /// Working folder.
         cwd: Option<PathBuf>,
-        /// Who shares one process of it.
+        /// Sharing of its process between sessions.
         isolation: Isolation,
     },
-    /// It runs already and is spoken to over HTTP.
+    /// A server that already runs, over HTTP.
     Url {
-        /// Where.
+        /// URL of the server.
         url: Redacted<String>,
-        /// Headers that every request carries.
-        headers: Hidden,
+        /// Headers of every request.
+        headers: SecretMap,
     },
 }
 
-/// Who shares one process of a server.
+/// Sharing of a server process between sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isolation {
-    /// All sessions of a tenant.
+    /// All sessions of a tenant share one process.
     Shared,
-    /// Nobody: each session has its own.
+    /// Each session has its own process.
     PerSession {
-        /// The most processes at a time.
+        /// Maximum number of concurrent processes.
         most: NonZeroU32,
     },
 }
 
-/// A server taken apart into what is written.
+/// The written settings of a server.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerDraft {
     command: Arc<[String]>,
     url: Option<Redacted<String>>,
-    env: Hidden,
-    headers: Hidden,
+    env: SecretMap,
+    headers: SecretMap,
     cwd: Option<PathBuf>,
     per_session: bool,
     most_sessions: NonZeroU32,
@@ -82,8 +85,8 @@ impl Default for ServerDraft {
         Self {
             command: Arc::default(),
             url: None,
-            env: Hidden::new(),
-            headers: Hidden::new(),
+            env: SecretMap::new(),
+            headers: SecretMap::new(),
             cwd: None,
             per_session: false,
             most_sessions: const { NonZeroU32::new(16).unwrap() },
@@ -94,23 +97,23 @@ impl Default for ServerDraft {
     }
 }
 
-/// Why a draft is no server.
-pub(crate) enum Incomplete {
-    /// It has neither command nor URL.
+/// Reason for which a draft is not a complete server.
+pub(crate) enum IncompleteServer {
+    /// It has neither a command nor a URL.
     Nowhere,
-    /// It has this setting, which says nothing about how it is reached.
+    /// It has this setting, but nothing that says how to reach the server.
     Idle(&'static str),
 }
 
 impl ServerDraft {
-    pub(crate) fn finish(self, name: Namespace) -> Result<Server, Incomplete> {
+    pub(crate) fn finish(self, name: Namespace) -> Result<ServerSettings, IncompleteServer> {
         let by_command = !self.command.is_empty();
-        // What is started here was configured by hand on this machine, and so was what listens on it.
+        // A server that is started here was configured on this machine, and so was one that listens on it.
         let near = by_command || self.url.as_ref().is_some_and(|url| is_on_this_machine(url.expose()));
         let reach = match self.url {
-            None if !by_command => return Err(Incomplete::Nowhere),
-            None if !self.headers.is_empty() => return Err(Incomplete::Idle("headers")),
-            None => Reached::Command {
+            None if !by_command => return Err(IncompleteServer::Nowhere),
+            None if !self.headers.is_empty() => return Err(IncompleteServer::Idle("headers")),
+            None => ServerTarget::Command {
                 command: self.command.to_vec(),
                 env: self.env,
                 cwd: self.cwd,
@@ -119,27 +122,33 @@ impl ServerDraft {
                     false => Isolation::Shared,
                 },
             },
-            Some(_) if !self.env.is_empty() => return Err(Incomplete::Idle("env")),
-            Some(_) if self.cwd.is_some() => return Err(Incomplete::Idle("cwd")),
-            Some(_) if self.per_session => return Err(Incomplete::Idle("isolation")),
-            Some(url) => Reached::Url { url, headers: self.headers },
+            Some(_) if !self.env.is_empty() => return Err(IncompleteServer::Idle("env")),
+            Some(_) if self.cwd.is_some() => return Err(IncompleteServer::Idle("cwd")),
+            Some(_) if self.per_session => return Err(IncompleteServer::Idle("isolation")),
+            Some(url) => ServerTarget::Url { url, headers: self.headers },
         };
         let trust_annotations = self.trust_annotations.unwrap_or(near);
-        Ok(Server { name, reach, trust_annotations, crashes: self.crashes, crash_window: self.crash_window })
+        Ok(ServerSettings {
+            name,
+            reach,
+            trust_annotations,
+            crashes: self.crashes,
+            crash_window: self.crash_window,
+        })
     }
 }
 
-impl Server {
-    /// The host that it is at; nothing for a command.
+impl ServerSettings {
+    /// Returns the host of the server. Returns `None` for a command.
     pub fn host(&self) -> Option<&str> {
         match &self.reach {
-            Reached::Url { url, .. } => Some(host_of(url.expose())),
-            Reached::Command { .. } => None,
+            ServerTarget::Url { url, .. } => Some(host_of(url.expose())),
+            ServerTarget::Command { .. } => None,
         }
     }
 }
 
-/// The host of a URL, without the brackets of an address.
+/// Returns the host of a URL, without the brackets of an IPv6 address.
 fn host_of(url: &str) -> &str {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
@@ -155,18 +164,18 @@ fn is_on_this_machine(url: &str) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// The table.
+/// Returns the table of settings.
 pub(crate) fn settings() -> &'static [Setting<ServerDraft>] {
     static SETTINGS: LazyLock<Vec<Setting<ServerDraft>>> = LazyLock::new(|| {
-        let words = ListOf { item: Plain(Text { most: 32 << 10 }), least: 1, most: 1024 };
+        let words = ListKind { item: PlainText(Text { most: 32 << 10 }), least: 1, most: 1024 };
         vec![
             setting!(
                 ServerDraft,
                 "command",
                 command,
                 words,
-                "The program and its arguments. It is started here and spoken to through its input \
-                 and output."
+                "The program and its arguments. It is started as a child process and communicates over its standard \
+                 input and output."
             )
             .also(|draft| draft.url = None)
             .excludes(&["url"]),
@@ -174,59 +183,59 @@ pub(crate) fn settings() -> &'static [Setting<ServerDraft>] {
                 ServerDraft,
                 "url",
                 url,
-                OrNone(Url { schemes: &["http", "https"] }),
-                "Where the server listens, if it runs already."
+                OptionalKind(Url { schemes: &["http", "https"] }),
+                "The URL of a server that already runs."
             )
             .also(|draft| draft.command = Arc::default()),
             setting!(
                 ServerDraft,
                 "env",
                 env,
-                Map { most: 256 },
-                "The environment of the process, besides a small allow-list."
+                MapKind { most: 256 },
+                "The environment of the process, in addition to a small allow-list."
             ),
             setting!(
                 ServerDraft,
                 "headers",
                 headers,
-                Map { most: 64 },
-                "Headers that every request to the URL carries."
+                MapKind { most: 64 },
+                "Headers of every request to the URL."
             ),
             setting!(ServerDraft, "cwd", cwd, FilePath, "The folder that the process runs in."),
             setting!(
                 ServerDraft,
                 "isolation",
                 per_session,
-                Words(&[("shared", false), ("per_session", true)]),
-                "Whether sessions share one process. A process for each costs its memory each time."
+                WordKind(&[("shared", false), ("per_session", true)]),
+                "The sharing of a process between sessions. A process for each session costs its memory each time."
             ),
             setting!(
                 ServerDraft,
                 "most_sessions",
                 most_sessions,
                 Count(1..=10_000),
-                "The most processes at a time when each session has its own."
+                "Maximum number of concurrent processes if each session has its own."
             ),
             setting!(
                 ServerDraft,
                 "trust_annotations",
                 trust_annotations,
-                Believed,
-                "Whether the server's own word that a tool is safe to repeat is believed. By default \
-                 that of servers on this machine is."
+                AnnotationTrustKind,
+                "True: trust the server's annotations that a tool is safe to repeat. By default, only servers on \
+                 this machine are trusted."
             ),
             setting!(
                 ServerDraft,
                 "crashes",
                 crashes,
                 Count(1..=1000),
-                "So many crashes within `crash_window`, and it is not started again."
+                "Number of crashes within `crash_window` after which it is not restarted."
             ),
             setting!(
                 ServerDraft,
                 "crash_window",
                 crash_window,
-                Span(Duration::from_secs(1)..=Duration::from_secs(86_400)),
+                DurationKind(Duration::from_secs(1)..=Duration::from_secs(86_400)),
                 "The window of `crashes`."
             ),
         ]
@@ -234,12 +243,12 @@ pub(crate) fn settings() -> &'static [Setting<ServerDraft>] {
     &SETTINGS
 }
 
-/// Yes, no, or by where the server is.
-struct Believed;
+/// True, false, or by the location of the server.
+struct AnnotationTrustKind;
 
-impl Kind<Option<bool>> for Believed {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Option<bool>> {
-        Flag.read(node, cx).map(Some)
+impl SettingKind<Option<bool>> for AnnotationTrustKind {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<Option<bool>> {
+        BoolKind.read(node, cx).map(Some)
     }
 
     fn show(&self, value: &Option<bool>) -> String {
@@ -247,11 +256,11 @@ impl Kind<Option<bool>> for Believed {
     }
 
     fn takes(&self) -> String {
-        Flag.takes()
+        BoolKind.takes()
     }
 
     fn schema(&self) -> serde_json::Value {
-        Flag.schema()
+        BoolKind.schema()
     }
 }
 

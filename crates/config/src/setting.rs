@@ -1,8 +1,8 @@
-//! A setting: its name, what it takes, what it means, and where its value goes.
+//! A setting: its name, its type, its meaning, and the field that its value goes into.
 //!
-//! Settings stand in tables (`policy`, `global`, `server`, `tool`, `token`). From these tables everything is made: the
-//! reader, the messages, the JSON Schema, the reference page, the names of variables, `explain`. There is no
-//! second place that knows a setting.
+//! Settings are rows of tables (`policy`, `global`, `server`, `tool`, `token`). Everything else is made from these
+//! tables: the reader, the messages, the JSON Schema, the reference page, the names of variables, `explain`. A
+//! setting is defined in no other place.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,97 +10,102 @@ use std::sync::Arc;
 
 use serde_json::Value as Json;
 
-use crate::diagnostics::{Problem, nearest};
-use crate::kind::Kind;
-use crate::node::{Entry, Node, Table};
-use crate::place::Place;
+use crate::diagnostics::{ConfigProblem, nearest};
+use crate::kind::SettingKind;
+use crate::location::SourceLocation;
+use crate::node::{ConfigNode, ConfigTable, TableEntry};
 
-/// What is known while values are read, and the place for what is wrong with them.
+/// State while values are read, with the problems found so far.
 #[derive(Clone)]
-pub(crate) struct Context<'c> {
-    pub(crate) problems: Vec<Problem>,
-    /// The full name of what is being read, for messages.
+pub(crate) struct ReadContext<'c> {
+    pub(crate) problems: Vec<ConfigProblem>,
+    /// Full name of the value that is being read, for messages.
     pub(crate) name: String,
-    /// What relative paths are relative to.
+    /// Folder that relative paths start from.
     pub(crate) folder: PathBuf,
     pub(crate) environment: &'c BTreeMap<String, String>,
-    pub(crate) form: Form,
+    pub(crate) form: SourceFormat,
 }
 
-/// How what is being read is written.
+/// Format of the source that is being read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
-    /// The embedded defaults, which do not insist on a home folder.
+pub(crate) enum SourceFormat {
+    /// The embedded defaults, which do not require a home folder.
     BuiltIn,
-    /// Our own file, where a setting is `name = value`.
+    /// A `steadfast.toml`, where a setting is `name = value`.
     Ours,
-    /// A variable, a flag or a file of others, where only the value is ours.
+    /// A variable, a flag or a foreign file, where only the value follows the format of Steadfast.
     Bare,
 }
 
-impl Context<'_> {
-    /// A value is not what the setting takes.
-    pub(crate) fn wrong(&mut self, node: &Node, takes: &str, help: impl Into<String>) {
+impl ReadContext<'_> {
+    /// Reports a value that the setting does not take.
+    pub(crate) fn wrong(&mut self, node: &ConfigNode, takes: &str, help: impl Into<String>) {
         let what = format!("`{}` takes {takes}, not {}", self.name, node.describe());
-        self.problems.push(Problem::new(&node.place, what).help(help));
+        self.problems.push(ConfigProblem::new(&node.place, what).help(help));
     }
 
-    /// Anything else that is wrong with a value.
-    pub(crate) fn refuse(&mut self, place: &Place, what: impl Into<String>, help: impl Into<String>) {
-        self.problems.push(Problem::new(place, what).help(help));
+    /// Reports any other problem with a value.
+    pub(crate) fn refuse(
+        &mut self,
+        place: &SourceLocation,
+        what: impl Into<String>,
+        help: impl Into<String>,
+    ) {
+        self.problems.push(ConfigProblem::new(place, what).help(help));
     }
 
-    /// How this value would be written.
+    /// Returns this value as it would be written.
     pub(crate) fn with(&self, value: impl std::fmt::Display) -> String {
         match self.form {
-            Form::BuiltIn | Form::Ours => format!("`{} = {value}`", last_part(&self.name)),
-            Form::Bare => format!("`{value}`"),
+            SourceFormat::BuiltIn | SourceFormat::Ours => format!("`{} = {value}`", last_part(&self.name)),
+            SourceFormat::Bare => format!("`{value}`"),
         }
     }
 }
 
-/// Puts a value where it belongs.
+/// Writes a value into its field of the draft.
 pub(crate) type Patch<D> = Arc<dyn Fn(&mut D) + Send + Sync>;
 
-/// A setting that was written somewhere.
-pub(crate) struct Written<D> {
-    /// Its position in the table of settings.
+/// A setting that was written in a source.
+pub(crate) struct WrittenSetting<D> {
+    /// Index in the table of settings.
     pub(crate) setting: usize,
-    pub(crate) place: Place,
+    pub(crate) place: SourceLocation,
     pub(crate) patch: Patch<D>,
 }
 
-impl<D> Clone for Written<D> {
+impl<D> Clone for WrittenSetting<D> {
     fn clone(&self) -> Self {
         Self { setting: self.setting, place: self.place.clone(), patch: self.patch.clone() }
     }
 }
 
-/// Where a setting may be written.
+/// Places in which a setting may be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Scope {
+pub(crate) enum SettingScope {
     Anywhere,
-    /// In `[tools.…]` only: it is a promise about particular tools.
+    /// In `[tools.…]` only, because it is a promise about particular tools.
     Tools,
 }
 
 /// One row of a table of settings.
 pub(crate) struct Setting<D> {
-    /// Its name, at most one section deep: `timeout`, `retry.attempts`.
+    /// Name, at most one section deep: `timeout`, `retry.attempts`.
     pub(crate) path: &'static str,
-    /// What it means, and what it costs when raised.
+    /// Meaning of the setting, and the cost of raising it.
     pub(crate) about: &'static str,
-    pub(crate) scope: Scope,
-    /// Other settings that it decides too; they are explained by it.
+    pub(crate) scope: SettingScope,
+    /// Other settings that it decides too. They are explained by it.
     pub(crate) decides: &'static [&'static str],
-    /// Settings that cannot stand beside it in the same rule.
+    /// Settings that cannot be written beside it in the same rule.
     pub(crate) excludes: &'static [&'static str],
     also: Option<fn(&mut D)>,
     shown_if: fn(&D) -> bool,
-    field: Box<dyn Field<D>>,
+    field: Box<dyn SettingField<D>>,
 }
 
-/// One row: draft, name, field, what it takes, what it means.
+/// One row: draft, name, field, kind, meaning.
 macro_rules! setting {
     ($draft:ty, $path:literal, $($field:ident).+, $kind:expr, $about:expr $(,)?) => {
         crate::setting::Setting::new(
@@ -120,22 +125,22 @@ impl<D: 'static> Setting<D> {
         about: &'static str,
         look: fn(&D) -> &T,
         reach: fn(&mut D) -> &mut T,
-        kind: impl Kind<T> + 'static,
+        kind: impl SettingKind<T> + 'static,
     ) -> Self {
         Self {
             path,
             about,
-            scope: Scope::Anywhere,
+            scope: SettingScope::Anywhere,
             decides: &[],
             excludes: &[],
             also: None,
             shown_if: |_| true,
-            field: Box::new(Typed { look, reach, kind: Box::new(kind) }),
+            field: Box::new(TypedField { look, reach, kind: Box::new(kind) }),
         }
     }
 
     pub(crate) fn only_for_tools(self) -> Self {
-        Self { scope: Scope::Tools, ..self }
+        Self { scope: SettingScope::Tools, ..self }
     }
 
     pub(crate) fn decides(self, decides: &'static [&'static str]) -> Self {
@@ -146,17 +151,17 @@ impl<D: 'static> Setting<D> {
         Self { excludes, ..self }
     }
 
-    /// What else happens when it is set.
+    /// Adds an effect of setting it.
     pub(crate) fn also(self, also: fn(&mut D)) -> Self {
         Self { also: Some(also), ..self }
     }
 
-    /// When it says something; otherwise another setting stands in its place.
+    /// Shows it only under a condition. Otherwise another setting is shown in its place.
     pub(crate) fn shown_if(self, shown_if: fn(&D) -> bool) -> Self {
         Self { shown_if, ..self }
     }
 
-    /// Its value as it would be written.
+    /// Returns its value as it would be written.
     pub(crate) fn show(&self, draft: &D) -> Option<String> {
         (self.shown_if)(draft).then(|| self.field.show(draft))
     }
@@ -169,22 +174,22 @@ impl<D: 'static> Setting<D> {
         schema
     }
 
-    /// What it takes, in words.
+    /// Describes the accepted values in words.
     pub(crate) fn takes(&self) -> String {
         self.field.takes()
     }
 
-    /// Whether a variable or a flag can hold it.
+    /// Returns true if a variable or a flag can hold it.
     pub(crate) fn is_scalar(&self) -> bool {
         self.field.is_scalar()
     }
 
-    /// The variable that sets it.
+    /// Returns the variable that sets it.
     pub(crate) fn variable(&self) -> String {
         format!("STEADFAST_{}", self.path.replace('.', "_").to_uppercase())
     }
 
-    pub(crate) fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Patch<D>> {
+    pub(crate) fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<Patch<D>> {
         let (set, also) = (self.field.read(node, cx)?, self.also);
         Some(match also {
             None => set,
@@ -196,23 +201,23 @@ impl<D: 'static> Setting<D> {
     }
 }
 
-/// A typed field behind a row, with its type forgotten.
-trait Field<D>: Send + Sync {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Patch<D>>;
+/// A typed field of a row, with its type erased.
+trait SettingField<D>: Send + Sync {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<Patch<D>>;
     fn show(&self, draft: &D) -> String;
     fn schema(&self) -> Json;
     fn takes(&self) -> String;
     fn is_scalar(&self) -> bool;
 }
 
-struct Typed<D, T> {
+struct TypedField<D, T> {
     look: fn(&D) -> &T,
     reach: fn(&mut D) -> &mut T,
-    kind: Box<dyn Kind<T>>,
+    kind: Box<dyn SettingKind<T>>,
 }
 
-impl<D: 'static, T: Clone + Send + Sync + 'static> Field<D> for Typed<D, T> {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Patch<D>> {
+impl<D: 'static, T: Clone + Send + Sync + 'static> SettingField<D> for TypedField<D, T> {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<Patch<D>> {
         let (value, reach) = (self.kind.read(node, cx)?, self.reach);
         Some(Arc::new(move |draft| value.clone_into(reach(draft))))
     }
@@ -234,17 +239,17 @@ impl<D: 'static, T: Clone + Send + Sync + 'static> Field<D> for Typed<D, T> {
     }
 }
 
-/// Reads what a table has of these settings, and says what it has that they do not know.
+/// Reads the settings of a table, and reports names that are not settings.
 ///
-/// `title` is how the table is called in messages, `others` the names that stand beside the settings in it.
+/// `title` is the name of the table in messages. `others` are the names that are allowed beside the settings.
 pub(crate) fn read_table<D: 'static>(
     settings: &[Setting<D>],
     title: &str,
     allows: impl Fn(&Setting<D>) -> bool,
-    table: &Table,
+    table: &ConfigTable,
     others: &[&str],
-    cx: &mut Context<'_>,
-) -> Vec<Written<D>> {
+    cx: &mut ReadContext<'_>,
+) -> Vec<WrittenSetting<D>> {
     let mut written = Vec::new();
     for entry in &table.0 {
         if others.contains(&entry.key.as_str()) {
@@ -260,7 +265,7 @@ pub(crate) fn read_table<D: 'static>(
             unknown(settings, title, entry, beside, cx);
         }
     }
-    // The order of the table, in which a general setting stands before the particular ones.
+    // The order of the table, in which a general setting comes before the particular ones.
     written.sort_by_key(|one| one.setting);
     say_contradictions(settings, title, &written, cx);
     written
@@ -270,9 +275,9 @@ fn read_section<D: 'static>(
     settings: &[Setting<D>],
     title: &str,
     allows: &impl Fn(&Setting<D>) -> bool,
-    section: &Entry,
-    written: &mut Vec<Written<D>>,
-    cx: &mut Context<'_>,
+    section: &TableEntry,
+    written: &mut Vec<WrittenSetting<D>>,
+    cx: &mut ReadContext<'_>,
 ) {
     let key = &section.key;
     let Some(table) = section.node.table() else {
@@ -300,9 +305,9 @@ fn read_entry<D: 'static>(
     title: &str,
     allows: &impl Fn(&Setting<D>) -> bool,
     path: &str,
-    entry: &Entry,
-    written: &mut Vec<Written<D>>,
-    cx: &mut Context<'_>,
+    entry: &TableEntry,
+    written: &mut Vec<WrittenSetting<D>>,
+    cx: &mut ReadContext<'_>,
 ) {
     let Some((index, setting)) = settings.iter().enumerate().find(|(_, setting)| setting.path == path) else {
         return;
@@ -316,16 +321,16 @@ fn read_entry<D: 'static>(
         return;
     }
     if let Some(patch) = setting.read(&entry.node, cx) {
-        written.push(Written { setting: index, place: entry.key_place.clone(), patch });
+        written.push(WrittenSetting { setting: index, place: entry.key_place.clone(), patch });
     }
 }
 
 fn unknown<'n, D>(
     settings: &'n [Setting<D>],
     title: &str,
-    entry: &Entry,
+    entry: &TableEntry,
     beside: impl Iterator<Item = &'n str>,
-    cx: &mut Context<'_>,
+    cx: &mut ReadContext<'_>,
 ) {
     let key = &entry.key;
     let mut beside: Vec<&str> = beside.collect();
@@ -346,8 +351,13 @@ fn unknown<'n, D>(
     cx.refuse(&entry.key_place, format!("`{key}` is not a setting of {title}"), help);
 }
 
-fn say_contradictions<D>(settings: &[Setting<D>], title: &str, written: &[Written<D>], cx: &mut Context<'_>) {
-    let path = |one: &Written<D>| settings.get(one.setting).map_or("", |setting| setting.path);
+fn say_contradictions<D>(
+    settings: &[Setting<D>],
+    title: &str,
+    written: &[WrittenSetting<D>],
+    cx: &mut ReadContext<'_>,
+) {
+    let path = |one: &WrittenSetting<D>| settings.get(one.setting).map_or("", |setting| setting.path);
     for one in written {
         let excludes = settings.get(one.setting).map_or(&[][..], |setting| setting.excludes);
         if let Some(other) = written.iter().find(|other| excludes.contains(&path(other))) {
@@ -362,12 +372,12 @@ fn say_contradictions<D>(settings: &[Setting<D>], title: &str, written: &[Writte
     }
 }
 
-/// The names of the settings in a section.
+/// Returns the names of the settings in a section.
 fn names_below<'n, D>(settings: &'n [Setting<D>], section: &str) -> impl Iterator<Item = &'n str> {
     settings.iter().filter_map(move |setting| setting.path.strip_prefix(section)?.strip_prefix('.'))
 }
 
-/// How the section of a table is called: `[retry]`, or `[tools."bank/pay".retry]` within that.
+/// Returns the title of a section: `[retry]`, or `[tools."bank/pay".retry]` within that rule.
 fn within(title: &str, section: &str) -> String {
     match title.strip_prefix('[').and_then(|title| title.strip_suffix(']')) {
         Some(outer) => format!("[{outer}.{section}]"),

@@ -1,5 +1,4 @@
-//! Where a configuration comes from. This is the edge: files are read here and nowhere else, and the
-//! environment is handed in.
+//! Sources of a configuration. Files are read only in this module, and the environment is passed in.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -7,96 +6,97 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::diagnostics::Problem;
+use crate::diagnostics::ConfigProblem;
+use crate::location::SourceText;
 use crate::node::LARGEST_FILE;
-use crate::place::SourceText;
 
-/// Where a configuration comes from.
+/// Sources of a configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
-    /// What policies start from.
-    pub start: Start,
-    /// Files, from weakest to strongest: the user's before the project's. `.toml` files are ours; `.json`
-    /// files are those of others that we understand.
+    /// Starting point of policies.
+    pub start: PolicyStart,
+    /// Files, from weakest to strongest: the user's before the project's. `.toml` files have the format of Steadfast.
+    /// `.json` files are those of other programs that can be imported.
     pub files: Vec<ConfigFile>,
-    /// JSON of others that was given as it is, such as `mcpServers`. Stronger than the files.
-    pub texts: Vec<GivenText>,
-    /// The environment.
+    /// JSON of other programs that was given as text, such as `mcpServers`. It is stronger than the files.
+    pub texts: Vec<InlineJson>,
+    /// Environment variables.
     pub environment: BTreeMap<String, String>,
-    /// What was given on the command line.
-    pub flags: Vec<Flag>,
-    /// Files in which a host keeps trust, the first that exists counts. Used where `trust_state.file` is not set.
+    /// Settings from the command line.
+    pub flags: Vec<CommandLineFlag>,
+    /// Files in which a host keeps trust. The first that exists counts. They are used if `trust_state.file` is not
+    /// set.
     pub trust_files: Vec<PathBuf>,
 }
 
-/// What policies start from.
+/// Starting point of policies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Start {
-    /// A program that guards its own tools.
+pub enum PolicyStart {
+    /// A program that protects its own tools.
     #[default]
     Library,
-    /// The gateway: calls may be long, and writes are not repeated on a guess.
+    /// The gateway. Calls may be long, and writes are not repeated unless that is known to be safe.
     Gateway,
 }
 
 /// A file to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigFile {
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Whether it must be there.
-    pub needed: Needed,
+    /// Requirement that the file exists.
+    pub needed: FileRequirement,
 }
 
-/// What a file of others would hold, given without one.
+/// JSON of another program that was given as text instead of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GivenText {
-    /// How it was given, for messages: `--mcp-config`.
+pub struct InlineJson {
+    /// Name of the source in messages: `--mcp-config`.
     pub name: String,
-    /// The JSON.
+    /// The JSON text.
     pub json: String,
 }
 
-/// Whether a file must be there.
+/// Requirement that a file exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Needed {
-    /// Somebody named it.
+pub enum FileRequirement {
+    /// The file was named explicitly and must exist.
     Always,
-    /// It is read where it exists.
+    /// The file is read if it exists.
     IfThere,
 }
 
-/// A setting that was given on the command line.
+/// A setting from the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Flag {
-    /// How it was given, for messages: `--listen`.
+pub struct CommandLineFlag {
+    /// Name of the flag in messages: `--listen`.
     pub name: String,
-    /// The setting: `listen`, `retry.attempts`, `tools."bank/pay".timeout`.
+    /// Name of the setting: `listen`, `retry.attempts`, `tools."bank/pay".timeout`.
     pub setting: String,
     /// Its value, without quotes.
     pub value: String,
 }
 
-/// The name of our file.
+/// Name of the configuration file.
 pub const FILE_NAME: &str = "steadfast.toml";
-/// The variable that names a file to read instead of the project's.
+/// Variable that names a file to read instead of the project's.
 pub const CONFIG_VARIABLE: &str = "STEADFAST_CONFIG";
 
-/// Where jaato keeps trust, in the folder of a project and in that of the user.
+/// Folder in which jaato keeps trust, in the project and in the home folder.
 const HOST_FOLDER: &str = ".jaato";
 const HOST_TRUST_FILE: &str = "reliability.json";
 
 impl Sources {
-    /// The usual places: the user's file, then that of the working folder or the one that `STEADFAST_CONFIG`
+    /// Returns the usual sources: the user's file, then that of the working folder or the one that `STEADFAST_CONFIG`
     /// names.
-    pub fn discover(start: Start, environment: BTreeMap<String, String>, folder: &Path) -> Self {
+    pub fn discover(start: PolicyStart, environment: BTreeMap<String, String>, folder: &Path) -> Self {
         let set = |name: &str| environment.get(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let settings = set("XDG_CONFIG_HOME").or_else(|| set("HOME").map(|home| home.join(".config")));
         let user = settings.map(|folder| folder.join("steadfast").join(FILE_NAME));
-        let user = user.map(|path| ConfigFile { path, needed: Needed::IfThere });
+        let user = user.map(|path| ConfigFile { path, needed: FileRequirement::IfThere });
         let project = match set(CONFIG_VARIABLE) {
-            Some(path) => ConfigFile { path: folder.join(path), needed: Needed::Always },
-            None => ConfigFile { path: folder.join(FILE_NAME), needed: Needed::IfThere },
+            Some(path) => ConfigFile { path: folder.join(path), needed: FileRequirement::Always },
+            None => ConfigFile { path: folder.join(FILE_NAME), needed: FileRequirement::IfThere },
         };
         let files = user.into_iter().chain([project]).collect();
         let homes = [Some(folder.to_owned()), set("HOME")].into_iter().flatten();
@@ -104,26 +104,26 @@ impl Sources {
         Self { start, files, environment, trust_files, ..Self::default() }
     }
 
-    /// The file in which a host keeps trust, if there is one.
+    /// Returns the file in which a host keeps trust, if there is one.
     pub(crate) fn trust_file(&self) -> Option<PathBuf> {
         self.trust_files.iter().find(|path| path.is_file()).cloned()
     }
 
-    /// The files as they are now.
-    pub(crate) fn read(&self) -> Vec<Contents> {
-        self.files.iter().map(|file| Contents::read(&file.path)).collect()
+    /// Reads the files.
+    pub(crate) fn read(&self) -> Vec<FileContents> {
+        self.files.iter().map(|file| FileContents::read(&file.path)).collect()
     }
 }
 
-/// A file as it is now.
+/// Contents of a file at one moment.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) enum Contents {
+pub(crate) enum FileContents {
     Missing,
     Text(Arc<[u8]>),
     Unreadable(String),
 }
 
-impl Contents {
+impl FileContents {
     fn read(path: &Path) -> Self {
         let limit = LARGEST_FILE as u64 + 1;
         let mut bytes = Vec::new();
@@ -137,21 +137,25 @@ impl Contents {
         }
     }
 
-    /// The text, if there is one; nothing if the file may be missing and is.
-    pub(crate) fn text(&self, file: &ConfigFile) -> Result<Option<Arc<SourceText>>, Problem> {
+    /// Returns the text. Returns `None` if the file is optional and absent.
+    pub(crate) fn text(&self, file: &ConfigFile) -> Result<Option<Arc<SourceText>>, ConfigProblem> {
         let name = file.path.display();
         match (self, file.needed) {
-            (Self::Missing, Needed::IfThere) => Ok(None),
-            (Self::Missing, Needed::Always) => Err(Problem::nowhere(format!("{name} does not exist"))
-                .help("check the path; a file is only needed where one is named")),
-            (Self::Unreadable(why), _) => Err(Problem::nowhere(format!("{name} cannot be read: {why}"))
-                .help("check that it is a file and that this user may read it")),
+            (Self::Missing, FileRequirement::IfThere) => Ok(None),
+            (Self::Missing, FileRequirement::Always) => {
+                Err(ConfigProblem::nowhere(format!("{name} does not exist"))
+                    .help("check the path; a file is only needed where one is named"))
+            }
+            (Self::Unreadable(why), _) => {
+                Err(ConfigProblem::nowhere(format!("{name} cannot be read: {why}"))
+                    .help("check that it is a file and that this user may read it"))
+            }
             (Self::Text(bytes), _) => match std::str::from_utf8(bytes) {
                 Ok(text) => Ok(Some(SourceText::new(name.to_string(), text.trim_start_matches('\u{feff}')))),
                 Err(error) => {
                     let line =
                         1 + bytes.iter().take(error.valid_up_to()).filter(|byte| **byte == b'\n').count();
-                    Err(Problem::nowhere(format!("{name}:{line} is not UTF-8"))
+                    Err(ConfigProblem::nowhere(format!("{name}:{line} is not UTF-8"))
                         .help("save the file as UTF-8"))
                 }
             },

@@ -1,47 +1,49 @@
-//! Switches: what takes effect at once and over everything that files say.
+//! Switches: limits that take effect at once and override all files.
 //!
-//! A switch can only lower: it never makes a mechanism do more than the configuration lets it. So it is safe
-//! to turn at three in the morning.
+//! A switch can only lower: it never makes a mechanism do more than the configuration allows. So it is safe to
+//! use during an incident.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Serialize;
-use steadfast_core::policy::{Mode, Modes};
+use steadfast_core::policy::{EnforcementMode, MechanismModes};
 
-use crate::diagnostics::Problem;
+use crate::diagnostics::ConfigProblem;
 use crate::kind::truth_of;
+use crate::location::SourceLocation;
 use crate::node::shortened;
-use crate::place::Place;
 
-/// The most that each mechanism may do, whatever is configured.
+/// The highest mode that each mechanism may have, whatever is configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[expect(missing_docs, reason = "the fields are the mechanisms by name")]
 pub struct Switches {
-    /// Everything together.
-    pub all: Mode,
-    pub dedupe: Mode,
-    pub retry: Mode,
-    pub breaker: Mode,
-    pub guard: Mode,
-    pub trust: Mode,
-    /// Whether keys are computed for calls that bring none.
+    /// Highest mode of all mechanisms together.
+    pub all: EnforcementMode,
+    pub dedupe: EnforcementMode,
+    pub retry: EnforcementMode,
+    pub breaker: EnforcementMode,
+    pub guard: EnforcementMode,
+    pub trust: EnforcementMode,
+    /// True if keys are computed for calls that bring none.
     pub derive: bool,
 }
 
 impl Default for Switches {
     fn default() -> Self {
-        let Modes { dedupe, retry, breaker, guard, trust } = Modes::all(Mode::Enforce);
-        Self { all: Mode::Enforce, dedupe, retry, breaker, guard, trust, derive: true }
+        let MechanismModes { dedupe, retry, breaker, guard, trust } =
+            MechanismModes::all(EnforcementMode::Enforce);
+        Self { all: EnforcementMode::Enforce, dedupe, retry, breaker, guard, trust, derive: true }
     }
 }
 
 impl Switches {
-    /// What is left of these modes.
-    pub fn lower(&self, modes: Modes) -> Modes {
-        let lower = |configured: Mode, switch: Mode| configured.min(switch).min(self.all);
-        Modes {
+    /// Returns these modes, lowered by the switches.
+    pub fn lower(&self, modes: MechanismModes) -> MechanismModes {
+        let lower =
+            |configured: EnforcementMode, switch: EnforcementMode| configured.min(switch).min(self.all);
+        MechanismModes {
             dedupe: lower(modes.dedupe, self.dedupe),
             retry: lower(modes.retry, self.retry),
             breaker: lower(modes.breaker, self.breaker),
@@ -51,7 +53,7 @@ impl Switches {
     }
 }
 
-/// A variable that is a switch, and what it does.
+/// An environment variable that is a switch, and its effect.
 pub(crate) struct SwitchVariable {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
@@ -61,13 +63,13 @@ pub(crate) struct SwitchVariable {
 pub(crate) const VARIABLES: [SwitchVariable; 5] = [
     SwitchVariable {
         name: "TOOL_RELIABILITY_ENABLED",
-        about: "off: calls go straight through, as if nothing stood between",
-        turn_off: |switches| switches.all = Mode::Off,
+        about: "off: calls are passed on unchanged by all mechanisms",
+        turn_off: |switches| switches.all = EnforcementMode::Off,
     },
     SwitchVariable {
         name: "TOOL_RELIABILITY_OPEN_MODE",
-        about: "off: the breaker does nothing; `shadow` lets it tell what it would have done",
-        turn_off: |switches| switches.breaker = Mode::Off,
+        about: "off: the breaker does nothing; with `shadow` it only reports its decisions",
+        turn_off: |switches| switches.breaker = EnforcementMode::Off,
     },
     SwitchVariable {
         name: "TOOL_RELIABLE_DERIVE_IDEMPOTENCY",
@@ -82,14 +84,14 @@ pub(crate) const VARIABLES: [SwitchVariable; 5] = [
     SwitchVariable {
         name: "JAATO_RELIABILITY_ENABLED",
         about: "off: trust does nothing; everything else stays",
-        turn_off: |switches| switches.trust = Mode::Off,
+        turn_off: |switches| switches.trust = EnforcementMode::Off,
     },
 ];
 
-/// The switches as the environment has them.
+/// Returns the switches from the environment.
 pub(crate) fn from_environment(
     environment: &BTreeMap<String, String>,
-    problems: &mut Vec<Problem>,
+    problems: &mut Vec<ConfigProblem>,
 ) -> Switches {
     let mut switches = Switches::default();
     for variable in &VARIABLES {
@@ -101,12 +103,14 @@ pub(crate) fn from_environment(
         match (truth_of(text), word.as_str()) {
             (Some(true), _) => {}
             (Some(false), _) => (variable.turn_off)(&mut switches),
-            (None, "shadow") if is_mode => switches.breaker = Mode::Shadow,
+            (None, "shadow") if is_mode => switches.breaker = EnforcementMode::Shadow,
             (None, "enforce") if is_mode => {}
             (None, _) => {
                 let what = format!("{} takes on or off, not {:?}", variable.name, shortened(text));
                 let help = "false, 0, off and no are equal, and so are true, 1, on and yes";
-                problems.push(Problem::new(&Place::Variable(Arc::from(variable.name)), what).help(help));
+                problems.push(
+                    ConfigProblem::new(&SourceLocation::Variable(Arc::from(variable.name)), what).help(help),
+                );
             }
         }
     }
@@ -125,7 +129,7 @@ mod tests {
 
     #[test]
     fn rp_17_false_0_off_and_no_are_equal() {
-        let off = Switches { trust: Mode::Off, ..Switches::default() };
+        let off = Switches { trust: EnforcementMode::Off, ..Switches::default() };
         for word in ["false", "0", "off", "no", "OFF", " False "] {
             assert_eq!(read("JAATO_RELIABILITY_ENABLED", word), (off, 0), "{word}");
         }
@@ -139,25 +143,34 @@ mod tests {
     fn every_switch_turns_off_its_own() {
         let on = Switches::default();
         for (name, off) in [
-            ("TOOL_RELIABILITY_ENABLED", Switches { all: Mode::Off, ..on }),
-            ("TOOL_RELIABILITY_OPEN_MODE", Switches { breaker: Mode::Off, ..on }),
+            ("TOOL_RELIABILITY_ENABLED", Switches { all: EnforcementMode::Off, ..on }),
+            ("TOOL_RELIABILITY_OPEN_MODE", Switches { breaker: EnforcementMode::Off, ..on }),
             ("TOOL_RELIABLE_DERIVE_IDEMPOTENCY", Switches { derive: false, ..on }),
             ("TOOL_RELIABILITY_DERIVE_IDEMPOTENCY", Switches { derive: false, ..on }),
         ] {
             assert_eq!(read(name, "off"), (off, 0), "{name}");
         }
-        assert_eq!(read("TOOL_RELIABILITY_OPEN_MODE", "shadow").0.breaker, Mode::Shadow);
+        assert_eq!(read("TOOL_RELIABILITY_OPEN_MODE", "shadow").0.breaker, EnforcementMode::Shadow);
         assert_eq!(read("TOOL_RELIABILITY_OPEN_MODE", "enforce"), (on, 0));
         assert_eq!(read("TOOL_RELIABILITY_ENABLED", "shadow").1, 1);
     }
 
     #[test]
     fn a_switch_never_raises() {
-        let configured = Modes { breaker: Mode::Shadow, trust: Mode::Off, ..Modes::all(Mode::Enforce) };
+        let configured = MechanismModes {
+            breaker: EnforcementMode::Shadow,
+            trust: EnforcementMode::Off,
+            ..MechanismModes::all(EnforcementMode::Enforce)
+        };
         assert_eq!(Switches::default().lower(configured), configured);
-        let shadow = Switches { all: Mode::Shadow, retry: Mode::Off, ..Switches::default() };
-        let left = Modes { retry: Mode::Off, trust: Mode::Off, ..Modes::all(Mode::Shadow) };
+        let shadow =
+            Switches { all: EnforcementMode::Shadow, retry: EnforcementMode::Off, ..Switches::default() };
+        let left = MechanismModes {
+            retry: EnforcementMode::Off,
+            trust: EnforcementMode::Off,
+            ..MechanismModes::all(EnforcementMode::Shadow)
+        };
         assert_eq!(shadow.lower(configured), left);
-        assert!(Switches { all: Mode::Off, ..Switches::default() }.lower(configured).are_off());
+        assert!(Switches { all: EnforcementMode::Off, ..Switches::default() }.lower(configured).are_off());
     }
 }

@@ -1,19 +1,19 @@
-//! The URL of an HTTP tool: where its requests go, with places for parameters.
+//! The URL of an HTTP tool, with placeholders for parameters.
 //!
-//! A parameter can stand in the path and in the query and nowhere else: which host is spoken to, and with it who gets the
-//! headers, is decided by whoever writes the configuration and never by a model.
+//! A parameter can be part of the path and of the query, and of nothing else. The host, and with it the receiver of
+//! the headers, is decided by the author of the configuration and never by a model.
 
 use std::fmt;
 use std::net::Ipv6Addr;
 
 use serde_json::{Value as Json, json};
 
-use crate::kind::{Kind, Name, expanded};
-use crate::node::Node;
-use crate::setting::Context;
+use crate::kind::{NameKind, SettingKind, expanded};
+use crate::node::ConfigNode;
+use crate::setting::ReadContext;
 
-/// A URL in which `{name}` stands for a parameter of the call. What it is made of can be secret (a path can be all that
-/// protects a web hook), so only its host is shown.
+/// A URL in which `{name}` is a placeholder for a parameter of the call. The URL can be secret (a path can be all that
+/// protects a webhook), so only its host is shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct UrlTemplate {
     origin: String,
@@ -24,30 +24,30 @@ pub struct UrlTemplate {
 /// A piece of a path or query.
 #[derive(Clone, PartialEq, Eq)]
 pub enum UrlPiece {
-    /// As it was written.
+    /// Literal text.
     Text(String),
-    /// The parameter of this name.
+    /// The parameter with this name.
     Parameter(String),
 }
 
 impl UrlTemplate {
-    /// Scheme, host and port: `https://api.example.com`.
+    /// Returns scheme, host and port: `https://api.example.com`.
     pub fn origin(&self) -> &str {
         &self.origin
     }
 
-    /// The host alone, without the brackets of an address.
+    /// Returns the host alone, without the brackets of an IPv6 address.
     pub fn host(&self) -> &str {
         let authority = self.origin.split_once("://").map_or("", |(_, authority)| authority);
         host_and_port(authority).map_or("", |(host, _)| host)
     }
 
-    /// The path.
+    /// Returns the path.
     pub fn path(&self) -> &[UrlPiece] {
         &self.path
     }
 
-    /// The query, without its `?`.
+    /// Returns the query, without its `?`.
     pub fn query(&self) -> Option<&[UrlPiece]> {
         self.query.as_deref()
     }
@@ -109,13 +109,13 @@ impl fmt::Debug for UrlPiece {
     }
 }
 
-/// Why a text is no template.
+/// Reason for which a text is not a valid template.
 #[derive(Debug, PartialEq, Eq)]
 enum BadTemplate {
     NotHttp,
-    /// A parameter would decide who is spoken to.
+    /// A parameter would decide the host.
     Host,
-    /// It has signs in it that no name of a host has.
+    /// The host has characters that no host name has.
     HostName,
     Credentials,
     Fragment,
@@ -124,7 +124,7 @@ enum BadTemplate {
     Open,
     /// A `}` without its `{`.
     Closed,
-    /// What stands between them is no name.
+    /// The text between them is not a valid name.
     Name(String),
 }
 
@@ -132,7 +132,7 @@ fn is_space(c: char) -> bool {
     c.is_whitespace() || c.is_control()
 }
 
-/// Host and port of an authority without credentials.
+/// Returns host and port of an authority without credentials.
 fn host_and_port(authority: &str) -> Option<(&str, Option<&str>)> {
     let (host, rest) = match authority.strip_prefix('[') {
         Some(inner) => inner.split_once(']')?,
@@ -149,7 +149,7 @@ fn pieces(text: &str) -> Result<Vec<UrlPiece>, BadTemplate> {
         let (before, braced) = rest.split_at(at);
         let inner = braced.strip_prefix('{').ok_or(BadTemplate::Closed)?;
         let (name, after) = inner.split_once('}').ok_or(BadTemplate::Open)?;
-        if !(Name { extra: "-." }).fits(name) {
+        if !(NameKind { extra: "-." }).fits(name) {
             return Err(BadTemplate::Name(name.to_owned()));
         }
         if !before.is_empty() {
@@ -164,11 +164,11 @@ fn pieces(text: &str) -> Result<Vec<UrlPiece>, BadTemplate> {
     Ok(pieces)
 }
 
-/// A template as it is written in a file, where `${NAME}` stands for a variable of the environment.
+/// A template as it is written in a file, where `${NAME}` is replaced by an environment variable.
 pub(crate) struct Template;
 
-impl Kind<Option<UrlTemplate>> for Template {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Option<UrlTemplate>> {
+impl SettingKind<Option<UrlTemplate>> for Template {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<Option<UrlTemplate>> {
         let text = expanded(node, cx, &self.takes())?;
         let bad = match UrlTemplate::parse(&text) {
             Ok(template) => return Some(Some(template)),
@@ -183,10 +183,10 @@ impl Kind<Option<UrlTemplate>> for Template {
             }
             BadTemplate::Host => (
                 format!("`{name}` has a parameter in its host"),
-                "parameters can stand in the path and the query; which host is spoken to is said here",
+                "parameters are allowed in the path and the query; the host is fixed in the configuration",
             ),
             BadTemplate::HostName => (
-                format!("`{name}` has a host that is no name and no address"),
+                format!("`{name}` has a host that is neither a name nor an address"),
                 "write it in ASCII letters, digits, `-` and `.`; `bücher.example` is `xn--bcher-kva.example`",
             ),
             BadTemplate::Credentials => (
@@ -194,7 +194,7 @@ impl Kind<Option<UrlTemplate>> for Template {
                 "use a header: `headers = { Authorization = \"Basic ${CREDENTIALS}\" }`",
             ),
             BadTemplate::Fragment => {
-                (format!("`{name}` has a `#` in it"), "leave it out: what stands behind it is never sent")
+                (format!("`{name}` has a `#` in it"), "remove it: the part after it is never sent")
             }
             BadTemplate::Space => (format!("`{name}` has white space in it"), "write `%20` for a space"),
             BadTemplate::Open => {
@@ -203,7 +203,7 @@ impl Kind<Option<UrlTemplate>> for Template {
             BadTemplate::Closed => {
                 (format!("`{name}` has a `}}` that nothing opened"), "write `{name}`, or `%7D` for the sign")
             }
-            // What came out of a variable may be a secret; what stands in the file is shown beside the message anyway.
+            // The value of a variable may be a secret. The text of the file is shown beside the message anyway.
             BadTemplate::Name(inner) if node.text().is_some_and(|text| text.contains(&inner)) => (
                 format!("`{name}` has `{{{inner}}}` in it, which names no parameter"),
                 "use letters, digits, `_`, `-` and `.`, and begin with a letter; or `%7B` and `%7D` for the signs",
@@ -222,7 +222,7 @@ impl Kind<Option<UrlTemplate>> for Template {
     }
 
     fn takes(&self) -> String {
-        "a URL that begins with http:// or https://; `{name}` in its path or query stands for a parameter of the call"
+        "a URL that begins with http:// or https://; `{name}` in its path or query is a parameter of the call"
             .to_owned()
     }
 
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_template_is_refused_for_its_reason() {
+    fn invalid_templates_are_refused_with_a_reason() {
         for (url, why) in [
             ("ftp://a/", BadTemplate::NotHttp),
             ("api.example.com/x", BadTemplate::NotHttp),

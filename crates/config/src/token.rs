@@ -1,4 +1,4 @@
-//! Those who come in with a token of their own.
+//! Tokens of clients and viewers.
 
 use std::sync::LazyLock;
 
@@ -6,34 +6,34 @@ use serde_json::{Value as Json, json};
 use steadfast_core::id::{ActorId, TenantId};
 use steadfast_core::redact::{self, Redacted};
 
-use crate::kind::{Expanded, Kind, OrNone, Words, expanded};
-use crate::node::Node;
-use crate::setting::{Context, Setting, setting};
+use crate::kind::{ExpandedText, OptionalKind, SettingKind, WordKind, expanded};
+use crate::node::ConfigNode;
+use crate::setting::{ReadContext, Setting, setting};
 
-/// One who comes in with a token.
+/// A client or viewer with a token of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
-    /// Who it is.
+    /// Name of the client or viewer.
     pub name: ActorId,
-    /// What they send.
+    /// Secret that it sends.
     pub secret: Redacted<String>,
-    /// What they may do.
-    pub role: Role,
+    /// Permissions.
+    pub role: TokenRole,
 }
 
-/// What somebody with a token may do.
+/// Permissions of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Make calls.
+pub enum TokenRole {
+    /// May make calls.
     Client {
-        /// On whose behalf. What belongs to one tenant is not there for another.
+        /// Tenant on whose behalf it calls. Data of one tenant is not visible to another.
         tenant: Option<TenantId>,
     },
-    /// See everything, call nothing and change nothing.
+    /// May see everything, but cannot call or change anything.
     Viewer,
 }
 
-/// A token taken apart into what is written.
+/// The written settings of a token.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TokenDraft {
     secret: Option<Redacted<String>>,
@@ -41,22 +41,22 @@ pub(crate) struct TokenDraft {
     is_viewer: bool,
 }
 
-/// Why a draft is no token, and what to do.
-pub(crate) struct NoToken {
+/// Reason for which a draft is not a valid token, with advice.
+pub(crate) struct InvalidToken {
     pub(crate) what: &'static str,
     pub(crate) help: &'static str,
 }
 
 impl TokenDraft {
-    pub(crate) fn finish(self, name: ActorId) -> Result<Token, NoToken> {
-        let missing = NoToken { what: "has no token", help: "add `token = \"${NAME_OF_A_VARIABLE}\"`" };
+    pub(crate) fn finish(self, name: ActorId) -> Result<Token, InvalidToken> {
+        let missing = InvalidToken { what: "has no token", help: "add `token = \"${NAME_OF_A_VARIABLE}\"`" };
         let secret = self.secret.ok_or(missing)?;
         let role = match (self.is_viewer, self.tenant) {
-            (false, tenant) => Role::Client { tenant },
-            (true, None) => Role::Viewer,
-            // What there is to see is not kept apart by tenants.
+            (false, tenant) => TokenRole::Client { tenant },
+            (true, None) => TokenRole::Viewer,
+            // The views are not separated by tenant.
             (true, Some(_)) => {
-                return Err(NoToken {
+                return Err(InvalidToken {
                     what: "is a viewer of one tenant, and viewers see everything",
                     help: "leave `tenant` out, or write `role = \"client\"`",
                 });
@@ -66,7 +66,7 @@ impl TokenDraft {
     }
 }
 
-/// The table.
+/// Returns the table of settings.
 pub(crate) fn settings() -> &'static [Setting<TokenDraft>] {
     static SETTINGS: LazyLock<Vec<Setting<TokenDraft>>> = LazyLock::new(|| {
         vec![
@@ -74,23 +74,24 @@ pub(crate) fn settings() -> &'static [Setting<TokenDraft>] {
                 TokenDraft,
                 "token",
                 secret,
-                Secret,
-                "What is sent as `Authorization: Bearer …`. Write `${NAME}` and keep it in the environment."
+                TokenSecretKind,
+                "The value that is sent as `Authorization: Bearer …`. Write `${NAME}` and keep it in the \
+                 environment."
             ),
             setting!(
                 TokenDraft,
                 "tenant",
                 tenant,
-                OrNone(Tenant),
-                "On whose behalf its calls are made. Records, approvals, sessions, processes of servers, breakers, trust and scores \
-                 of one tenant are not there for another."
+                OptionalKind(TenantKind),
+                "The tenant on whose behalf its calls are made. Records, approvals, sessions, server processes, \
+                 breakers, trust and scores of one tenant are not visible to another."
             ),
             setting!(
                 TokenDraft,
                 "role",
                 is_viewer,
-                Words(&[("client", false), ("viewer", true)]),
-                "A client makes calls. A viewer sees what there is to see, `/metrics` too, and can neither call nor \
+                WordKind(&[("client", false), ("viewer", true)]),
+                "A client makes calls. A viewer sees all views, including `/metrics`, and can neither call nor \
                  change anything."
             ),
         ]
@@ -98,15 +99,15 @@ pub(crate) fn settings() -> &'static [Setting<TokenDraft>] {
     &SETTINGS
 }
 
-/// Fewer characters can be guessed.
+/// Minimum number of characters. A shorter token can be guessed.
 const LEAST: usize = 16;
 const MOST: usize = 1024;
 
-/// A secret that a header can carry and that nobody guesses.
-struct Secret;
+/// A secret that fits into a header and cannot be guessed.
+struct TokenSecretKind;
 
-impl Kind<Option<Redacted<String>>> for Secret {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Option<Redacted<String>>> {
+impl SettingKind<Option<Redacted<String>>> for TokenSecretKind {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<Option<Redacted<String>>> {
         let text = expanded(node, cx, &self.takes())?;
         let length = text.chars().count();
         let wrong = if text.is_empty() {
@@ -131,19 +132,19 @@ impl Kind<Option<Redacted<String>>> for Secret {
     }
 
     fn takes(&self) -> String {
-        Expanded.takes()
+        ExpandedText.takes()
     }
 
     fn schema(&self) -> Json {
-        Expanded.schema()
+        ExpandedText.schema()
     }
 }
 
-/// The name of a tenant.
-struct Tenant;
+/// Name of a tenant.
+struct TenantKind;
 
-impl Kind<TenantId> for Tenant {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<TenantId> {
+impl SettingKind<TenantId> for TenantKind {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<TenantId> {
         let tenant = node.text().and_then(|text| TenantId::new(text).ok());
         if tenant.is_none() {
             cx.wrong(node, &self.takes(), format!("write for example {}", cx.with("\"acme\"")));

@@ -1,7 +1,7 @@
-//! Tools that are no MCP servers: a request over HTTP, or a command.
+//! Tools that are not MCP servers: an HTTP request, or a command.
 //!
-//! Only what it takes to ask one of them is said here. Time-outs, retries, classes and everything else about their calls is
-//! said in `[tools."http/NAME"]` and `[tools."command/NAME"]`, as for the tools of servers.
+//! These settings only say how to run a tool. Timeouts, retries, classes and everything else about its calls are
+//! set in `[tools."http/NAME"]` and `[tools."command/NAME"]`, as for the tools of servers.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -10,30 +10,30 @@ use std::sync::{Arc, LazyLock};
 use serde_json::Value as Json;
 use steadfast_core::id::ToolName;
 
-use crate::kind::{FilePath, Hidden, Kind, ListOf, Map, Plain, Text, Words};
-use crate::node::Node;
-use crate::setting::{Context, Setting, setting};
+use crate::kind::{FilePath, ListKind, MapKind, PlainText, SecretMap, SettingKind, Text, WordKind};
+use crate::node::ConfigNode;
+use crate::setting::{ReadContext, Setting, setting};
 use crate::template::{Template, UrlTemplate};
 
-/// The namespace of all HTTP tools.
+/// Namespace of all HTTP tools.
 pub const HTTP_NAMESPACE: &str = "http";
-/// The namespace of all command tools.
+/// Namespace of all command tools.
 pub const COMMAND_NAMESPACE: &str = "command";
 
-/// A tool that is one request over HTTP.
+/// A tool that is one HTTP request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpToolSettings {
-    /// What it is called.
+    /// Name of the tool.
     pub name: ToolName,
-    /// How it is asked.
+    /// Method of the request.
     pub method: HttpMethod,
-    /// Where.
+    /// URL of the request.
     pub url: UrlTemplate,
-    /// Headers that every request carries.
-    pub headers: Hidden,
+    /// Headers of every request.
+    pub headers: SecretMap,
 }
 
-/// How an HTTP tool is asked.
+/// Method of an HTTP tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are those of HTTP")]
 pub enum HttpMethod {
@@ -48,61 +48,64 @@ pub enum HttpMethod {
 /// A tool that is a command, run once for each attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandToolSettings {
-    /// What it is called.
+    /// Name of the tool.
     pub name: ToolName,
-    /// The program and its arguments; never empty.
+    /// Program and arguments. Never empty.
     pub command: Vec<String>,
-    /// The environment that it is given besides a small allow-list.
-    pub env: Hidden,
-    /// The folder that it runs in.
+    /// Environment variables in addition to a small allow-list.
+    pub env: SecretMap,
+    /// Working folder.
     pub cwd: Option<PathBuf>,
 }
 
-/// An HTTP tool taken apart into what is written.
+/// The written settings of an HTTP tool.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HttpDraft {
     method: Option<HttpMethod>,
     url: Option<UrlTemplate>,
-    headers: Hidden,
+    headers: SecretMap,
 }
 
-/// A command tool taken apart into what is written.
+/// The written settings of a command tool.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CommandDraft {
     command: Arc<[String]>,
-    env: Hidden,
+    env: SecretMap,
     cwd: Option<PathBuf>,
 }
 
-/// What a tool cannot be without, and how that is written.
-pub(crate) struct Missing {
+/// A required setting that is missing, and an example of it.
+pub(crate) struct MissingSetting {
     pub(crate) what: &'static str,
     pub(crate) help: &'static str,
 }
 
 impl HttpDraft {
-    pub(crate) fn finish(self, name: ToolName) -> Result<HttpToolSettings, Missing> {
+    pub(crate) fn finish(self, name: ToolName) -> Result<HttpToolSettings, MissingSetting> {
         let Self { method, url, headers } = self;
-        let url = url.ok_or(Missing { what: "URL", help: "add `url = \"https://…\"`" })?;
-        // Whether asking changes something is not guessed.
+        let url = url.ok_or(MissingSetting { what: "URL", help: "add `url = \"https://…\"`" })?;
+        // The method is required: it is not guessed whether a request changes something.
         let help =
             "add `method = \"POST\"` to send the parameters as a body, or \"GET\" to send them as the query";
-        let method = method.ok_or(Missing { what: "method", help })?;
+        let method = method.ok_or(MissingSetting { what: "method", help })?;
         Ok(HttpToolSettings { name, method, url, headers })
     }
 }
 
 impl CommandDraft {
-    pub(crate) fn finish(self, name: ToolName) -> Result<CommandToolSettings, Missing> {
+    pub(crate) fn finish(self, name: ToolName) -> Result<CommandToolSettings, MissingSetting> {
         let Self { command, env, cwd } = self;
         if command.is_empty() {
-            return Err(Missing { what: "command", help: "add `command = [\"program\", \"argument\"]`" });
+            return Err(MissingSetting {
+                what: "command",
+                help: "add `command = [\"program\", \"argument\"]`",
+            });
         }
         Ok(CommandToolSettings { name, command: command.to_vec(), env, cwd })
     }
 }
 
-/// The table of HTTP tools.
+/// Returns the table of settings of HTTP tools.
 pub(crate) fn http_settings() -> &'static [Setting<HttpDraft>] {
     static SETTINGS: LazyLock<Vec<Setting<HttpDraft>>> = LazyLock::new(|| {
         vec![
@@ -110,34 +113,34 @@ pub(crate) fn http_settings() -> &'static [Setting<HttpDraft>] {
                 HttpDraft,
                 "method",
                 method,
-                Words(METHODS),
-                "How it is asked. The parameters of a call are the JSON body of POST, PUT and PATCH, and the query of \
-                 the others."
+                WordKind(METHODS),
+                "The method of the request. The parameters of a call are the JSON body of POST, PUT and PATCH, and \
+                 the query of the others."
             ),
             setting!(
                 HttpDraft,
                 "url",
                 url,
                 Template,
-                "Where it is asked. `{name}` is replaced by the parameter of that name, which is then left out of the \
-                 body or query. Redirects are not followed."
+                "The URL of the request. `{name}` is replaced by the parameter with that name, which is then left \
+                 out of the body or query. Redirects are not followed."
             ),
             setting!(
                 HttpDraft,
                 "headers",
                 headers,
-                Headers(Map { most: 64 }),
-                "Headers that every request carries."
+                HeaderMapKind(MapKind { most: 64 }),
+                "Headers of every request."
             ),
         ]
     });
     &SETTINGS
 }
 
-/// The table of command tools.
+/// Returns the table of settings of command tools.
 pub(crate) fn command_settings() -> &'static [Setting<CommandDraft>] {
     static SETTINGS: LazyLock<Vec<Setting<CommandDraft>>> = LazyLock::new(|| {
-        let words = ListOf { item: Plain(Text { most: 32 << 10 }), least: 1, most: 1024 };
+        let words = ListKind { item: PlainText(Text { most: 32 << 10 }), least: 1, most: 1024 };
         vec![
             setting!(
                 CommandDraft,
@@ -145,14 +148,15 @@ pub(crate) fn command_settings() -> &'static [Setting<CommandDraft>] {
                 command,
                 words,
                 "The program and its arguments. It gets the parameters of a call as JSON on its input, and answers \
-                 with JSON or text on its output; any exit code but 0 is a failure, told by what it wrote to stderr."
+                 with JSON or text on its output; any exit code but 0 is a failure, reported with the text on \
+                 stderr."
             ),
             setting!(
                 CommandDraft,
                 "env",
                 env,
-                Map { most: 256 },
-                "The environment of the process, besides a small allow-list."
+                MapKind { most: 256 },
+                "The environment of the process, in addition to a small allow-list."
             ),
             setting!(CommandDraft, "cwd", cwd, FilePath, "The folder that the process runs in."),
         ]
@@ -170,9 +174,9 @@ const METHODS: &[(&str, Option<HttpMethod>)] = &[
 ];
 
 /// Headers of a request.
-struct Headers(Map);
+struct HeaderMapKind(MapKind);
 
-/// Headers that a request has from us; written by hand they would do nothing, or harm.
+/// Headers that Steadfast sets itself. Setting them in the configuration would have no effect or do harm.
 const OURS: [&str; 7] = [
     "baggage",
     "connection",
@@ -183,19 +187,19 @@ const OURS: [&str; 7] = [
     "transfer-encoding",
 ];
 
-impl Kind<Hidden> for Headers {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Hidden> {
+impl SettingKind<SecretMap> for HeaderMapKind {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<SecretMap> {
         let map = self.0.read(node, cx)?;
         let before = cx.problems.len();
         let mut seen = BTreeSet::new();
         for entry in node.table().into_iter().flat_map(|table| &table.0) {
             let (name, lower) = (entry.key.as_str(), entry.key.to_ascii_lowercase());
-            // The values are secrets, so that what is wrong with one is said without it.
+            // The values are secrets, so the message describes the problem without the value.
             let value = map.get(name).map_or("", |value| value.expose().as_str());
             let refused = if !name.bytes().all(is_token) {
-                Some(("is no name of a header", "use letters, digits and `-`"))
+                Some(("is not a valid header name", "use letters, digits and `-`"))
             } else if OURS.contains(&lower.as_str()) {
-                Some(("is a header that every request gets from us", "leave it out"))
+                Some(("is a header that Steadfast sets on every request", "leave it out"))
             } else if !seen.insert(lower) {
                 Some(("is there twice: names of headers do not differ by case", "keep one of them"))
             } else if value.chars().any(|c| (c.is_control() && c != '\t') || !c.is_ascii()) {
@@ -210,7 +214,7 @@ impl Kind<Hidden> for Headers {
         (cx.problems.len() == before).then_some(map)
     }
 
-    fn show(&self, value: &Hidden) -> String {
+    fn show(&self, value: &SecretMap) -> String {
         self.0.show(value)
     }
 
@@ -227,7 +231,7 @@ impl Kind<Hidden> for Headers {
     }
 }
 
-/// Whether this can stand in the name of a header (RFC 9110).
+/// Returns true if this byte is allowed in the name of a header (RFC 9110).
 fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }

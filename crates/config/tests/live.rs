@@ -1,4 +1,4 @@
-//! Following the files: what is new is taken, what is bad is refused and told once.
+//! Following the files: valid changes are applied, invalid ones are refused and reported once.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
@@ -8,17 +8,17 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
-use steadfast_config::{Annotations, ConfigFile, Live, Needed, Reload, Sources, Switches};
+use steadfast_config::{AnnotationHints, ConfigFile, FileRequirement, LiveConfig, Reload, Sources, Switches};
 use steadfast_core::id::{Namespace, ToolName, ToolRef};
-use steadfast_core::policy::Mode;
+use steadfast_core::policy::EnforcementMode;
 
-/// A file in a folder that nobody else has, neither another test nor another run of them; gone when the test is.
-struct Followed {
+/// A file in a folder that no other test and no other test run uses. The folder is removed with the test.
+struct FollowedConfig {
     path: PathBuf,
-    live: Live,
+    live: LiveConfig,
 }
 
-impl Drop for Followed {
+impl Drop for FollowedConfig {
     fn drop(&mut self) {
         if let Some(folder) = self.path.parent() {
             let _ = fs::remove_dir_all(folder);
@@ -26,14 +26,14 @@ impl Drop for Followed {
     }
 }
 
-impl Followed {
+impl FollowedConfig {
     fn new(name: &str, text: &str) -> Self {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let path = folder.join("steadfast.toml");
         fs::write(&path, text).unwrap();
-        let files = vec![ConfigFile { path: path.clone(), needed: Needed::IfThere }];
-        let live = Live::start(Sources { files, ..Sources::default() }).unwrap();
+        let files = vec![ConfigFile { path: path.clone(), needed: FileRequirement::IfThere }];
+        let live = LiveConfig::start(Sources { files, ..Sources::default() }).unwrap();
         Self { path, live }
     }
 
@@ -43,7 +43,7 @@ impl Followed {
 
     fn timeout(&self) -> u64 {
         let tool = ToolRef { namespace: Namespace::new("a").unwrap(), tool: ToolName::new("b").unwrap() };
-        self.live.current().resolve_at(&tool, Annotations::default(), None).policy.time.attempt.as_secs()
+        self.live.current().resolve_at(&tool, AnnotationHints::default(), None).policy.time.attempt.as_secs()
     }
 }
 
@@ -56,22 +56,22 @@ fn word(reload: &Reload) -> &'static str {
 }
 
 #[test]
-fn a_changed_file_is_taken_and_whoever_holds_the_old_one_keeps_it() {
-    let followed = Followed::new("live-change", "timeout = \"1s\"\n");
+fn a_changed_file_is_applied_and_old_snapshots_do_not_change() {
+    let followed = FollowedConfig::new("live-change", "timeout = \"1s\"\n");
     let old = followed.live.current();
     assert_eq!(word(&followed.live.check_now()), "unchanged");
-    // The same size, and possibly the same time.
+    // The same size, and possibly the same modification time.
     followed.write("timeout = \"2s\"\n");
     assert_eq!(word(&followed.live.check_now()), "replaced");
     assert_eq!(followed.timeout(), 2);
     let tool = ToolRef { namespace: Namespace::new("a").unwrap(), tool: ToolName::new("b").unwrap() };
-    let held = old.resolve_at(&tool, Annotations::default(), None);
+    let held = old.resolve_at(&tool, AnnotationHints::default(), None);
     assert_eq!(held.policy.time.attempt, Duration::from_secs(1));
 }
 
 #[test]
-fn a_bad_file_keeps_the_running_configuration_and_says_so_once() {
-    let followed = Followed::new("live-bad", "timeout = \"1s\"\n");
+fn an_invalid_file_keeps_the_running_configuration_and_is_reported_once() {
+    let followed = FollowedConfig::new("live-bad", "timeout = \"1s\"\n");
     followed.write("timeout = 2\n");
     let Reload::Kept(errors) = followed.live.check_now() else { panic!("it should be kept") };
     assert!(errors.to_string().contains("give it a unit"), "{errors}");
@@ -83,7 +83,7 @@ fn a_bad_file_keeps_the_running_configuration_and_says_so_once() {
 
 #[test]
 fn a_file_that_vanishes_keeps_the_running_configuration() {
-    let followed = Followed::new("live-gone", "timeout = \"1s\"\n");
+    let followed = FollowedConfig::new("live-gone", "timeout = \"1s\"\n");
     fs::remove_file(&followed.path).unwrap();
     let Reload::Kept(errors) = followed.live.check_now() else { panic!("it should be kept") };
     assert!(errors.to_string().contains("is gone"), "{errors}");
@@ -96,7 +96,7 @@ fn a_file_that_vanishes_keeps_the_running_configuration() {
 
 #[test]
 fn polling_waits_until_two_looks_find_the_same() {
-    let followed = Followed::new("live-poll", "timeout = \"1s\"\n");
+    let followed = FollowedConfig::new("live-poll", "timeout = \"1s\"\n");
     followed.write("");
     assert_eq!(word(&followed.live.poll()), "unchanged");
     followed.write("timeout = \"2s\"\n");
@@ -111,24 +111,24 @@ fn polling_waits_until_two_looks_find_the_same() {
 
 #[test]
 fn switches_stay_turned_when_files_change() {
-    let followed = Followed::new("live-switch", "timeout = \"1s\"\n");
-    followed.live.switch(|_| Switches { all: Mode::Off, ..Switches::default() });
+    let followed = FollowedConfig::new("live-switch", "timeout = \"1s\"\n");
+    followed.live.switch(|_| Switches { all: EnforcementMode::Off, ..Switches::default() });
     followed.write("timeout = \"2s\"\n");
     assert_eq!((word(&followed.live.check_now()), followed.timeout()), ("replaced", 2));
-    assert_eq!(followed.live.current().switches().all, Mode::Off);
+    assert_eq!(followed.live.current().switches().all, EnforcementMode::Off);
 }
 
-/// Two people turned a switch each at the same moment, and one of the turns was lost.
+/// Regression: two switches were changed at the same moment, and one change was lost.
 #[test]
 fn switches_turned_at_the_same_moment_are_all_turned() {
-    let followed = Followed::new("live-switches", "");
+    let followed = FollowedConfig::new("live-switches", "");
     let turns: [fn(&mut Switches); 7] = [
-        |switches| switches.all = Mode::Shadow,
-        |switches| switches.dedupe = Mode::Shadow,
-        |switches| switches.retry = Mode::Shadow,
-        |switches| switches.breaker = Mode::Shadow,
-        |switches| switches.guard = Mode::Shadow,
-        |switches| switches.trust = Mode::Shadow,
+        |switches| switches.all = EnforcementMode::Shadow,
+        |switches| switches.dedupe = EnforcementMode::Shadow,
+        |switches| switches.retry = EnforcementMode::Shadow,
+        |switches| switches.breaker = EnforcementMode::Shadow,
+        |switches| switches.guard = EnforcementMode::Shadow,
+        |switches| switches.trust = EnforcementMode::Shadow,
         |switches| switches.derive = false,
     ];
     let mut all = Switches::default();
@@ -141,7 +141,7 @@ fn switches_turned_at_the_same_moment_are_all_turned() {
                 scope.spawn(move || {
                     together.wait();
                     live.switch(|mut switches| {
-                        // Whoever looks at them meanwhile sees them as they were.
+                        // A concurrent reader sees the old state.
                         thread::yield_now();
                         turn(&mut switches);
                         switches
@@ -154,9 +154,9 @@ fn switches_turned_at_the_same_moment_are_all_turned() {
 }
 
 #[test]
-fn sf_6_a_token_that_changed_is_told_by_name() {
+fn sf_6_a_changed_token_is_reported_by_name() {
     let token = |secret: &str| format!("[tokens.ann]\ntoken = \"{secret}\"\n");
-    let followed = Followed::new("live-tokens", &token("0123456789abcdef-1"));
+    let followed = FollowedConfig::new("live-tokens", &token("0123456789abcdef-1"));
     followed.write(&token("0123456789abcdef-2"));
     let Reload::Replaced { changed } = followed.live.check_now() else { panic!("it should be replaced") };
     assert_eq!(changed, ["tokens.ann"]);
@@ -171,8 +171,9 @@ fn sf_6_a_token_that_changed_is_told_by_name() {
 }
 
 #[test]
-fn it_is_told_which_settings_of_the_whole_changed() {
-    let followed = Followed::new("live-whole", "listen = \"127.0.0.1:1\"\n[servers.a]\ncommand = [\"x\"]\n");
+fn changed_global_settings_are_reported() {
+    let followed =
+        FollowedConfig::new("live-whole", "listen = \"127.0.0.1:1\"\n[servers.a]\ncommand = [\"x\"]\n");
     followed.write("listen = \"127.0.0.1:2\"\ntimeout = \"3s\"\n[servers.a]\nurl = \"http://h/\"\n[servers.b]\ncommand = [\"x\"]\n");
     let Reload::Replaced { changed } = followed.live.check_now() else { panic!("it should be replaced") };
     assert_eq!(changed, ["listen", "servers.a", "servers.b"]);

@@ -1,15 +1,17 @@
-//! Files and variables of others, and the examples that the requirements have.
+//! Files and variables of other programs, and the examples of the requirements.
 
 mod support;
 
 use std::time::Duration;
 
-use steadfast_config::{Annotations, Config, Reached, Sources};
+use steadfast_config::{AnnotationHints, Config, ServerTarget, Sources};
 use steadfast_core::Timestamp;
-use steadfast_core::classify::{Fault, Nature, Severity, Source, classify};
+use steadfast_core::classify::{AttemptFault, FaultNature, FaultSource, Severity, classify};
 use steadfast_core::id::Namespace;
-use steadfast_core::policy::{Backoff, Jitter, Mode, Modes, Recovery, TrustRule};
-use steadfast_core::trust::{Finished, Rules, Signature, Standing, Subject, TrustLedger, TrustState};
+use steadfast_core::policy::{Backoff, EnforcementMode, Jitter, MechanismModes, TrustRecovery, TrustRule};
+use steadfast_core::trust::{
+    FinishedOutcome, Signature, TrustDecision, TrustLedger, TrustRules, TrustState, TrustSubject,
+};
 use support::{domain, environment, files, load, policy, sample, seconds, tool};
 
 #[test]
@@ -28,7 +30,10 @@ fn rp_17_the_variables_of_jaato_set_the_default_rule_and_turn_trust_off() {
     assert_eq!((trust.count.unwrap().get(), trust.window), (5, seconds(1800)));
     assert!(!config.global().trust_state.persist);
     let off = with(&[("JAATO_RELIABILITY_ENABLED", "0")]).unwrap();
-    assert_eq!(policy(&off, &tool("a", "b")).modes, Modes { trust: Mode::Off, ..Modes::all(Mode::Enforce) });
+    assert_eq!(
+        policy(&off, &tool("a", "b")).modes,
+        MechanismModes { trust: EnforcementMode::Off, ..MechanismModes::all(EnforcementMode::Enforce) }
+    );
     let ours = with(&[
         ("JAATO_RELIABILITY_THRESHOLD", "5"),
         ("STEADFAST_TRUST_COUNT", "none"),
@@ -36,7 +41,7 @@ fn rp_17_the_variables_of_jaato_set_the_default_rule_and_turn_trust_off() {
     ])
     .unwrap();
     assert_eq!(policy(&ours, &tool("a", "b")).trust.count, None);
-    assert_eq!(ours.notes(), ["the variable STEADFAST_X is not one of ours and changes nothing"]);
+    assert_eq!(ours.notes(), ["the variable STEADFAST_X is not a setting of Steadfast and has no effect"]);
     let said = with(&[("JAATO_RELIABILITY_THRESHOLD", "many"), ("TOOL_RELIABILITY_ENABLED", "perhaps")])
         .err()
         .unwrap();
@@ -55,14 +60,14 @@ fn rp_17_the_file_of_jaato_means_what_it_means_there() {
     let config = sample("imported/reliability.json");
     let trust = |server: &str, name: &str, host: Option<&str>| {
         let host = host.map(domain);
-        config.resolve_at(&tool(server, name), Annotations::default(), host.as_ref()).policy
+        config.resolve_at(&tool(server, name), AnnotationHints::default(), host.as_ref()).policy
     };
     let thresholds = |rule: &TrustRule| {
         (rule.count.map(|n| n.get()), rule.consecutive.map(|n| n.get()), rule.rate.map(|rate| rate.get()))
     };
     let default = &trust("x", "y", None).trust;
     assert_eq!(thresholds(default), (Some(3), None, None));
-    assert_eq!((default.recovery, default.notify), (Recovery::Ask, false));
+    assert_eq!((default.recovery, default.notify), (TrustRecovery::Ask, false));
 
     let cli = &trust("cli", "bash", None).trust;
     assert_eq!(thresholds(cli), (Some(5), None, None));
@@ -99,8 +104,9 @@ fn rp_17_the_retry_block_of_openclaw_and_tool_manifests_are_understood() {
     for message in
         ["gateway closed (1012): service restart", "x ECONNREFUSED y", "today our backend naps a while"]
     {
-        let verdict = classify(&Fault::new(Source::Tool, message), &any.classify, Timestamp::ZERO);
-        assert_eq!(verdict.nature, Nature::Transient, "{message}");
+        let verdict =
+            classify(&AttemptFault::new(FaultSource::Tool, message), &any.classify, Timestamp::ZERO);
+        assert_eq!(verdict.nature, FaultNature::Transient, "{message}");
     }
 
     let config = sample("imported/manifest.json");
@@ -117,27 +123,28 @@ fn rp_17_the_retry_block_of_openclaw_and_tool_manifests_are_understood() {
     assert_eq!(policy(&config, &tool("travel", "other")).retry.attempts.get(), 4);
 
     let config = sample("imported/mcp-servers.json");
-    let Reached::Command { command, .. } = &config.servers()[&Namespace::new("bank").unwrap()].reach else {
+    let ServerTarget::Command { command, .. } = &config.servers()[&Namespace::new("bank").unwrap()].reach
+    else {
         panic!()
     };
     assert_eq!(command.join(" "), "bank-mcp --flag");
     assert!(!config.servers()[&Namespace::new("far").unwrap()].trust_annotations);
 }
 
-/// The state of one tool after these ends, one a second, and then so many seconds later.
-fn state(rule: &TrustRule, ends: &[Finished], later: u64) -> TrustState {
+/// Returns the state of one tool after these ends, one per second, and then so many seconds later.
+fn state(rule: &TrustRule, ends: &[FinishedOutcome], later: u64) -> TrustState {
     let mut ledger = TrustLedger::default();
     let tool = tool("a", "b");
     let signature = Signature("a/b".into());
-    let subject = Subject { tool: &tool, signature: &signature, domain: None };
-    let rules = Rules { signature: rule, domain: None };
+    let subject = TrustSubject { tool: &tool, signature: &signature, domain: None };
+    let rules = TrustRules { signature: rule, domain: None };
     for (at, end) in ends.iter().enumerate() {
         ledger.record(rules, subject, *end, Timestamp::from_millis(at as u64 * 1000));
     }
     let now = Timestamp::from_millis((ends.len() as u64 + later) * 1000);
-    match ledger.standing(rules, subject, now) {
-        Standing::Free(state) => state,
-        Standing::Ask(escalation) | Standing::Blocked(escalation) => escalation.state,
+    match ledger.check(rules, subject, now) {
+        TrustDecision::Allowed(state) => state,
+        TrustDecision::NeedsApproval(escalation) | TrustDecision::Blocked(escalation) => escalation.state,
     }
 }
 
@@ -145,8 +152,8 @@ fn state(rule: &TrustRule, ends: &[Finished], later: u64) -> TrustState {
 fn rp_5_the_three_examples_behave_as_they_are_called_when_they_come_from_a_file() {
     let rule = |name: &str| policy(&sample(&format!("valid/{name}.toml")), &tool("a", "b")).trust.clone();
     let (conservative, lenient, rate) = (rule("conservative"), rule("lenient"), rule("rate-based"));
-    let bad = |severity| Finished::Failure { severity, recoverable: true };
-    let (broken, crash, ok) = (bad(Severity::ServerError), bad(Severity::Crash), Finished::Success);
+    let bad = |severity| FinishedOutcome::Failure { severity, recoverable: true };
+    let (broken, crash, ok) = (bad(Severity::ServerError), bad(Severity::Crash), FinishedOutcome::Success);
 
     assert_eq!(state(&conservative, &[broken; 1], 0), TrustState::Trusted);
     assert_eq!(state(&conservative, &[broken; 2], 0), TrustState::Escalated);
@@ -165,7 +172,7 @@ fn rp_5_the_three_examples_behave_as_they_are_called_when_they_come_from_a_file(
     );
     assert_eq!(state(&rate, &[ok, broken].repeat(3), 0), TrustState::Escalated);
 
-    // The same three as the plugin of jaato writes them.
+    // The same three in the format of jaato's plugin.
     let theirs = |rule: &str| {
         let text = format!("{{\"default_rule\": {rule}}}");
         let sources = Sources { files: files("rp_5", &[("reliability.json", &text)]), ..Sources::default() };
@@ -199,8 +206,8 @@ fn eh_1_5_a_rule_in_the_file_takes_503_as_permanent_for_one_tool() {
     let text = "[tools.custom_api.classify]\nrules = [{ status = 503, nature = \"permanent\", matches = [\"Service unavailable (503)\"] }]\n";
     let config = load("eh_1_5", text);
     let nature = |name: &str| {
-        let fault = Fault::new(Source::Tool, "Service unavailable (503)");
+        let fault = AttemptFault::new(FaultSource::Tool, "Service unavailable (503)");
         classify(&fault, &policy(&config, &tool("x", name)).classify, Timestamp::ZERO).nature
     };
-    assert_eq!((nature("custom_api"), nature("other")), (Nature::Permanent, Nature::Transient));
+    assert_eq!((nature("custom_api"), nature("other")), (FaultNature::Permanent, FaultNature::Transient));
 }

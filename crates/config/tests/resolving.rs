@@ -1,4 +1,4 @@
-//! What configurations mean: layers, rules, origins, switches.
+//! Resolving: layers, rules, origins, switches.
 
 mod support;
 
@@ -9,32 +9,34 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use steadfast_config::{
-    Annotations, Config, ConfigFile, DEFAULTS, Flag, HttpMethod, Isolation, Needed, Origin, Reached,
-    Resolved, Sources, Start, StoreKind, Switches, reference,
+    AnnotationHints, CommandLineFlag, Config, ConfigFile, DEFAULTS, FileRequirement, HttpMethod, Isolation,
+    PolicyStart, ResolvedPolicy, ServerTarget, SettingOrigin, Sources, StoreKind, Switches, reference,
 };
 use steadfast_core::Timestamp;
-use steadfast_core::classify::{Fault, Source, classify};
+use steadfast_core::classify::{AttemptFault, FaultSource, classify};
 use steadfast_core::id::{Namespace, ToolName};
-use steadfast_core::json::{Document, Limits};
+use steadfast_core::json::{JsonDocument, JsonLimits};
 use steadfast_core::policy::{
-    Ambiguous, Backoff, ComputedKeys, Effects, Jitter, Mode, Modes, Profile, SettlingPolicy, Silence,
-    ToolClass, TrustRule,
+    AmbiguousOutcomePolicy, Backoff, ComputedKeyPolicy, EffectLocation, EnforcementMode, Jitter,
+    MechanismModes, PolicyProfile, SettlingPolicy, SilencePolicy, ToolClass, TrustRule,
 };
 use support::{domain, environment, files, folder, load, policy, sample, seconds, tool};
 
 #[test]
 fn without_any_file_every_profile_is_as_the_core_has_it() {
-    for (name, profile) in
-        [("standard", Profile::Standard), ("measured", Profile::Measured), ("stepped", Profile::Stepped)]
-    {
+    for (name, profile) in [
+        ("standard", PolicyProfile::Standard),
+        ("measured", PolicyProfile::Measured),
+        ("stepped", PolicyProfile::Stepped),
+    ] {
         for (class_name, class) in [
             ("read_only", ToolClass::ReadOnly),
             ("idempotent", ToolClass::Idempotent),
             ("mutating", ToolClass::Mutating),
             ("unknown", ToolClass::Unknown),
         ] {
-            for start in [Start::Library, Start::Gateway] {
-                let flag = |setting: &str, value: &str| Flag {
+            for start in [PolicyStart::Library, PolicyStart::Gateway] {
+                let flag = |setting: &str, value: &str| CommandLineFlag {
                     name: format!("--{setting}"),
                     setting: setting.to_owned(),
                     value: value.to_owned(),
@@ -42,7 +44,7 @@ fn without_any_file_every_profile_is_as_the_core_has_it() {
                 let flags = vec![flag("profile", name), flag("tools.\"a/b\".class", class_name)];
                 let config = Config::load(&Sources { start, flags, ..Sources::default() }).unwrap();
                 let core = profile.policy(class);
-                let core = if start == Start::Gateway { core.for_gateway() } else { core };
+                let core = if start == PolicyStart::Gateway { core.for_gateway() } else { core };
                 assert_eq!(format!("{:?}", policy(&config, &tool("a", "b"))), format!("{core:?}"));
             }
         }
@@ -52,7 +54,7 @@ fn without_any_file_every_profile_is_as_the_core_has_it() {
 #[test]
 fn the_defaults_file_has_every_setting() {
     let config = Config::load(&Sources::default()).unwrap();
-    let policies = config.explain(&tool("a", "b"), Annotations::default(), None).settings;
+    let policies = config.explain(&tool("a", "b"), AnnotationHints::default(), None).settings;
     let names =
         policies.iter().map(|one| one.setting).chain(config.shown().into_iter().map(|one| one.setting));
     let names: Vec<&str> = names.chain(["stuck_after", "retry.waits"]).collect();
@@ -89,7 +91,7 @@ fn the_example_of_the_issue_means_what_it_says() {
     let global = config.global();
     assert_eq!(global.store.kind, StoreKind::Sqlite);
     assert_eq!(global.store.path.as_deref(), Some(Path::new("/home/me/.local/state/steadfast/state.db")));
-    let Reached::Command { command, isolation, .. } =
+    let ServerTarget::Command { command, isolation, .. } =
         &config.servers()[&Namespace::new("bank").unwrap()].reach
     else {
         panic!("it is a command");
@@ -102,7 +104,7 @@ fn every_kind_of_value_arrives_where_it_belongs() {
     let config = sample("valid/every-kind-of-value.toml");
     let pay = policy(&config, &tool("bank", "pay"));
     assert_eq!((pay.time.attempt, pay.time.answer_by), (Duration::from_millis(1500), Some(seconds(50))));
-    assert_eq!(pay.modes, Modes::all(Mode::Shadow));
+    assert_eq!(pay.modes, MechanismModes::all(EnforcementMode::Shadow));
     assert!(pay.repeat.honours_key && !pay.repeat.retry_safe);
     assert_eq!((pay.breaker.cooldown.first, pay.breaker.cooldown.cap), (seconds(10), seconds(300)));
     assert_eq!(pay.breaker.slow.unwrap().slower_than, seconds(2));
@@ -111,7 +113,7 @@ fn every_kind_of_value_arrives_where_it_belongs() {
     assert_eq!(
         pay.settling,
         SettlingPolicy {
-            effects: Effects::Local,
+            effects: EffectLocation::Local,
             linger: seconds(60),
             settle: Duration::ZERO,
             grace: seconds(2),
@@ -120,7 +122,7 @@ fn every_kind_of_value_arrives_where_it_belongs() {
     );
     assert!(!pay.shapes.names().any(|name| name == "shutdown"));
     assert!(pay.shapes.names().any(|name| name == "drop-database"));
-    let fault = Fault::new(Source::Http { status: 503 }, "Maintenance until noon");
+    let fault = AttemptFault::new(FaultSource::Http { status: 503 }, "Maintenance until noon");
     let verdict = classify(&fault, &pay.classify, Timestamp::ZERO);
     assert_eq!((&*verdict.rule, verdict.retry_after), ("maintenance", Some(seconds(30))));
 
@@ -128,7 +130,7 @@ fn every_kind_of_value_arrives_where_it_belongs() {
     assert_eq!(get.class, ToolClass::ReadOnly);
     assert_eq!(
         get.modes,
-        Modes { retry: Mode::Off, ..Modes::all(Mode::Enforce) },
+        MechanismModes { retry: EnforcementMode::Off, ..MechanismModes::all(EnforcementMode::Enforce) },
         "the class enforces, but for retry"
     );
     assert_eq!(get.limits.concurrency.unwrap().get(), 4, "the rule of the server");
@@ -165,7 +167,7 @@ fn a_more_specific_rule_goes_before_a_stronger_source_and_a_stronger_source_befo
     let sources = Sources {
         files: files("layers", &[("user.toml", user), ("project.toml", project)]),
         environment: environment(&[("STEADFAST_TIMEOUT", "4s"), ("STEADFAST_RETRY_ATTEMPTS", "8")]),
-        flags: vec![Flag {
+        flags: vec![CommandLineFlag {
             name: "--timeout".to_owned(),
             setting: "timeout".to_owned(),
             value: "3s".to_owned(),
@@ -174,22 +176,22 @@ fn a_more_specific_rule_goes_before_a_stronger_source_and_a_stronger_source_befo
     };
     let config = Config::load(&sources).unwrap();
     let api = domain("api.example.com");
-    let destructive = Annotations { destructive: Some(true), ..Annotations::default() };
+    let destructive = AnnotationHints { destructive: Some(true), ..AnnotationHints::default() };
     for (server, name, annotations, domain, wanted, rule) in [
-        ("bank", "pay", Annotations::default(), Some(&api), 7, "user.toml:5:9, [tools.\"bank/pay\"]"),
+        ("bank", "pay", AnnotationHints::default(), Some(&api), 7, "user.toml:5:9, [tools.\"bank/pay\"]"),
         (
             "bank",
             "list",
-            Annotations::default(),
+            AnnotationHints::default(),
             Some(&api),
             8,
             "user.toml:7:9, [domains.\"api.example.com\"]",
         ),
         ("bank", "list", destructive, None, 6, "project.toml:4:9, [tools.\"bank/*\"]"),
         ("web", "get", destructive, None, 9, "user.toml:9:9, [classes.mutating]"),
-        ("web", "get", Annotations::default(), None, 3, "--timeout, the top level"),
+        ("web", "get", AnnotationHints::default(), None, 3, "--timeout, the top level"),
     ] {
-        let Resolved { policy, origins } = config.resolve_at(&tool(server, name), annotations, domain);
+        let ResolvedPolicy { policy, origins } = config.resolve_at(&tool(server, name), annotations, domain);
         assert_eq!(policy.time.attempt, seconds(wanted));
         let origin = origins.of("timeout").unwrap().to_string();
         assert!(origin.ends_with(rule), "{origin} is not {rule}");
@@ -201,14 +203,14 @@ fn a_more_specific_rule_goes_before_a_stronger_source_and_a_stronger_source_befo
     }
     assert_eq!(
         config.resolve_at(&tool("a", "b"), destructive, None).origins.of("class"),
-        Some(&Origin::Annotations)
+        Some(&SettingOrigin::Annotations)
     );
 }
 
 #[test]
-fn explain_says_who_decided_each_setting() {
+fn explain_shows_the_origin_of_each_setting() {
     let config = sample("valid/issue.toml");
-    let said = config.explain(&tool("bank", "pay"), Annotations::default(), None).to_string();
+    let said = config.explain(&tool("bank", "pay"), AnnotationHints::default(), None).to_string();
     let line = |name: &str| {
         let line = said.lines().find(|line| line.trim_start().starts_with(&format!("{name} "))).unwrap();
         line.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -224,7 +226,7 @@ fn explain_says_who_decided_each_setting() {
 }
 
 #[test]
-fn the_class_comes_from_the_configuration_then_from_whom_is_trusted() {
+fn the_class_comes_from_the_configuration_or_from_trusted_annotations() {
     let config = load(
         "annotations",
         r#"
@@ -241,12 +243,13 @@ fn the_class_comes_from_the_configuration_then_from_whom_is_trusted() {
     let class = |server: &str, name: &str, annotations| {
         config.resolve_at(&tool(server, name), annotations, None).policy.class
     };
-    let none = Annotations::default();
-    let reads = Annotations { read_only: Some(true), ..none };
-    let repeats = Annotations { idempotent: Some(true), read_only: Some(false), destructive: Some(true) };
-    let writes = Annotations { read_only: Some(false), ..none };
-    let destroys = Annotations { destructive: Some(true), ..none };
-    let spelled_out = Annotations { read_only: Some(true), destructive: Some(true), idempotent: Some(false) };
+    let none = AnnotationHints::default();
+    let reads = AnnotationHints { read_only: Some(true), ..none };
+    let repeats = AnnotationHints { idempotent: Some(true), read_only: Some(false), destructive: Some(true) };
+    let writes = AnnotationHints { read_only: Some(false), ..none };
+    let destroys = AnnotationHints { destructive: Some(true), ..none };
+    let spelled_out =
+        AnnotationHints { read_only: Some(true), destructive: Some(true), idempotent: Some(false) };
     for (server, annotations, wanted) in [
         ("near", none, ToolClass::Unknown),
         ("near", reads, ToolClass::ReadOnly),
@@ -269,8 +272,8 @@ fn the_class_comes_from_the_configuration_then_from_whom_is_trusted() {
 fn the_domain_is_taken_from_the_arguments() {
     let config = load("domains", "[domains.\"api.example.com\"]\ntimeout = \"8s\"\ntrust.count = 2\n");
     let resolve = |text: &str| {
-        let document = Document::parse(text.as_bytes(), Limits::ENVELOPE).unwrap();
-        config.resolve(&tool("web", "fetch"), Annotations::default(), document.root()).policy
+        let document = JsonDocument::parse(text.as_bytes(), JsonLimits::ENVELOPE).unwrap();
+        config.resolve(&tool("web", "fetch"), AnnotationHints::default(), document.root()).policy
     };
     let hit = resolve(r#"{"url": "https://API.example.com/v1/x"}"#);
     assert_eq!((hit.time.attempt, hit.domain_trust.as_ref().unwrap().count.unwrap().get()), (seconds(8), 2));
@@ -294,11 +297,11 @@ fn rp_4_the_rule_of_a_tool_goes_before_that_of_its_domain_its_server_and_all() {
     );
     let (api, other) = (domain("api.example.com"), domain("other.example.com"));
     let rules = |server: &str, name: &str, domain| {
-        let policy = config.resolve_at(&tool(server, name), Annotations::default(), domain).policy;
+        let policy = config.resolve_at(&tool(server, name), AnnotationHints::default(), domain).policy;
         let count = |rule: &TrustRule| rule.count.map(NonZeroU32::get);
         (count(&policy.trust), policy.domain_trust.as_ref().and_then(count))
     };
-    // A rule for the tool does not free it from the judgement on its domain.
+    // A rule for the tool does not override the trust of its domain.
     assert_eq!(rules("web", "fetch", Some(&api)), (Some(5), Some(7)));
     assert_eq!(rules("web", "post", Some(&api)), (Some(7), Some(7)));
     assert_eq!(rules("web", "post", Some(&other)), (Some(8), None));
@@ -321,15 +324,18 @@ fn modes_are_set_globally_per_class_per_tool_and_per_mechanism() {
         trust.mode = "shadow"
         "#,
     );
-    let read_only = Annotations { read_only: Some(true), ..Annotations::default() };
+    let read_only = AnnotationHints { read_only: Some(true), ..AnnotationHints::default() };
     let modes =
         |name: &str, annotations| config.resolve_at(&tool("bank", name), annotations, None).policy.modes;
     assert_eq!(
-        modes("x", Annotations::default()),
-        Modes { guard: Mode::Enforce, ..Modes::all(Mode::Shadow) }
+        modes("x", AnnotationHints::default()),
+        MechanismModes { guard: EnforcementMode::Enforce, ..MechanismModes::all(EnforcementMode::Shadow) }
     );
-    assert_eq!(modes("x", read_only), Modes::all(Mode::Enforce));
-    assert_eq!(modes("pay", read_only), Modes { trust: Mode::Shadow, ..Modes::all(Mode::Off) });
+    assert_eq!(modes("x", read_only), MechanismModes::all(EnforcementMode::Enforce));
+    assert_eq!(
+        modes("pay", read_only),
+        MechanismModes { trust: EnforcementMode::Shadow, ..MechanismModes::all(EnforcementMode::Off) }
+    );
     let origins = config.resolve_at(&tool("bank", "pay"), read_only, None).origins;
     assert!(
         origins.of("retry.mode").unwrap().to_string().ends_with("steadfast.toml:8:9, [tools.\"bank/pay\"]")
@@ -337,27 +343,27 @@ fn modes_are_set_globally_per_class_per_tool_and_per_mechanism() {
 }
 
 #[test]
-fn what_the_gateway_starts_from_can_be_changed_like_anything_else() {
+fn the_defaults_of_the_gateway_can_be_changed() {
     let text = "[tools.\"bank/pay\"]\ntimeout = \"20s\"\nambiguous = \"retry\"\n[tools.\"bank/slow\"]\nstuck_after = \"1h\"\n";
     let sources = Sources {
-        start: Start::Gateway,
+        start: PolicyStart::Gateway,
         files: files("gateway", &[("steadfast.toml", text)]),
         ..Sources::default()
     };
     let config = Config::load(&sources).unwrap();
     let [pay, slow, other] = ["pay", "slow", "other"].map(|name| policy(&config, &tool("bank", name)));
-    assert_eq!((other.time.attempt, other.time.silence), (seconds(300), Silence::Stuck));
+    assert_eq!((other.time.attempt, other.time.silence), (seconds(300), SilencePolicy::Stuck));
     assert_eq!(
         (pay.time.attempt, pay.time.silence, pay.repeat.ambiguous),
-        (seconds(20), Silence::Timeout, Ambiguous::Retry)
+        (seconds(20), SilencePolicy::Timeout, AmbiguousOutcomePolicy::Retry)
     );
     assert_eq!((slow.time.attempt, slow.breaker.probe_lease), (seconds(3600), seconds(3600)));
-    let origin = config.resolve_at(&tool("bank", "other"), Annotations::default(), None).origins;
+    let origin = config.resolve_at(&tool("bank", "other"), AnnotationHints::default(), None).origins;
     assert_eq!(origin.of("stuck_after").unwrap().to_string(), "profile standard, class unknown, gateway");
 }
 
 #[test]
-fn tr_14_the_kill_switch_goes_over_everything() {
+fn tr_14_the_kill_switch_overrides_everything() {
     let text = "mode = \"enforce\"\n[tools.\"bank/pay\"]\nmode = \"enforce\"\n";
     let sources = Sources {
         files: files("kill", &[("steadfast.toml", text)]),
@@ -365,12 +371,15 @@ fn tr_14_the_kill_switch_goes_over_everything() {
         ..Sources::default()
     };
     let config = Config::load(&sources).unwrap();
-    let resolved = config.resolve_at(&tool("bank", "pay"), Annotations::default(), None);
+    let resolved = config.resolve_at(&tool("bank", "pay"), AnnotationHints::default(), None);
     assert!(resolved.policy.modes.are_off());
-    assert_eq!(resolved.origins.of("retry.mode"), Some(&Origin::Switch));
+    assert_eq!(resolved.origins.of("retry.mode"), Some(&SettingOrigin::Switch));
     let on = config.with_switches(Switches { derive: false, ..Switches::default() });
     let policy = policy(&on, &tool("bank", "pay"));
-    assert_eq!((policy.modes, policy.dedupe.computed_keys), (Modes::all(Mode::Enforce), ComputedKeys::Never));
+    assert_eq!(
+        (policy.modes, policy.dedupe.computed_keys),
+        (MechanismModes::all(EnforcementMode::Enforce), ComputedKeyPolicy::Never)
+    );
 }
 
 #[test]
@@ -380,8 +389,8 @@ fn a_missing_file_matters_only_where_one_was_named() {
         let file = ConfigFile { path: path.clone(), needed };
         Config::load(&Sources { files: vec![file], ..Sources::default() })
     };
-    assert!(with(Needed::IfThere).is_ok());
-    let said = with(Needed::Always).err().unwrap().to_string();
+    assert!(with(FileRequirement::IfThere).is_ok());
+    let said = with(FileRequirement::Always).err().unwrap().to_string();
     assert!(said.contains("nowhere.toml does not exist\n  = check the path"), "{said}");
 }
 
@@ -389,7 +398,7 @@ fn a_missing_file_matters_only_where_one_was_named() {
 fn the_project_goes_before_the_user_and_a_named_file_before_the_project() {
     let folder = Path::new("/work/project");
     let paths = |list: &[(&str, &str)]| -> Vec<String> {
-        let sources = Sources::discover(Start::Gateway, environment(list), folder);
+        let sources = Sources::discover(PolicyStart::Gateway, environment(list), folder);
         sources.files.iter().map(|file| file.path.display().to_string()).collect()
     };
     assert_eq!(
@@ -447,7 +456,7 @@ fn tools_without_a_server_are_read_joined_and_have_policies_of_their_own() {
     assert_eq!(policy(&config, &tool("command", "convert")).class, ToolClass::Idempotent);
     assert_eq!(config.notes(), [""; 0]);
 
-    // A stronger source says less and replaces only that.
+    // A stronger source with fewer settings replaces only those.
     let weak = "[http_tools.a]\nmethod = \"GET\"\nurl = \"https://h/\"\n";
     let strong = "[http_tools.a]\nmethod = \"PUT\"\n";
     let files = files("joined-tools", &[("weak.toml", weak), ("strong.toml", strong)]);
@@ -467,7 +476,7 @@ fn sf_6_tools_without_a_server_show_no_secrets() {
     let config = load("hunter2hunter2", text).unwrap();
     let said = format!("{:?} {:?}", config.http_tools(), config.command_tools());
     assert!(!said.contains("hunter2"), "{said}");
-    // Neither where what the variable holds breaks what it stands in.
+    // The same if the value of the variable breaks the syntax around it.
     for secret in ["hunter2{hunter2", "hunter2{hunter2/}", "hunter2}", "hunter2 hunter2", "hunter2#x"] {
         let Err(errors) = load(secret, text) else { panic!("{secret} was accepted") };
         assert!(!errors.to_string().contains("hunter2"), "{errors}");
@@ -479,7 +488,7 @@ fn sf_6_tools_without_a_server_show_no_secrets() {
 }
 
 #[test]
-fn sf_6_explanations_and_mistakes_show_no_secrets() {
+fn sf_6_explanations_and_errors_show_no_secrets() {
     let text = "[store]\nkind = \"redis\"\nurl = \"redis://me:hunter2hunter2@h:1/0\"\n[servers.a]\nurl = \"https://x.example.com/\"\nheaders = { Authorization = \"Bearer hunter2hunter2\" }\n";
     let config = load("secrets", text);
     let said = format!("{:?} {:?} {:?}", config.shown(), config.global(), config.servers());
@@ -490,7 +499,7 @@ fn sf_6_explanations_and_mistakes_show_no_secrets() {
 fn every_setting_is_in_the_schema_and_on_the_page() {
     let (schema, page) = (reference::schema(), reference::page());
     let config = Config::load(&Sources::default()).unwrap();
-    let policies = config.explain(&tool("a", "b"), Annotations::default(), None).settings;
+    let policies = config.explain(&tool("a", "b"), AnnotationHints::default(), None).settings;
     let names =
         policies.iter().map(|one| one.setting).chain(config.shown().into_iter().map(|one| one.setting));
     for name in names {
@@ -506,7 +515,7 @@ fn every_setting_is_in_the_schema_and_on_the_page() {
 }
 
 #[test]
-fn sf_5_what_is_nested_too_deep_is_refused() {
+fn sf_5_values_nested_too_deep_are_refused() {
     let deep = |part: &str| part.repeat(100_000);
     for text in [
         format!("{}a = 1\n", deep("a.")),
@@ -517,11 +526,15 @@ fn sf_5_what_is_nested_too_deep_is_refused() {
         let sources = Sources { files: files("deep", &[("steadfast.toml", &text)]), ..Sources::default() };
         assert!(Config::load(&sources).is_err());
     }
-    let flag = Flag { name: "--set".to_owned(), setting: format!("{}a", deep("a.")), value: "1".to_owned() };
+    let flag = CommandLineFlag {
+        name: "--set".to_owned(),
+        setting: format!("{}a", deep("a.")),
+        value: "1".to_owned(),
+    };
     assert!(Config::load(&Sources { flags: vec![flag], ..Sources::default() }).is_err());
 }
 
-/// Lines that can be put together in any way.
+/// Lines that can be combined in any way.
 const LINES: &[&str] = &[
     "mode = \"shadow\"",
     "timeout = \"3s\"",
@@ -566,7 +579,7 @@ proptest! {
         gateway in any::<bool>(),
     ) {
         let text: Vec<&str> = picks.iter().map(|pick| LINES[*pick]).collect();
-        let start = if gateway { Start::Gateway } else { Start::Library };
+        let start = if gateway { PolicyStart::Gateway } else { PolicyStart::Library };
         let sources = Sources { start, files: files("total", &[("steadfast.toml", &text.join("\n"))]), ..Sources::default() };
         let config = match Config::load(&sources) {
             Ok(config) => config,
@@ -577,10 +590,10 @@ proptest! {
         };
         let called = tool(&server, &name);
         let [read_only, destructive, idempotent] = hints;
-        let annotations = Annotations { read_only, destructive, idempotent };
-        let document = Document::parse(params.as_bytes(), Limits::ENVELOPE).unwrap();
+        let annotations = AnnotationHints { read_only, destructive, idempotent };
+        let document = JsonDocument::parse(params.as_bytes(), JsonLimits::ENVELOPE).unwrap();
         let resolved = config.resolve(&called, annotations, document.root());
-        let host = steadfast_core::classify::signature::domain(&called, &steadfast_core::classify::Aims::of(document.root()));
+        let host = steadfast_core::classify::signature::domain(&called, &steadfast_core::classify::ArgumentTargets::of(document.root()));
         for one in config.explain(&called, annotations, Some(&host)).settings {
             prop_assert_eq!(resolved.origins.of(one.setting), Some(&one.origin));
             prop_assert!(!one.value.is_empty());
@@ -600,7 +613,7 @@ proptest! {
         let spliced: Vec<u8> = [&sample[..cut], &bytes, &sample[cut..]].concat();
         let path = folder("panic").join(if json { "x.json" } else { "x.toml" });
         std::fs::write(&path, if json { &bytes } else { &spliced }).unwrap();
-        let sources = Sources { files: vec![ConfigFile { path, needed: Needed::Always }], ..Sources::default() };
+        let sources = Sources { files: vec![ConfigFile { path, needed: FileRequirement::Always }], ..Sources::default() };
         if let Err(errors) = Config::load(&sources) {
             prop_assert!(errors.to_string().contains("mistake"));
         }

@@ -1,5 +1,5 @@
-//! Sample files, valid and invalid, each named for what it shows. What is said about them is kept beside them;
-//! run with `UPDATE_SAMPLES=1` to write it anew, and read the difference.
+//! Sample files, valid and invalid, each named for its subject. The expected messages are stored beside them. To
+//! update them, run with `UPDATE_SAMPLES=1` and read the difference.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
@@ -8,16 +8,16 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use steadfast_config::{Config, ConfigFile, Needed, Sources};
+use steadfast_config::{Config, ConfigFile, FileRequirement, Sources};
 
 fn load(path: &Path) -> Result<Config, String> {
     let environment = BTreeMap::from([("HOME".to_owned(), "/home/me".to_owned())]);
-    let file = ConfigFile { path: path.to_owned(), needed: Needed::Always };
+    let file = ConfigFile { path: path.to_owned(), needed: FileRequirement::Always };
     let sources = Sources { files: vec![file], environment, ..Sources::default() };
     Config::load(&sources).map_err(|errors| format!("{errors}\n"))
 }
 
-/// The samples of a folder; paths are relative, so that messages are the same on every machine.
+/// Returns the samples of a folder. Paths are relative, so that messages are the same on every machine.
 fn samples(folder: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(Path::new("tests/samples").join(folder)).unwrap();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
@@ -36,7 +36,7 @@ fn compare(path: &Path, said: &str) {
 }
 
 #[test]
-fn every_mistake_is_told_with_its_line_and_what_to_write_instead() {
+fn every_error_is_reported_with_its_line_and_advice() {
     for path in samples("invalid") {
         let Err(said) = load(&path) else { panic!("{} was accepted", path.display()) };
         compare(&path, &said);
@@ -48,7 +48,7 @@ fn every_mistake_is_told_with_its_line_and_what_to_write_instead() {
 }
 
 #[test]
-fn a_file_with_ten_mistakes_is_told_all_ten_at_once() {
+fn ten_errors_of_a_file_are_reported_at_once() {
     let Err(said) = load(Path::new("tests/samples/invalid/ten-mistakes.toml")) else { panic!("accepted") };
     assert!(said.ends_with("10 mistakes in the configuration\n"), "{said}");
     for number in 1..=10 {
@@ -66,7 +66,7 @@ fn valid_samples_are_accepted() {
 }
 
 #[test]
-fn rp_17_it_is_said_what_was_made_of_files_of_others() {
+fn rp_17_imports_of_foreign_files_are_reported() {
     for path in samples("imported") {
         let said = match load(&path) {
             Ok(config) => config.notes().iter().fold(String::new(), |mut text, note| {

@@ -1,7 +1,7 @@
-//! Writes the JSON Schemas of what goes over the wire into a folder. `cargo xtask gen` runs it.
+//! Writes the JSON Schemas of the wire formats into a folder. `cargo xtask gen` runs it.
 //!
-//! An example rather than a package: it needs nothing that the core does not have, and a package that turns
-//! the `schema` feature on would turn it on in every build of the workspace.
+//! This is an example, not a package: it needs no further dependencies, and a package that enables
+//! the `schema` feature would enable it in every build of the workspace.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let write = |name: &str, schema: Schema| -> Result<(), Box<dyn Error>> {
         Ok(fs::write(folder.join(name), format!("{}\n", serde_json::to_string_pretty(&schema)?))?)
     };
-    // A call is read and a result is written: what may be left out differs between the two.
+    // A call is read and a result is written. The optional fields differ between the two.
     let read = || SchemaSettings::draft2020_12().for_deserialize().into_generator();
     let written = SchemaSettings::draft2020_12().for_serialize().into_generator();
     write("call-envelope.json", read().into_root_schema_for::<CallEnvelope>())?;

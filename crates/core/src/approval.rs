@@ -1,21 +1,20 @@
-//! Asking a person: requests, grants, and how a grant is spent.
+//! Approvals: requests, grants, and the rules for spending a grant.
 //!
-//! A run that nobody watches must not wait for a person. So a call that needs approval either waits for a short
-//! while, where somebody can answer now, or is refused at once and *parked*: a request that an operator finds
-//! later. The answer becomes a *grant*, and the next such call passes. The channel through which a person is
-//! asked is the shell's business; whether to ask, to park or to refuse is decided by [`plan`].
+//! An unattended run must not wait for an approver. A call that needs approval either waits for a short time, if an
+//! approver can answer now, or is refused at once and *parked* as a request that an operator finds later. A positive
+//! decision becomes a *grant*, and the next such call passes. The shell owns the channel to the approver; [`plan`]
+//! decides whether to ask, to park or to refuse.
 //!
-//! A `once` grant belongs to the tool and the digest of the arguments, never to a call id, because a resend has
-//! a new one. It is spent in one atomic step that names the owner of the claim, before the attempt is marked as
-//! started: of two claims that saw the same grant one runs and the other asks again, and the one whose answer was
-//! lost may ask whether it was the one. If the tool then asks for input instead of doing what was approved, the grant is
-//! given back: nothing was done under it, and the person has answered for the call that comes again. Grants for a session
-//! or a time belong to the signature and are not used up.
+//! A `once` grant belongs to the tool and the digest of the arguments. It does not belong to a call id, because a
+//! resend has a new one. It is spent in one atomic step that names the owner of the claim, before the attempt is marked
+//! as started. Of two claims that saw the same grant, one runs and the other asks again. A claim whose answer was lost
+//! may ask whether it spent the grant. If the tool then asks for input instead of doing what was approved, the grant is
+//! returned: nothing was done under it, and the decision also covers the call that comes again. Grants for a session or
+//! a time belong to the signature and are not used up.
 //!
-//! A denial answers the calls that wait for it and is then forgotten: the next call asks again.
+//! A denial answers the calls that wait for it and is then deleted: the next call asks again.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,195 +22,196 @@ use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
 use crate::id::{Digest, SessionKey, ToolRef};
-use crate::policy::{ApprovalPolicy, AskWhen, Dangerous};
-use crate::trust::{Escalation, Signature, Standing};
+use crate::policy::{ApprovalPolicy, ApprovalTrigger, DangerousCommandPolicy};
+use crate::trust::{Escalation, Signature, TrustDecision};
 
-/// What an approval is asked for, and what a grant must fit.
+/// The call that needs approval, and that a grant must match.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
+pub struct ApprovalSubject<'a> {
     /// The tool.
     pub tool: &'a ToolRef,
-    /// Its canonical arguments.
+    /// Digest of its canonical arguments.
     pub arguments: Digest,
-    /// What trust judges it by.
+    /// Signature that trust is kept for.
     pub signature: &'a Signature,
-    /// The conversation.
+    /// The session.
     pub session: Option<&'a SessionKey>,
-    /// Whether only an operator's grant counts (the tool is blocked).
+    /// True if only an operator's grant counts, because the tool is blocked.
     pub blocked: bool,
 }
 
-/// Names a grant within its tenant.
+/// The number of a grant within its tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct GrantId(pub u64);
 
-/// Names a parked request within its tenant.
+/// The number of a parked request within its tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
-pub struct ParkedId(pub u64);
+pub struct ParkedRequestId(pub u64);
 
-/// Whether somebody can answer while the call waits.
+/// Availability of an approver while the call waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Channel {
-    /// Somebody can.
+pub enum ApprovalChannel {
+    /// An approver can answer.
     Interactive,
-    /// Nobody can; a call that waited would hang.
+    /// No approver can answer; a call that waited would hang.
     Headless,
 }
 
-/// What the arguments of the call look like.
+/// Risk of the call, by its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
-    /// Nothing special.
+pub enum ArgumentRisk {
+    /// No known risk.
     Ordinary,
-    /// A command of a dangerous shape.
+    /// The arguments match a dangerous command pattern.
     Dangerous,
 }
 
-/// Everything that decides how a call comes to its approval.
+/// Inputs of the decision about approval.
 #[derive(Clone, Copy, Debug)]
-pub struct Situation<'a> {
-    /// What trust says.
-    pub standing: &'a Standing,
-    /// What the policy of the tool says.
+pub struct ApprovalInput<'a> {
+    /// Trust in the tool.
+    pub standing: &'a TrustDecision,
+    /// Approval policy of the tool.
     pub policy: &'a ApprovalPolicy,
-    /// What the arguments look like.
-    pub shape: Shape,
-    /// Whether somebody can answer.
-    pub channel: Channel,
-    /// A grant that fits, from [`Approvals::grant_for`].
+    /// Risk of the call.
+    pub shape: ArgumentRisk,
+    /// Availability of an approver.
+    pub channel: ApprovalChannel,
+    /// A matching grant, from [`ApprovalLedger::grant_for`].
     pub grant: Option<GrantId>,
-    /// The end of the call's time.
+    /// Deadline of the call.
     pub deadline: Option<Timestamp>,
 }
 
-/// How a call comes to its approval.
+/// A decision about approval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Plan {
-    /// It needs none.
+pub enum ApprovalPlan {
+    /// No approval is needed.
     Go,
-    /// It has one, which is to be spent first.
+    /// A grant exists, and is spent first.
     Spend(GrantId),
-    /// A person is asked, and the call waits until then at the longest. What comes later finds the request parked.
+    /// An approver is asked, and the call waits until the given time at most. A later decision applies to the parked
+    /// request.
     Ask {
         /// The end of the wait.
         until: Timestamp,
     },
-    /// It is refused with `approval_required`, and the request is parked.
+    /// The call is refused with `approval_required`, and the request is parked.
     Park,
-    /// It is refused with `tool_blocked`, and the request is parked for an operator.
+    /// The call is refused with `tool_blocked`, and the request is parked for an operator.
     RefuseBlocked,
 }
 
-/// Whether to go on, to ask, to park or to refuse.
+/// Decides whether a call runs, waits for approval, is parked or is refused.
 ///
-/// A host's own list of allowed tools is not looked at: an escalated tool asks although it is on one. `never` is
-/// different; it is the operator's word about this very layer. Neither lets a blocked tool run.
-pub fn plan(situation: Situation<'_>, now: Timestamp) -> Plan {
-    let Situation { standing, policy, shape, channel, grant, deadline } = situation;
+/// The host's own list of allowed tools is not considered: an escalated tool asks although it is on that list. `never`
+/// is different, because it is the operator's setting for this very layer. Neither lets a blocked tool run.
+pub fn plan(situation: ApprovalInput<'_>, now: Timestamp) -> ApprovalPlan {
+    let ApprovalInput { standing, policy, shape, channel, grant, deadline } = situation;
     let lost_trust = match (standing, policy.when) {
-        (Standing::Blocked(_), _) => return grant.map_or(Plan::RefuseBlocked, Plan::Spend),
-        (Standing::Ask(_), AskWhen::Escalated | AskWhen::Always) | (Standing::Free(_), AskWhen::Always) => {
-            true
+        (TrustDecision::Blocked(_), _) => {
+            return grant.map_or(ApprovalPlan::RefuseBlocked, ApprovalPlan::Spend);
         }
-        (Standing::Ask(_), AskWhen::Never) | (Standing::Free(_), AskWhen::Escalated | AskWhen::Never) => {
-            false
-        }
+        (TrustDecision::NeedsApproval(_), ApprovalTrigger::Escalated | ApprovalTrigger::Always)
+        | (TrustDecision::Allowed(_), ApprovalTrigger::Always) => true,
+        (TrustDecision::NeedsApproval(_), ApprovalTrigger::Never)
+        | (TrustDecision::Allowed(_), ApprovalTrigger::Escalated | ApprovalTrigger::Never) => false,
     };
     let dangerous = match (shape, policy.dangerous) {
-        (Shape::Dangerous, Dangerous::Ask) => true,
-        (Shape::Dangerous, Dangerous::Record) | (Shape::Ordinary, _) => false,
+        (ArgumentRisk::Dangerous, DangerousCommandPolicy::Ask) => true,
+        (ArgumentRisk::Dangerous, DangerousCommandPolicy::Record) | (ArgumentRisk::Ordinary, _) => false,
     };
     if !lost_trust && !dangerous {
-        return Plan::Go;
+        return ApprovalPlan::Go;
     }
     if let Some(grant) = grant {
-        return Plan::Spend(grant);
+        return ApprovalPlan::Spend(grant);
     }
     let until = (now + policy.timeout).min(deadline.unwrap_or(Timestamp::MAX));
     match channel {
-        Channel::Interactive if until > now => Plan::Ask { until },
-        Channel::Interactive | Channel::Headless => Plan::Park,
+        ApprovalChannel::Interactive if until > now => ApprovalPlan::Ask { until },
+        ApprovalChannel::Interactive | ApprovalChannel::Headless => ApprovalPlan::Park,
     }
 }
 
-/// The requests and grants of one tenant that are not over yet.
+/// The open requests and grants of one tenant.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Stored", into = "Stored")]
-pub struct Approvals {
-    /// The number that the next request or grant gets. Numbers are never given twice.
+#[serde(try_from = "StoredApprovals", into = "StoredApprovals")]
+pub struct ApprovalLedger {
+    /// Number of the next request or grant. Numbers are never reused.
     next: u64,
-    parked: BTreeMap<ParkedId, Parked>,
-    denied: BTreeMap<ParkedId, Timestamp>,
+    parked: BTreeMap<ParkedRequestId, ParkedRequest>,
+    denied: BTreeMap<ParkedRequestId, Timestamp>,
     grants: BTreeMap<GrantId, Grant>,
 }
 
-/// A request that waits for an answer.
+/// A request that waits for approval.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Parked {
+pub struct ParkedRequest {
     /// The tool.
     pub tool: ToolRef,
-    /// Its canonical arguments.
+    /// Digest of its canonical arguments.
     pub arguments: Digest,
-    /// What trust judges it by.
+    /// Signature that trust is kept for.
     pub signature: Signature,
-    /// The conversation.
+    /// The session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionKey>,
-    /// Whether only an operator can answer.
+    /// True if only an operator can approve it.
     pub blocked: bool,
-    /// What the person reads.
+    /// The prompt that the approver reads.
     pub prompt: Escalation,
-    /// What may be shown of the arguments; whoever asks has redacted it.
+    /// Arguments that may be shown, already redacted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shown: Option<Arc<str>>,
-    /// How many calls asked for this.
+    /// Number of calls that asked for this.
     pub askers: u32,
-    /// When the first one did.
+    /// Time of the first of these calls.
     pub asked_at: Timestamp,
-    /// When the last one did.
+    /// Time of the last of these calls.
     pub last_asked: Timestamp,
-    /// When it is dropped unanswered.
+    /// Time at which the request is dropped without a decision.
     pub expires: Timestamp,
 }
 
-/// Leave for a call to run.
+/// A permission for a call to run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
     /// The tool.
     pub tool: ToolRef,
-    /// Which of its calls.
-    pub fits: Fits,
-    /// Who gave it.
+    /// Calls that the grant covers.
+    pub fits: GrantScope,
+    /// Side that gave it.
     pub by: Grantor,
-    /// Whether it was given for a blocked tool.
+    /// True if it was given for a blocked tool.
     pub blocked: bool,
-    /// When it was given.
+    /// Time at which it was given.
     pub granted_at: Timestamp,
-    /// When it ends.
+    /// Time at which it ends.
     pub expires: Timestamp,
-    /// The claim that used it up.
+    /// The claim that spent it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spent_by: Option<Digest>,
 }
 
-/// Which calls a grant is for.
+/// The calls that a grant covers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Fits {
+pub enum GrantScope {
     /// One call with exactly these arguments.
     Once {
-        /// The digest of them.
+        /// Digest of the arguments.
         arguments: Digest,
     },
-    /// All calls of this signature in one conversation.
+    /// All calls of this signature in one session.
     Session {
         /// The signature.
         signature: Signature,
-        /// The conversation.
+        /// The session.
         session: SessionKey,
     },
     /// All calls of this signature until the grant ends.
@@ -221,47 +221,47 @@ pub enum Fits {
     },
 }
 
-/// Who answered.
+/// The side that decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Grantor {
-    /// Whoever sits at the client that made the call. Cannot let a blocked tool run.
+    /// The user of the client that made the call. Cannot let a blocked tool run.
     Client,
-    /// An operator, with a token to show for it.
+    /// An operator, who needs the admin token.
     Operator,
 }
 
-/// What a person said.
+/// A decision on a request for approval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Decision {
+pub enum ApprovalDecision {
     /// This call may run.
     Once,
-    /// Calls of this signature may run in this conversation. Where there is none, it means this call only.
+    /// Calls of this signature may run in this session. Without a session, this call only.
     Session,
-    /// Calls of this signature may run until then.
+    /// Calls of this signature may run until the given time.
     Time {
         /// The end.
         until: Timestamp,
     },
-    /// This call may run, and what it asks for may earn its trust back from now on.
+    /// This call may run, and its signature may regain its trust from now on.
     Recover,
-    /// It may not run.
+    /// The call may not run.
     Deny,
 }
 
-/// A request was noted.
+/// The result of recording a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
-    /// Its number.
-    pub id: ParkedId,
-    /// The oldest request, if it had to make room; people should be told that it is gone.
-    pub dropped: Option<Parked>,
+pub struct ParkResult {
+    /// Number of the request.
+    pub id: ParkedRequestId,
+    /// The oldest request, if it had to make room. Operators should be notified that it is gone.
+    pub dropped: Option<ParkedRequest>,
 }
 
-/// What came of a decision.
+/// The result of a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decided {
+pub enum DecisionEffect {
     /// The next such call passes.
     Granted {
         /// The grant.
@@ -269,26 +269,30 @@ pub enum Decided {
         /// The oldest grant, if it had to make room.
         dropped: Option<Grant>,
     },
-    /// The calls that wait are refused.
+    /// The waiting calls are refused.
     Denied,
 }
 
-/// Why a decision was not accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The reason why a decision was not accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum NotDecided {
-    /// There is no such request any more: answered, expired or dropped.
+pub enum ApprovalDecisionError {
+    /// No such request is open: it was decided, expired or dropped.
+    #[error("the request is no longer pending: it was decided, it expired, or newer requests displaced it")]
     Gone,
     /// The tool is blocked, and only an operator may let it run.
+    #[error("the tool is blocked: only an operator can approve its calls")]
     OperatorOnly,
-    /// The tool is blocked, and calls of it are approved one by one.
+    /// The tool is blocked, and its calls are approved one by one.
+    #[error("the tool is blocked: approve single calls, or reset it")]
     OnlyOnce,
-    /// The time of the grant would end before it begins.
+    /// The grant would end before it begins.
+    #[error("the grant would end before it begins; set a later time")]
     EndsInThePast,
 }
 
-impl NotDecided {
-    /// Whether there is nothing to decide, rather than something against this decision.
+impl ApprovalDecisionError {
+    /// Returns true if there is nothing to decide, rather than a reason against this decision.
     pub const fn is_gone(self) -> bool {
         match self {
             Self::Gone => true,
@@ -297,49 +301,36 @@ impl NotDecided {
     }
 }
 
-impl fmt::Display for NotDecided {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Gone => "there is no such request any more: it was answered, it expired or it made room",
-            Self::OperatorOnly => "the tool is blocked: only an operator can approve a call of it",
-            Self::OnlyOnce => "the tool is blocked: approve single calls, or reset it",
-            Self::EndsInThePast => "the grant would end before it begins: name a later time",
-        })
-    }
-}
-
-impl std::error::Error for NotDecided {}
-
-/// What a waiting call learns about its request.
+/// The state of a request, as a waiting call sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// Nobody has answered yet.
+pub enum ApprovalStatus {
+    /// No decision yet.
     Pending,
-    /// There is a grant, to be spent.
+    /// A grant exists, to be spent.
     Granted(GrantId),
-    /// A person said no.
+    /// The request was denied.
     Denied,
-    /// The request is gone without an answer.
+    /// The request is gone without a decision.
     Gone,
 }
 
-/// What came of spending a grant.
+/// The result of spending a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spend {
-    /// This owner has it now, and nobody else can.
+pub enum SpendVerdict {
+    /// This owner has the grant now, exclusively.
     Spent,
-    /// This owner had it already: the answer to an earlier try was lost.
+    /// This owner had the grant already: the answer to an earlier try was lost.
     AlreadyMine,
-    /// It holds for more than one call and is not used up.
+    /// The grant holds for more than one call and is not used up.
     Holds,
-    /// Another owner was faster.
+    /// Another owner spent the grant first.
     Lost,
-    /// It has ended, or never was.
+    /// The grant has ended, or never existed.
     Gone,
 }
 
-impl Spend {
-    /// Whether the call may run.
+impl SpendVerdict {
+    /// Returns true if the call may run.
     pub const fn may_run(self) -> bool {
         match self {
             Self::Spent | Self::AlreadyMine | Self::Holds => true,
@@ -348,47 +339,47 @@ impl Spend {
     }
 }
 
-impl Approvals {
-    /// The most requests that are kept.
+impl ApprovalLedger {
+    /// Maximum number of stored requests.
     pub const MOST_PARKED: usize = 1024;
-    /// The most grants that are kept.
+    /// Maximum number of stored grants.
     pub const MOST_GRANTS: usize = 4096;
-    /// How long a grant lasts that nobody used, and one for a session at the longest.
+    /// Lifetime of an unused grant, and maximum lifetime of a grant for a session.
     pub const GRANT_LASTS: Duration = Duration::from_secs(24 * 3600);
-    /// How long the calls that wait can learn of a denial; longer than any of them waits between two looks.
+    /// Time for which waiting calls can find a denial. Longer than their polling interval.
     pub const DENIAL_KEPT: Duration = Duration::from_secs(120);
-    /// The most that is kept of what may be shown of the arguments, in bytes.
+    /// Maximum length of the shown arguments, in bytes.
     pub const MOST_SHOWN: usize = 4096;
 
-    /// A grant that lets this call run and is not spent. One that is not used up goes before one that is.
-    pub fn grant_for(&self, wanted: Wanted<'_>, now: Timestamp) -> Option<GrantId> {
+    /// Returns an unspent grant that lets this call run. A grant that is not used up goes before one that is.
+    pub fn grant_for(&self, wanted: ApprovalSubject<'_>, now: Timestamp) -> Option<GrantId> {
         let fitting = self.grants.iter().filter(|(_, grant)| grant.fits(wanted, now));
         fitting.min_by_key(|(id, grant)| (grant.is_used_up_by_a_call(), **id)).map(|(id, _)| *id)
     }
 
-    /// Notes that a call asks. Calls that want the same share one request.
+    /// Records a request for approval. Equal calls share one request.
     pub fn ask(
         &mut self,
-        wanted: Wanted<'_>,
+        wanted: ApprovalSubject<'_>,
         prompt: &Escalation,
         shown: Option<&str>,
         policy: &ApprovalPolicy,
         now: Timestamp,
-    ) -> Asked {
+    ) -> ParkResult {
         let expires = now + policy.parked;
         let mut open = self.parked.iter_mut().filter(|(_, parked)| now < parked.expires);
         if let Some((id, parked)) = open.find(|(_, parked)| parked.is_for(wanted)) {
             parked.askers = parked.askers.saturating_add(1);
             parked.last_asked = now;
             parked.expires = expires;
-            // The tool may have been blocked, or reset, since the first call asked.
+            // The tool may have been blocked, or reset, since the first request.
             parked.blocked = wanted.blocked;
             parked.prompt = prompt.clone();
-            return Asked { id: *id, dropped: None };
+            return ParkResult { id: *id, dropped: None };
         }
         let dropped = (self.parked.len() >= Self::MOST_PARKED).then(|| self.parked.pop_first()).flatten();
-        let id = ParkedId(self.number());
-        let parked = Parked {
+        let id = ParkedRequestId(self.number());
+        let parked = ParkedRequest {
             tool: wanted.tool.clone(),
             arguments: wanted.arguments,
             signature: wanted.signature.clone(),
@@ -402,57 +393,64 @@ impl Approvals {
             expires,
         };
         self.parked.insert(id, parked);
-        Asked { id, dropped: dropped.map(|(_, parked)| parked) }
+        ParkResult { id, dropped: dropped.map(|(_, parked)| parked) }
     }
 
-    /// What a call that asked learns when it looks again.
-    pub fn answer(&self, id: ParkedId, wanted: Wanted<'_>, now: Timestamp) -> Answer {
+    /// Returns the state of a request for the call that waits for it.
+    pub fn answer(&self, id: ParkedRequestId, wanted: ApprovalSubject<'_>, now: Timestamp) -> ApprovalStatus {
         if let Some(grant) = self.grant_for(wanted, now) {
-            return Answer::Granted(grant);
+            return ApprovalStatus::Granted(grant);
         }
         if self.denied.get(&id).is_some_and(|until| now < *until) {
-            return Answer::Denied;
+            return ApprovalStatus::Denied;
         }
         match self.parked.get(&id) {
-            Some(parked) if now < parked.expires => Answer::Pending,
-            Some(_) | None => Answer::Gone,
+            Some(parked) if now < parked.expires => ApprovalStatus::Pending,
+            Some(_) | None => ApprovalStatus::Gone,
         }
     }
 
-    /// A person has decided. The request is over either way.
+    /// Records a decision. The request ends in either case.
     pub fn decide(
         &mut self,
-        id: ParkedId,
-        decision: Decision,
+        id: ParkedRequestId,
+        decision: ApprovalDecision,
         by: Grantor,
         now: Timestamp,
-    ) -> Result<Decided, NotDecided> {
-        let parked = self.parked.get(&id).filter(|parked| now < parked.expires).ok_or(NotDecided::Gone)?;
-        if parked.blocked && by == Grantor::Client && decision != Decision::Deny {
-            return Err(NotDecided::OperatorOnly);
+    ) -> Result<DecisionEffect, ApprovalDecisionError> {
+        let parked =
+            self.parked.get(&id).filter(|parked| now < parked.expires).ok_or(ApprovalDecisionError::Gone)?;
+        if parked.blocked && by == Grantor::Client && decision != ApprovalDecision::Deny {
+            return Err(ApprovalDecisionError::OperatorOnly);
         }
         let lasts = now + Self::GRANT_LASTS;
-        let once = Fits::Once { arguments: parked.arguments };
+        let once = GrantScope::Once { arguments: parked.arguments };
         let signature = || parked.signature.clone();
         let (fits, expires) = match (decision, &parked.session) {
-            (Decision::Deny, _) => {
+            (ApprovalDecision::Deny, _) => {
                 self.parked.remove(&id);
                 self.denied.retain(|_, until| now < *until);
                 if self.denied.len() >= Self::MOST_PARKED {
                     self.denied.pop_first();
                 }
                 self.denied.insert(id, now + Self::DENIAL_KEPT);
-                return Ok(Decided::Denied);
+                return Ok(DecisionEffect::Denied);
             }
-            (Decision::Session | Decision::Time { .. } | Decision::Recover, _) if parked.blocked => {
-                return Err(NotDecided::OnlyOnce);
+            (ApprovalDecision::Session | ApprovalDecision::Time { .. } | ApprovalDecision::Recover, _)
+                if parked.blocked =>
+            {
+                return Err(ApprovalDecisionError::OnlyOnce);
             }
-            (Decision::Time { until }, _) if until <= now => return Err(NotDecided::EndsInThePast),
-            (Decision::Time { until }, _) => (Fits::Time { signature: signature() }, until),
-            (Decision::Session, Some(session)) => {
-                (Fits::Session { signature: signature(), session: session.clone() }, lasts)
+            (ApprovalDecision::Time { until }, _) if until <= now => {
+                return Err(ApprovalDecisionError::EndsInThePast);
             }
-            (Decision::Session, None) | (Decision::Once | Decision::Recover, _) => (once, lasts),
+            (ApprovalDecision::Time { until }, _) => (GrantScope::Time { signature: signature() }, until),
+            (ApprovalDecision::Session, Some(session)) => {
+                (GrantScope::Session { signature: signature(), session: session.clone() }, lasts)
+            }
+            (ApprovalDecision::Session, None) | (ApprovalDecision::Once | ApprovalDecision::Recover, _) => {
+                (once, lasts)
+            }
         };
         let (tool, blocked) = (parked.tool.clone(), parked.blocked);
         let grant = Grant { tool, fits, by, blocked, granted_at: now, expires, spent_by: None };
@@ -460,38 +458,39 @@ impl Approvals {
         let dropped = self.make_room_for_a_grant(now);
         let id = GrantId(self.number());
         self.grants.insert(id, grant);
-        Ok(Decided::Granted { grant: id, dropped })
+        Ok(DecisionEffect::Granted { grant: id, dropped })
     }
 
-    /// Whether this grant is one for this call. Numbers begin anew in a store that was emptied, so whoever spends a
-    /// grant that was seen earlier asks first, in the same atomic step.
-    pub fn is_for(&self, id: GrantId, wanted: Wanted<'_>) -> bool {
+    /// Returns true if this grant is for this call. Numbers start again in a store that was emptied, so a caller that
+    /// spends a grant it found earlier checks this first, in the same atomic step.
+    pub fn is_for(&self, id: GrantId, wanted: ApprovalSubject<'_>) -> bool {
         self.grants.get(&id).is_some_and(|grant| grant.is_for(wanted))
     }
 
-    /// Spends a grant for the owner of a claim. Stores do this in one atomic step, before the attempt is marked
-    /// as started; the same owner may repeat it when the answer was lost.
-    pub fn spend(&mut self, id: GrantId, owner: Digest, now: Timestamp) -> Spend {
-        self.grants.get_mut(&id).map_or(Spend::Gone, |grant| grant.spend(owner, now))
+    /// Spends a grant for the owner of a claim. Stores do this in one atomic step, before the attempt is marked as
+    /// started. The same owner may repeat it if the answer was lost.
+    pub fn spend(&mut self, id: GrantId, owner: Digest, now: Timestamp) -> SpendVerdict {
+        self.grants.get_mut(&id).map_or(SpendVerdict::Gone, |grant| grant.spend(owner, now))
     }
 
-    /// Gives back what this owner spent, because nothing was done under it. The grant of another stays as it is.
-    pub fn give_back(&mut self, id: GrantId, owner: Digest) {
+    /// Returns a grant that this owner spent, because nothing was done under it. A grant of another owner does not
+    /// change.
+    pub fn return_grant(&mut self, id: GrantId, owner: Digest) {
         if let Some(grant) = self.grants.get_mut(&id).filter(|grant| grant.spent_by == Some(owner)) {
             grant.spent_by = None;
         }
     }
 
-    /// A conversation is over, and with it what was granted for it.
+    /// Ends a session, and drops its grants.
     pub fn end_session(&mut self, ended: &SessionKey) {
         self.grants.retain(|_, grant| match &grant.fits {
-            Fits::Session { session, .. } => session != ended,
-            Fits::Once { .. } | Fits::Time { .. } => true,
+            GrantScope::Session { session, .. } => session != ended,
+            GrantScope::Once { .. } | GrantScope::Time { .. } => true,
         });
     }
 
-    /// Drops what is over; gives back the requests that nobody answered.
-    pub fn expire(&mut self, now: Timestamp) -> Vec<Parked> {
+    /// Drops everything that has expired; returns the requests that got no decision.
+    pub fn expire(&mut self, now: Timestamp) -> Vec<ParkedRequest> {
         self.denied.retain(|_, until| now < *until);
         self.grants.retain(|_, grant| now < grant.expires);
         let over: Vec<_> =
@@ -499,12 +498,12 @@ impl Approvals {
         over.iter().filter_map(|id| self.parked.remove(id)).collect()
     }
 
-    /// The requests that wait for an answer, oldest first.
-    pub fn parked(&self, now: Timestamp) -> impl Iterator<Item = (ParkedId, &Parked)> {
+    /// Returns the requests that wait for a decision, oldest first.
+    pub fn parked(&self, now: Timestamp) -> impl Iterator<Item = (ParkedRequestId, &ParkedRequest)> {
         self.parked.iter().filter(move |(_, parked)| now < parked.expires).map(|(id, parked)| (*id, parked))
     }
 
-    /// The grants that still hold, oldest first.
+    /// Returns the grants that are still valid, oldest first.
     pub fn grants(&self, now: Timestamp) -> impl Iterator<Item = (GrantId, &Grant)> {
         self.grants.iter().filter(move |(_, grant)| now < grant.expires).map(|(id, grant)| (*id, grant))
     }
@@ -515,7 +514,7 @@ impl Approvals {
         number
     }
 
-    /// What is over goes first, then what is spent, then the oldest.
+    /// Removes expired grants first, then spent ones, then the oldest.
     fn make_room_for_a_grant(&mut self, now: Timestamp) -> Option<Grant> {
         if self.grants.len() < Self::MOST_GRANTS {
             return None;
@@ -535,8 +534,8 @@ impl Approvals {
     }
 }
 
-impl Parked {
-    fn is_for(&self, wanted: Wanted<'_>) -> bool {
+impl ParkedRequest {
+    fn is_for(&self, wanted: ApprovalSubject<'_>) -> bool {
         self.tool == *wanted.tool
             && self.arguments == wanted.arguments
             && self.session.as_ref() == wanted.session
@@ -544,80 +543,82 @@ impl Parked {
 }
 
 impl Grant {
-    /// Spends it for this owner. A pure step over the record, for stores that keep grants one by one.
-    pub fn spend(&mut self, owner: Digest, now: Timestamp) -> Spend {
+    /// Spends the grant for this owner. A pure step over the record, for stores that keep grants one by one.
+    pub fn spend(&mut self, owner: Digest, now: Timestamp) -> SpendVerdict {
         match (&self.fits, self.spent_by) {
-            (Fits::Once { .. }, Some(by)) if by == owner => Spend::AlreadyMine,
-            (Fits::Once { .. }, Some(_)) => Spend::Lost,
-            (Fits::Once { .. } | Fits::Session { .. } | Fits::Time { .. }, _) if now >= self.expires => {
-                Spend::Gone
+            (GrantScope::Once { .. }, Some(by)) if by == owner => SpendVerdict::AlreadyMine,
+            (GrantScope::Once { .. }, Some(_)) => SpendVerdict::Lost,
+            (GrantScope::Once { .. } | GrantScope::Session { .. } | GrantScope::Time { .. }, _)
+                if now >= self.expires =>
+            {
+                SpendVerdict::Gone
             }
-            (Fits::Once { .. }, None) => {
+            (GrantScope::Once { .. }, None) => {
                 self.spent_by = Some(owner);
-                Spend::Spent
+                SpendVerdict::Spent
             }
-            (Fits::Session { .. } | Fits::Time { .. }, _) => Spend::Holds,
+            (GrantScope::Session { .. } | GrantScope::Time { .. }, _) => SpendVerdict::Holds,
         }
     }
 
-    fn is_for(&self, wanted: Wanted<'_>) -> bool {
+    fn is_for(&self, wanted: ApprovalSubject<'_>) -> bool {
         let same_call = match &self.fits {
-            Fits::Once { arguments } => *arguments == wanted.arguments,
-            Fits::Session { signature, session } => {
+            GrantScope::Once { arguments } => *arguments == wanted.arguments,
+            GrantScope::Session { signature, session } => {
                 signature == wanted.signature && wanted.session == Some(session)
             }
-            Fits::Time { signature } => signature == wanted.signature,
+            GrantScope::Time { signature } => signature == wanted.signature,
         };
         self.tool == *wanted.tool && same_call
     }
 
-    fn fits(&self, wanted: Wanted<'_>, now: Timestamp) -> bool {
-        // What was granted before the block was granted without knowing of it.
+    fn fits(&self, wanted: ApprovalSubject<'_>, now: Timestamp) -> bool {
+        // A grant from before the block was given without knowing of it.
         let despite_block = !wanted.blocked || (self.blocked && self.by == Grantor::Operator);
         self.is_for(wanted) && despite_block && self.spent_by.is_none() && now < self.expires
     }
 
     const fn is_used_up_by_a_call(&self) -> bool {
         match self.fits {
-            Fits::Once { .. } => true,
-            Fits::Session { .. } | Fits::Time { .. } => false,
+            GrantScope::Once { .. } => true,
+            GrantScope::Session { .. } | GrantScope::Time { .. } => false,
         }
     }
 }
 
-/// The approvals of a tenant as they are stored.
+/// The approvals of a tenant, as they are stored.
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct StoredApprovals {
     version: u32,
     next: u64,
     #[serde(default)]
-    parked: BTreeMap<ParkedId, Parked>,
+    parked: BTreeMap<ParkedRequestId, ParkedRequest>,
     #[serde(default)]
-    denied: BTreeMap<ParkedId, Timestamp>,
+    denied: BTreeMap<ParkedRequestId, Timestamp>,
     #[serde(default)]
     grants: BTreeMap<GrantId, Grant>,
 }
 
 const VERSION: u32 = 1;
 
-impl From<Approvals> for Stored {
-    fn from(approvals: Approvals) -> Self {
-        let Approvals { next, parked, denied, grants } = approvals;
+impl From<ApprovalLedger> for StoredApprovals {
+    fn from(approvals: ApprovalLedger) -> Self {
+        let ApprovalLedger { next, parked, denied, grants } = approvals;
         Self { version: VERSION, next, parked, denied, grants }
     }
 }
 
-impl TryFrom<Stored> for Approvals {
+impl TryFrom<StoredApprovals> for ApprovalLedger {
     type Error = String;
 
-    fn try_from(stored: Stored) -> Result<Self, String> {
-        let Stored { version, next, parked, denied, grants } = stored;
+    fn try_from(stored: StoredApprovals) -> Result<Self, String> {
+        let StoredApprovals { version, next, parked, denied, grants } = stored;
         if version != VERSION {
             return Err(format!(
-                "stored approvals have version {version}, this program knows version {VERSION}"
+                "stored approvals have version {version}; this program supports version {VERSION}"
             ));
         }
-        // A number that is given twice would let one person's answer reach another's request.
+        // A reused number would apply one decision to another request.
         let used = [parked.last_key_value().map(|(id, _)| id.0), denied.last_key_value().map(|(id, _)| id.0)];
         let used = used.into_iter().chain([grants.last_key_value().map(|(id, _)| id.0)]).flatten().max();
         if used.is_some_and(|used| used >= next) {
@@ -627,7 +628,7 @@ impl TryFrom<Stored> for Approvals {
     }
 }
 
-/// The longest part that fits and does not end within a character.
+/// Returns the longest prefix that fits and does not end within a character.
 fn cut(text: &str, most: usize) -> &str {
     let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     end.and_then(|end| text.get(..end)).unwrap_or_default()

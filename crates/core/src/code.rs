@@ -1,4 +1,4 @@
-//! The stable codes of everything that is not a success, and the status each one carries on the wire.
+//! Stable error codes, and the status that each one has on the wire.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $text:literal),* $(,)?) => {
-        /// Why a call did not succeed. Every code has a page in `docs/errors`.
+        /// The reason why a call did not succeed. Every code has a page in `docs/errors`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -15,10 +15,10 @@ macro_rules! codes {
         }
 
         impl Code {
-            /// All of them, in the order of the contract.
+            /// All codes, in the order of the contract.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// The text on the wire.
+            /// Returns the code as it is written on the wire.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
             }
@@ -27,21 +27,21 @@ macro_rules! codes {
 }
 
 codes! {
-    /// The envelope cannot be read; the message says where.
+    /// The envelope is not valid; the message gives the position.
     InvalidEnvelope = "invalid_envelope",
-    /// The contract or payload version is not one that we speak.
+    /// The contract or payload version is not supported.
     UnsupportedVersion = "unsupported_version",
-    /// The arguments break the tool's own input schema.
+    /// The arguments violate the tool's own input schema.
     InvalidArguments = "invalid_arguments",
-    /// There is no such tool.
+    /// The tool does not exist.
     UnknownTool = "unknown_tool",
-    /// The key was used before with other parameters.
+    /// The idempotency key was used before with other parameters.
     IdempotencyConflict = "idempotency_conflict",
-    /// The same call is running; its answer can be had later.
+    /// The same call is in flight; its result will be available later.
     InFlight = "in_flight",
-    /// The tool's breaker is open.
+    /// The tool's circuit breaker is open.
     CircuitOpen = "circuit_open",
-    /// A limit on concurrency, rate or open records is reached.
+    /// A limit on concurrency, rate or open records has been reached.
     Overloaded = "overloaded",
     /// All attempts failed, or the retry budget is used up.
     RetryExhausted = "retry_exhausted",
@@ -49,33 +49,33 @@ codes! {
     Timeout = "timeout",
     /// The caller's deadline has passed.
     DeadlineExceeded = "deadline_exceeded",
-    /// The model repeats a call that fails the same way.
+    /// The model repeats a call that fails in the same way.
     LoopDetected = "loop_detected",
     /// Too many failures in one turn.
     ToolErrorLimit = "tool_error_limit",
-    /// A person has to approve the call first, and nobody could be asked now.
+    /// The call needs approval, and no approver could be reached now.
     ApprovalRequired = "approval_required",
-    /// A person said no.
+    /// The approval was denied.
     ApprovalDenied = "approval_denied",
     /// The tool is blocked until an operator resets it.
     ToolBlocked = "tool_blocked",
-    /// The caller withdrew the call.
+    /// The caller cancelled the call.
     Cancelled = "cancelled",
-    /// The watchdog gave up on a call that was pending too long.
+    /// The watchdog ended a call that was pending too long.
     StuckCall = "stuck_call",
-    /// The call may or may not have had its effect; nobody knows.
+    /// The outcome of the call is unknown: it may or may not have taken effect.
     OutcomeUnknown = "outcome_unknown",
-    /// Something that the call depends on failed.
+    /// A dependency of the call failed.
     DependencyFailed = "dependency_failed",
-    /// The call is done, but its answer was too large to keep.
+    /// The call succeeded, but its result was too large to store.
     ResultNotKept = "result_not_kept",
-    /// The tool answered, and its answer is too large to be passed on.
+    /// The tool answered, but its result is too large to be returned.
     ResultTooLarge = "result_too_large",
-    /// The store cannot be reached, and without it the call would not be safe.
+    /// The store is unavailable, and without it the call would not be safe.
     StoreUnavailable = "store_unavailable",
-    /// The server behind the tool cannot be reached.
+    /// The server of the tool is unavailable.
     UpstreamUnavailable = "upstream_unavailable",
-    /// The tool itself said no.
+    /// The tool itself returned an error.
     ToolError = "tool_error",
 }
 
@@ -85,38 +85,38 @@ impl fmt::Display for Code {
     }
 }
 
-/// How a call ended, as the result envelope says it.
+/// The status of a call in the result envelope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum Status {
-    /// The tool answered.
+pub enum CallStatus {
+    /// The tool returned a result.
     Success,
-    /// It failed, and the same call will fail again.
+    /// The call failed, and the same call will fail again.
     Error,
-    /// It failed for now; the same call may succeed later.
+    /// The call failed for now; the same call may succeed later.
     RetriableError,
-    /// It was tried as often as allowed.
+    /// All allowed attempts failed.
     RetryExhausted,
-    /// The breaker refused it.
+    /// The circuit breaker refused the call.
     CircuitOpen,
-    /// It took too long.
+    /// The call took too long.
     Timeout,
 }
 
 impl Code {
-    /// Whether it says that nobody knows whether a call had its effect.
+    /// Returns true if the code says that the outcome of the call is unknown.
     pub const fn is_unknown_outcome(self) -> bool {
         matches!(self, Self::OutcomeUnknown | Self::StuckCall)
     }
 
-    /// The status that goes with the code. Where the code has no status of its own, the status says whether the same call may
-    /// succeed later, so it always agrees with `retriable`.
-    pub const fn status(self, retriable: bool) -> Status {
+    /// Returns the status of the code. A code without a status of its own gets the one that says whether the same call
+    /// may succeed later, so it always agrees with `retriable`.
+    pub const fn status(self, retriable: bool) -> CallStatus {
         match self {
-            Self::CircuitOpen => Status::CircuitOpen,
-            Self::Timeout | Self::StuckCall => Status::Timeout,
-            Self::RetryExhausted | Self::DeadlineExceeded => Status::RetryExhausted,
+            Self::CircuitOpen => CallStatus::CircuitOpen,
+            Self::Timeout | Self::StuckCall => CallStatus::Timeout,
+            Self::RetryExhausted | Self::DeadlineExceeded => CallStatus::RetryExhausted,
             Self::InFlight
             | Self::Overloaded
             | Self::StoreUnavailable
@@ -138,20 +138,20 @@ impl Code {
             | Self::ResultTooLarge
             | Self::ToolError => {
                 if retriable {
-                    Status::RetriableError
+                    CallStatus::RetriableError
                 } else {
-                    Status::Error
+                    CallStatus::Error
                 }
             }
         }
     }
 
-    /// The HTTP status that goes with the code. The code in the body says it exactly; this is for programs that see
-    /// only statuses.
+    /// Returns the HTTP status of the code. The code in the body is exact; the HTTP status is for programs that only
+    /// see statuses.
     ///
-    /// What many of them repeat on their own (408, 429, 5xx) is said only where nothing ran, or where the policy finds a
-    /// repeat harmless: a call whose outcome is unknown has to be settled first, which is a conflict (409). That a tool
-    /// said no is an answer like any other (200).
+    /// Statuses that many programs retry on their own (408, 429, 5xx) are used only if nothing ran, or if the policy
+    /// allows a repeat. A call with an unknown outcome has to be settled first, which is a conflict (409). An error
+    /// from the tool itself is an answer like any other (200).
     pub const fn http_status(self) -> u16 {
         match self {
             Self::ToolError => 200,
@@ -173,8 +173,8 @@ impl Code {
         }
     }
 
-    /// Whether it is ours to say, and says nothing about what the tool would answer. Never stored, never given to
-    /// a later duplicate.
+    /// Returns true if the code is a decision by Steadfast that says nothing about the tool. Such a response is never
+    /// stored and never replayed to a duplicate.
     pub const fn is_refusal(self) -> bool {
         match self {
             Self::CircuitOpen
@@ -221,16 +221,16 @@ mod tests {
     #[test]
     fn a_retriable_error_is_retriable_and_an_error_is_not() {
         for code in Code::ALL {
-            assert_ne!(code.status(false), Status::RetriableError, "{code}");
-            assert_ne!(code.status(true), Status::Error, "{code}");
-            assert_ne!(code.status(false), Status::Success, "{code}");
+            assert_ne!(code.status(false), CallStatus::RetriableError, "{code}");
+            assert_ne!(code.status(true), CallStatus::Error, "{code}");
+            assert_ne!(code.status(false), CallStatus::Success, "{code}");
         }
-        assert_eq!(Code::UpstreamUnavailable.status(true), Status::RetriableError);
-        assert_eq!(Code::UpstreamUnavailable.status(false), Status::Error, "a command that is not there");
+        assert_eq!(Code::UpstreamUnavailable.status(true), CallStatus::RetriableError);
+        assert_eq!(Code::UpstreamUnavailable.status(false), CallStatus::Error, "a command that is not there");
     }
 
     #[test]
-    fn what_may_have_had_its_effect_and_must_not_be_repeated_has_no_status_that_programs_repeat() {
+    fn an_outcome_that_must_not_be_repeated_has_no_status_that_programs_retry() {
         for code in [
             Code::OutcomeUnknown,
             Code::StuckCall,

@@ -1,4 +1,4 @@
-//! Names and identifiers. The core makes none of them; they come in and are kept apart by type.
+//! Names and identifiers. The core creates none of them: they are inputs, and each kind has its own type.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,43 +6,32 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// The longest identifier that is accepted, in characters, as JSON Schema counts them.
+/// Maximum length of an identifier in characters, as JSON Schema counts them.
 pub const MAX_ID_LENGTH: usize = 256;
 
-/// Why a text cannot be an identifier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The reason why a text is not a valid identifier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidId {
-    /// Nothing in it.
+    /// The text is empty.
+    #[error("must not be empty")]
     Empty,
-    /// Longer than [`MAX_ID_LENGTH`].
+    /// The text is longer than [`MAX_ID_LENGTH`].
+    #[error("is {length} characters long, at most {MAX_ID_LENGTH} are allowed")]
     TooLong {
         /// Its length in characters.
         length: usize,
     },
-    /// A control character would break logs and headers.
+    /// The text has a control character, which would break logs and headers.
+    #[error("must not contain control characters")]
     ControlCharacter,
 }
 
-impl fmt::Display for InvalidId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Empty => write!(f, "must not be empty"),
-            Self::TooLong { length } => {
-                write!(f, "is {length} characters long, at most {MAX_ID_LENGTH} are allowed")
-            }
-            Self::ControlCharacter => write!(f, "must not contain control characters"),
-        }
-    }
-}
-
-impl std::error::Error for InvalidId {}
-
-/// Checks that a text can be an identifier. The same holds for short texts that are none, such as tags and keys.
+/// Checks that a text is a valid identifier. The same rules apply to other short texts, such as tags and keys.
 pub(crate) fn check_id(text: &str) -> Result<(), InvalidId> {
     if text.is_empty() {
         return Err(InvalidId::Empty);
     }
-    // No text has more characters than bytes, so that few need to be counted.
+    // A text never has more characters than bytes, so few texts need to be counted.
     let length = if text.len() > MAX_ID_LENGTH { text.chars().count() } else { 0 };
     if length > MAX_ID_LENGTH {
         return Err(InvalidId::TooLong { length });
@@ -53,7 +42,7 @@ pub(crate) fn check_id(text: &str) -> Result<(), InvalidId> {
     Ok(())
 }
 
-/// The schema of a tool with its namespace as one text: `namespace/tool`.
+/// Returns the schema of a tool with its namespace as one text: `namespace/tool`.
 #[cfg(feature = "schema")]
 pub fn tool_schema() -> schemars::Schema {
     schemars::json_schema!({
@@ -64,7 +53,7 @@ pub fn tool_schema() -> schemars::Schema {
     })
 }
 
-/// The schema of every text that can be an identifier: that of `check_id`.
+/// Returns the schema of an identifier: the rules of `check_id`.
 #[cfg(feature = "schema")]
 pub fn id_schema() -> schemars::Schema {
     schemars::json_schema!({
@@ -83,19 +72,19 @@ macro_rules! text_ids {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// The identifier, if the text can be one.
+            /// Returns the identifier, if the text is valid.
             pub fn new(text: impl AsRef<str>) -> Result<Self, InvalidId> {
                 let text = text.as_ref();
                 check_id(text)?;
                 Ok(Self(Arc::from(text)))
             }
 
-            /// The text of it.
+            /// Returns the text of the identifier.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
 
-            /// The text of it, for whoever keeps it: shared, not copied.
+            /// Returns the shared text of the identifier, without a copy.
             pub fn to_shared(&self) -> Arc<str> {
                 Arc::clone(&self.0)
             }
@@ -145,31 +134,31 @@ macro_rules! text_ids {
 }
 
 text_ids! {
-    /// One request of one caller; new for each, also for a resend.
+    /// One request of one caller. Each request has a new one, also a resend.
     RequestId,
-    /// The id that the model gave to its call. Kept for logs, never a dedupe key by itself.
+    /// The model's id of its call. Kept for logs; never an idempotency key by itself.
     ToolCallId,
-    /// The group a tool belongs to: an MCP server, a plugin, a package.
+    /// The group that a tool belongs to: an MCP server, a plugin, a package.
     Namespace,
     /// The name of a tool within its namespace.
     ToolName,
-    /// The conversation a call belongs to.
+    /// The session that a call belongs to.
     SessionKey,
-    /// Who acts: a user or an account.
+    /// The actor that makes a call: a user or an account.
     ActorId,
-    /// Whose data it is. Nothing crosses from one tenant to another.
+    /// The owner of the data. Tenants are isolated from each other.
     TenantId,
-    /// The workspace of the caller, where the host has such a thing.
+    /// The workspace of the caller, if the host has workspaces.
     WorkspaceId,
     /// The agent that made the call.
     AgentId,
-    /// Ties a call to other records of the host.
+    /// Correlates a call with other records of the host.
     CorrelationId,
     /// One turn of the assistant: the calls between two messages of the user.
     TurnId,
     /// The model that made the call, as the host names it.
     ModelId,
-    /// What a tool depends on: a host name or an MCP server.
+    /// The dependency of a tool: a host name or an MCP server.
     Domain,
 }
 
@@ -180,18 +169,18 @@ impl From<&Namespace> for Domain {
     }
 }
 
-/// A tool with the namespace it lives in; the unit that breakers and policies are about.
+/// A tool with its namespace: the unit of breakers and policies.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ToolRef {
-    /// The group.
+    /// The namespace.
     pub namespace: Namespace,
-    /// The name within it.
+    /// The name within the namespace.
     pub tool: ToolName,
 }
 
 impl TenantId {
-    /// The option of our commands that names it, as a shell takes it: `--tenant acme`.
+    /// Returns the command-line option for it, quoted for a shell: `--tenant acme`.
     pub fn flag(&self) -> String {
         let is_plain = |sign: char| sign.is_alphanumeric() || "_.:@/+-".contains(sign);
         match self.0.chars().all(is_plain) && !self.0.starts_with('-') {
@@ -202,15 +191,15 @@ impl TenantId {
 }
 
 impl Namespace {
-    /// Stands for every namespace, where a host names a tool and not what it belongs to.
+    /// Returns the namespace that stands for every namespace, for a host that names a tool without its server.
     pub fn any() -> Self {
         Self(Arc::from(ToolRef::ANY_NAMESPACE))
     }
 
-    /// What stands between a name and the mark that tells its server from others of the name.
+    /// Separator between a name and the mark that distinguishes servers of the same name.
     pub const MARK: char = '~';
 
-    /// The name under which the configuration knows it: without the mark that tells its server from others of the name.
+    /// Returns the name in the configuration: without the mark that distinguishes servers of the same name.
     pub fn configured(&self) -> Self {
         match self.0.split_once(Self::MARK) {
             Some((name, _)) if !name.is_empty() => Self(Arc::from(name)),
@@ -218,7 +207,7 @@ impl Namespace {
         }
     }
 
-    /// The same name with a mark of these letters, as many as tell servers apart.
+    /// Returns the same name with a mark of these letters, as many as distinguish the servers.
     pub fn marked(&self, letters: &str) -> Self {
         let letters: String = letters.chars().take(6).collect();
         let most = MAX_ID_LENGTH - letters.chars().count() - 1;
@@ -228,15 +217,15 @@ impl Namespace {
 }
 
 impl ToolRef {
-    /// How [`Namespace::any`] is written.
+    /// Text of [`Namespace::any`].
     pub const ANY_NAMESPACE: &str = "*";
 
-    /// The tool of this name in whichever namespace.
+    /// Returns the tool of this name in any namespace.
     pub fn in_any_namespace(tool: ToolName) -> Self {
         Self { namespace: Namespace::any(), tool }
     }
 
-    /// Whether the namespace does not matter.
+    /// Returns true if the namespace does not matter.
     pub fn is_in_any_namespace(&self) -> bool {
         self.namespace.as_str() == Self::ANY_NAMESPACE
     }
@@ -248,7 +237,7 @@ impl fmt::Display for ToolRef {
     }
 }
 
-/// SHA-256 of something, usually of canonical JSON.
+/// SHA-256 of some bytes, usually of canonical JSON.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest([u8; 32]);
 
@@ -263,37 +252,37 @@ impl schemars::JsonSchema for Digest {
 }
 
 impl Digest {
-    /// The digest of these bytes.
+    /// Returns the digest of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
     }
 
-    /// A digest that was computed elsewhere.
+    /// Returns a digest that was computed elsewhere.
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// The 32 bytes.
+    /// Returns the 32 bytes.
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// All of it as hex; for stores.
+    /// Returns the digest as hex, for stores.
     pub fn to_hex(&self) -> String {
         hex(&self.0)
     }
 
-    /// The same, added to a text.
+    /// Appends the digest as hex to a text.
     pub(crate) fn write_hex(&self, text: &mut String) {
         write_hex(text, &self.0);
     }
 
-    /// The first twelve hex digits; what logs, metrics and answers show of a key.
+    /// Returns the first twelve hex digits: the form of a key in logs, metrics and responses.
     pub fn fingerprint(&self) -> String {
         hex(self.0.first_chunk::<6>().map_or(&self.0[..], |short| &short[..]))
     }
 
-    /// Reads what [`Digest::to_hex`] wrote.
+    /// Parses the output of [`Digest::to_hex`].
     pub fn from_hex(text: &str) -> Option<Self> {
         let digits = text.as_bytes();
         if digits.len() != 64 {

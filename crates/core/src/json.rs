@@ -1,16 +1,15 @@
-//! JSON as it came: read once, kept as text, never printed again.
+//! A JSON reader that preserves the text: values are parsed once, kept as text, and never printed again.
 //!
-//! A document is one flat table of nodes over the text it was read from. Two things ask for a reader of our
-//! own: what a key is computed from must keep every digit of a number (a common reader rounds to a double),
-//! and it is read on the way of every call (a tree with a map and a string for each value costs more than
-//! everything else that the core does). Strings and names are borrowed unless they have escapes.
+//! A document is one flat table of nodes over its text. There are two reasons for a reader of its own. Keys are
+//! computed from every digit of a number (a common reader rounds to a double). And every call is parsed (a tree with a
+//! map and a string for each value costs more than the rest of the core). Strings and names are borrowed unless they
+//! have escapes.
 //!
-//! It is strict, because two readers that understand one text differently are how a call that was checked
-//! becomes another call when it runs: RFC 8259 to the letter, names unique within their object (also when
-//! spelled with different escapes), surrogates paired, depth and size limited. Every mistake says where it
-//! is.
+//! It is strict, because two readers that parse one text differently can turn a checked call into another call when it
+//! runs: RFC 8259 to the letter, names unique within their object (also when spelled with different escapes),
+//! surrogates paired, depth and size limited. Every error has its position.
 
-mod read;
+mod parser;
 #[cfg(test)]
 pub(crate) mod tests;
 mod text;
@@ -19,78 +18,71 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 
-use self::read::Node;
-pub(crate) use self::read::Shape;
-use self::text::Decoded;
+use self::parser::JsonNode;
+pub(crate) use self::parser::NodeShape;
+use self::text::DecodedChars;
 pub(crate) use self::text::escape;
 
-/// How much JSON is accepted.
+/// Limits of the JSON reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Bytes of text; at most 4 GiB whatever is set.
+pub struct JsonLimits {
+    /// Size of the text in bytes, at most 4 GiB.
     pub bytes: usize,
-    /// Containers within containers.
+    /// Nesting depth.
     pub depth: usize,
 }
 
-impl Limits {
-    /// What an envelope may be: 1 MiB, 64 deep.
+impl JsonLimits {
+    /// The limits of an envelope: 1 MiB, depth 64.
     pub const ENVELOPE: Self = Self { bytes: 1 << 20, depth: 64 };
-    /// For the parameters of an envelope that a surface made itself: how long and how deep its messages may be it has seen to
-    /// already, and a tool that writes files takes long ones.
+    /// The limits of parameters in an envelope built by a surface. The surface has checked the size and the depth of
+    /// its messages already, and a tool that writes files takes long ones.
     pub const PARAMS: Self = Self { bytes: 64 << 20, depth: 128 };
 }
 
-/// What is wrong with a text that should be JSON, and where.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A JSON error with its position.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{problem} at byte {offset}")]
 pub struct JsonError {
-    /// The byte at which reading stopped.
+    /// The byte offset at which reading stopped.
     pub offset: usize,
-    /// What is wrong there, in words.
+    /// The error, as text.
     pub problem: Cow<'static, str>,
 }
 
 impl JsonError {
-    /// The mistake's place as an editor shows it; `text` is what was read.
-    pub fn position(&self, text: &[u8]) -> Position {
+    /// Returns the position of the error for an editor. `text` is the text that was read.
+    pub fn position(&self, text: &[u8]) -> TextPosition {
         let before = text.get(..self.offset).unwrap_or(text);
         let line_start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1);
         let is_character_start = |byte: &&u8| **byte & 0b1100_0000 != 0b1000_0000;
-        Position {
+        TextPosition {
             line: 1 + before.iter().filter(|byte| **byte == b'\n').count(),
             column: 1 + before.iter().skip(line_start).filter(is_character_start).count(),
         }
     }
 }
 
-impl fmt::Display for JsonError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} at byte {}", self.problem, self.offset)
-    }
-}
-
-impl std::error::Error for JsonError {}
-
-/// A place in a text, both counted from one.
+/// A position in a text, counted from one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Position {
+pub struct TextPosition {
     /// The line.
     pub line: usize,
     /// The character within the line.
     pub column: usize,
 }
 
-/// A text that was read as JSON.
+/// A parsed JSON text.
 #[derive(Clone, Debug)]
-pub struct Document<'t> {
+pub struct JsonDocument<'t> {
     text: &'t str,
-    nodes: Vec<Node>,
+    nodes: Vec<JsonNode>,
 }
 
-impl<'t> Document<'t> {
-    /// Reads a text.
-    pub fn parse(text: &'t [u8], limits: Limits) -> Result<Self, JsonError> {
-        let most = limits.bytes.min(read::MOST_BYTES);
+impl<'t> JsonDocument<'t> {
+    /// Parses a text.
+    pub fn parse(text: &'t [u8], limits: JsonLimits) -> Result<Self, JsonError> {
+        let most = limits.bytes.min(parser::MOST_BYTES);
         if text.len() > most {
             let problem = format!("the text is {} bytes long, at most {most} are allowed", text.len());
             return Err(JsonError { offset: most, problem: problem.into() });
@@ -99,15 +91,15 @@ impl<'t> Document<'t> {
             offset: error.valid_up_to(),
             problem: "the text is not valid UTF-8".into(),
         })?;
-        Ok(Self { text, nodes: read::read(text, limits.depth)? })
+        Ok(Self { text, nodes: parser::read(text, limits.depth)? })
     }
 
-    /// The whole of it.
-    pub fn root(&self) -> Value<'_> {
-        Value { document: self, index: 0 }
+    /// Returns the root value.
+    pub fn root(&self) -> JsonValue<'_> {
+        JsonValue { document: self, index: 0 }
     }
 
-    /// The text that it was read from.
+    /// Returns the text.
     pub fn text(&self) -> &'t str {
         self.text
     }
@@ -115,27 +107,27 @@ impl<'t> Document<'t> {
 
 /// One value within a document.
 #[derive(Clone, Copy)]
-pub struct Value<'d> {
-    document: &'d Document<'d>,
+pub struct JsonValue<'d> {
+    document: &'d JsonDocument<'d>,
     index: usize,
 }
 
-/// What a value is.
+/// The kind of a value, with its content.
 #[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "the variants are JSON's own")]
-pub enum Kind<'d> {
+pub enum JsonKind<'d> {
     Null,
     Bool(bool),
-    /// As it stands in the text.
+    /// The number, as it is in the text.
     Number(&'d str),
-    /// With its escapes resolved.
+    /// The string, with its escapes resolved.
     String(Cow<'d, str>),
-    Array(Items<'d>),
-    Object(Members<'d>),
+    Array(JsonItems<'d>),
+    Object(JsonMembers<'d>),
 }
 
-impl Kind<'_> {
-    /// What to call it in a message: "a string", "an object".
+impl JsonKind<'_> {
+    /// Returns the kind for a message: "a string", "an object".
     pub const fn describe(&self) -> &'static str {
         match self {
             Self::Null => "null",
@@ -148,205 +140,218 @@ impl Kind<'_> {
     }
 }
 
-impl<'d> Value<'d> {
-    /// What it is.
-    pub fn kind(self) -> Kind<'d> {
+impl<'d> JsonValue<'d> {
+    /// Returns the kind of the value.
+    pub fn kind(self) -> JsonKind<'d> {
         let node = self.node();
         match node.shape {
-            Shape::Null => Kind::Null,
-            Shape::True => Kind::Bool(true),
-            Shape::False => Kind::Bool(false),
-            Shape::Number => Kind::Number(self.raw()),
-            Shape::Plain => Kind::String(Cow::Borrowed(self.inner())),
-            Shape::Escaped => Kind::String(text::unescape(self.inner())),
-            Shape::Array => Kind::Array(Items(self.children())),
-            Shape::Object => Kind::Object(Members(self.children())),
+            NodeShape::Null => JsonKind::Null,
+            NodeShape::True => JsonKind::Bool(true),
+            NodeShape::False => JsonKind::Bool(false),
+            NodeShape::Number => JsonKind::Number(self.raw()),
+            NodeShape::Plain => JsonKind::String(Cow::Borrowed(self.inner())),
+            NodeShape::Escaped => JsonKind::String(text::unescape(self.inner())),
+            NodeShape::Array => JsonKind::Array(JsonItems(self.children())),
+            NodeShape::Object => JsonKind::Object(JsonMembers(self.children())),
         }
     }
 
-    /// Its text, as it stands in the document.
+    /// Returns the text of the value, as it is in the document.
     pub fn raw(self) -> &'d str {
         self.document.text.get(self.span()).unwrap_or_default()
     }
 
-    /// Where its text stands in the document, in bytes.
+    /// Returns the byte range of the value in the document.
     pub fn span(self) -> Range<usize> {
         let node = self.node();
         node.start as usize..node.end as usize
     }
 
-    /// The member of this name, if it is an object that has one.
-    pub fn get(self, name: &str) -> Option<Value<'d>> {
+    /// Returns the member of this name, if the value is an object that has one.
+    pub fn get(self, name: &str) -> Option<JsonValue<'d>> {
         self.entries()?.find(|(own, _)| own.is(name)).map(|(_, value)| value)
     }
 
-    /// The value at this place, counted from zero, if it is an array that is long enough.
-    pub fn item(self, place: usize) -> Option<Value<'d>> {
+    /// Returns the item at this index, if the value is an array that is long enough.
+    pub fn item(self, place: usize) -> Option<JsonValue<'d>> {
         self.items()?.nth(place)
     }
 
-    /// The value that a JSON Pointer (RFC 6901) leads to; the empty pointer leads to the value itself.
-    pub fn pointer(self, pointer: &str) -> Option<Value<'d>> {
+    /// Returns the value at a JSON Pointer (RFC 6901). The empty pointer is the value itself.
+    pub fn pointer(self, pointer: &str) -> Option<JsonValue<'d>> {
         if pointer.is_empty() {
             return Some(self);
         }
         let steps = pointer.strip_prefix('/')?;
         steps.split('/').try_fold(self, |value, step| match value.node().shape {
-            Shape::Object => value.get(&pointer_name(step)?),
-            Shape::Array => value.item(pointer_place(step)?),
-            Shape::Null | Shape::True | Shape::False | Shape::Number | Shape::Plain | Shape::Escaped => None,
+            NodeShape::Object => value.get(&pointer_name(step)?),
+            NodeShape::Array => value.item(pointer_place(step)?),
+            NodeShape::Null
+            | NodeShape::True
+            | NodeShape::False
+            | NodeShape::Number
+            | NodeShape::Plain
+            | NodeShape::Escaped => None,
         })
     }
 
-    /// The text, if it is a string.
+    /// Returns the text, if the value is a string.
     pub fn as_str(self) -> Option<Cow<'d, str>> {
         match self.kind() {
-            Kind::String(text) => Some(text),
-            Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Array(_) | Kind::Object(_) => None,
+            JsonKind::String(text) => Some(text),
+            JsonKind::Null
+            | JsonKind::Bool(_)
+            | JsonKind::Number(_)
+            | JsonKind::Array(_)
+            | JsonKind::Object(_) => None,
         }
     }
 
-    /// The number as it stands in the text, if it is one.
+    /// Returns the number as it is in the text, if the value is one.
     pub fn as_number(self) -> Option<&'d str> {
-        (self.node().shape == Shape::Number).then(|| self.raw())
+        (self.node().shape == NodeShape::Number).then(|| self.raw())
     }
 
-    /// The number, if it is a whole one that fits: `23`, and `23.0` and `2.3e1`, which mean the same.
+    /// Returns the number, if it is an integer that fits: `23`, and `23.0` and `2.3e1`, which mean the same.
     pub fn as_u64(self) -> Option<u64> {
         let number = self.as_number()?;
         number.parse().ok().or_else(|| whole_number(number))
     }
 
-    /// The double nearest to the number, if it is one and a double can be near to it.
+    /// Returns the nearest double, if the value is a number in the range of a double.
     pub fn as_f64(self) -> Option<f64> {
         self.as_number()?.parse().ok().filter(|number: &f64| number.is_finite())
     }
 
-    /// The truth value, if it is one.
+    /// Returns the boolean, if the value is one.
     pub fn as_bool(self) -> Option<bool> {
         match self.kind() {
-            Kind::Bool(truth) => Some(truth),
-            Kind::Null | Kind::Number(_) | Kind::String(_) | Kind::Array(_) | Kind::Object(_) => None,
+            JsonKind::Bool(truth) => Some(truth),
+            JsonKind::Null
+            | JsonKind::Number(_)
+            | JsonKind::String(_)
+            | JsonKind::Array(_)
+            | JsonKind::Object(_) => None,
         }
     }
 
-    /// Whether it is `null`.
+    /// Returns true if the value is `null`.
     pub fn is_null(self) -> bool {
-        self.node().shape == Shape::Null
+        self.node().shape == NodeShape::Null
     }
 
-    /// Whether it is an object.
+    /// Returns true if the value is an object.
     pub fn is_object(self) -> bool {
-        self.node().shape == Shape::Object
+        self.node().shape == NodeShape::Object
     }
 
-    /// Its values, if it is an array.
-    pub fn items(self) -> Option<Items<'d>> {
-        (self.node().shape == Shape::Array).then(|| Items(self.children()))
+    /// Returns the items, if the value is an array.
+    pub fn items(self) -> Option<JsonItems<'d>> {
+        (self.node().shape == NodeShape::Array).then(|| JsonItems(self.children()))
     }
 
-    /// Its members, if it is an object.
-    pub fn members(self) -> Option<Members<'d>> {
-        self.entries().map(|entries| Members(entries.0))
+    /// Returns the members, if the value is an object.
+    pub fn members(self) -> Option<JsonMembers<'d>> {
+        self.entries().map(|entries| JsonMembers(entries.0))
     }
 
-    /// Its members with their names still in the spelling of the text, if it is an object.
-    pub(crate) fn entries(self) -> Option<Entries<'d>> {
-        self.is_object().then(|| Entries(self.children()))
+    /// Returns the members with their names as spelled in the text, if the value is an object.
+    pub(crate) fn entries(self) -> Option<JsonEntries<'d>> {
+        self.is_object().then(|| JsonEntries(self.children()))
     }
 
-    /// Its place in the table of its document; for those who keep places rather than values.
+    /// Returns the index of the value in the table of its document, for callers that store indexes.
     pub(crate) fn place(self) -> usize {
         self.index
     }
 
-    /// Another value of the same document.
+    /// Returns another value of the same document by its index.
     pub(crate) fn at(self, place: usize) -> Self {
         Self { index: place, ..self }
     }
 
-    /// The place behind everything that is in it.
+    /// Returns the index after everything inside the value.
     pub(crate) fn place_after(self) -> usize {
         self.node().after as usize
     }
 
-    /// How a string (or a name) is spelled.
-    pub(crate) fn spelling(self) -> Spelling<'d> {
-        match self.shape() == Shape::Escaped {
-            true => Spelling::Escaped(self.inner()),
-            false => Spelling::Plain(self.inner()),
+    /// Returns the spelling of a string or a name.
+    pub(crate) fn spelling(self) -> NameSpelling<'d> {
+        match self.shape() == NodeShape::Escaped {
+            true => NameSpelling::Escaped(self.inner()),
+            false => NameSpelling::Plain(self.inner()),
         }
     }
 
-    /// What it is, without looking into it.
-    pub(crate) fn shape(self) -> Shape {
+    /// Returns the shape of the value, without its content.
+    pub(crate) fn shape(self) -> NodeShape {
         self.node().shape
     }
 
-    /// The text between the quotes, escapes not resolved. Only for strings.
+    /// Returns the text between the quotes, with escapes unresolved. Only for strings.
     pub(crate) fn inner(self) -> &'d str {
         let Range { start, end } = self.span();
         self.document.text.get(start.saturating_add(1)..end.saturating_sub(1)).unwrap_or_default()
     }
 
-    fn node(self) -> Node {
+    fn node(self) -> JsonNode {
         // The index comes from the table itself, so there is always a node.
-        self.document.nodes.get(self.index).copied().unwrap_or(Node::NOTHING)
+        self.document.nodes.get(self.index).copied().unwrap_or(JsonNode::NOTHING)
     }
 
-    fn children(self) -> Children<'d> {
-        Children { document: self.document, next: self.index + 1, end: self.place_after() }
+    fn children(self) -> JsonChildren<'d> {
+        JsonChildren { document: self.document, next: self.index + 1, end: self.place_after() }
     }
 }
 
-impl fmt::Debug for Value<'_> {
+impl fmt::Debug for JsonValue<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.raw())
     }
 }
 
-/// The values of an array, in order.
+/// The items of an array, in order.
 #[derive(Clone, Debug)]
-pub struct Items<'d>(Children<'d>);
+pub struct JsonItems<'d>(JsonChildren<'d>);
 
-impl<'d> Iterator for Items<'d> {
-    type Item = Value<'d>;
-    fn next(&mut self) -> Option<Value<'d>> {
+impl<'d> Iterator for JsonItems<'d> {
+    type Item = JsonValue<'d>;
+    fn next(&mut self) -> Option<JsonValue<'d>> {
         self.0.next()
     }
 }
 
 /// The members of an object, in the order of the text.
 #[derive(Clone, Debug)]
-pub struct Members<'d>(Children<'d>);
+pub struct JsonMembers<'d>(JsonChildren<'d>);
 
-impl<'d> Iterator for Members<'d> {
-    type Item = (Cow<'d, str>, Value<'d>);
-    fn next(&mut self) -> Option<(Cow<'d, str>, Value<'d>)> {
+impl<'d> Iterator for JsonMembers<'d> {
+    type Item = (Cow<'d, str>, JsonValue<'d>);
+    fn next(&mut self) -> Option<(Cow<'d, str>, JsonValue<'d>)> {
         let (name, value) = (self.0.next()?, self.0.next()?);
         Some((name.as_str()?, value))
     }
 }
 
-/// A member's name as it is spelled in the text.
+/// The name of a member, as spelled in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Spelling<'d> {
+pub(crate) enum NameSpelling<'d> {
     /// Without escapes.
     Plain(&'d str),
     /// With escapes, not resolved.
     Escaped(&'d str),
 }
 
-impl<'d> Spelling<'d> {
-    /// The characters that it means.
-    pub(crate) fn decoded(self) -> Decoded<'d> {
+impl<'d> NameSpelling<'d> {
+    /// Returns the characters with escapes resolved.
+    pub(crate) fn decoded(self) -> DecodedChars<'d> {
         match self {
             // Without backslashes there is nothing to resolve.
-            Self::Plain(own) | Self::Escaped(own) => Decoded::new(own),
+            Self::Plain(own) | Self::Escaped(own) => DecodedChars::new(own),
         }
     }
 
-    /// Whether this is how someone may spell that name.
+    /// Returns true if this is a spelling of that name.
     pub(crate) fn is(self, name: &str) -> bool {
         match self {
             Self::Plain(own) => own == name,
@@ -355,60 +360,60 @@ impl<'d> Spelling<'d> {
     }
 }
 
-/// Like [`Members`], for those who must not pay for resolving escapes.
+/// The members of an object like [`JsonMembers`], without the cost of resolving escapes.
 #[derive(Clone, Debug)]
-pub(crate) struct Entries<'d>(Children<'d>);
+pub(crate) struct JsonEntries<'d>(JsonChildren<'d>);
 
-impl<'d> Iterator for Entries<'d> {
-    type Item = (Spelling<'d>, Value<'d>);
-    fn next(&mut self) -> Option<(Spelling<'d>, Value<'d>)> {
+impl<'d> Iterator for JsonEntries<'d> {
+    type Item = (NameSpelling<'d>, JsonValue<'d>);
+    fn next(&mut self) -> Option<(NameSpelling<'d>, JsonValue<'d>)> {
         let (name, value) = (self.0.next()?, self.0.next()?);
         Some((name.spelling(), value))
     }
 }
 
-/// The nodes directly below one: the values of an array; names and values of an object by turns.
+/// The nodes directly below a node: the items of an array, or alternately the names and values of an object.
 #[derive(Clone)]
-struct Children<'d> {
-    document: &'d Document<'d>,
+struct JsonChildren<'d> {
+    document: &'d JsonDocument<'d>,
     next: usize,
     end: usize,
 }
 
-impl<'d> Iterator for Children<'d> {
-    type Item = Value<'d>;
-    fn next(&mut self) -> Option<Value<'d>> {
+impl<'d> Iterator for JsonChildren<'d> {
+    type Item = JsonValue<'d>;
+    fn next(&mut self) -> Option<JsonValue<'d>> {
         if self.next >= self.end {
             return None;
         }
-        let value = Value { document: self.document, index: self.next };
+        let value = JsonValue { document: self.document, index: self.next };
         self.next = value.place_after();
         Some(value)
     }
 }
 
-impl fmt::Debug for Children<'_> {
+impl fmt::Debug for JsonChildren<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.clone()).finish()
     }
 }
 
-/// A number with a fraction, an exponent or a sign, if it is whole and fits.
+/// Returns a number with a fraction, an exponent or a sign as an integer, if it is one and fits.
 fn whole_number(text: &str) -> Option<u64> {
     if let Some((whole, fraction)) = text.split_once('.')
         && fraction.bytes().all(|digit| digit == b'0')
     {
-        // Every digit counts, which a double could not keep.
+        // Parsed from the digits, because a double would lose some.
         return whole.parse().ok().or_else(|| (whole == "-0").then_some(0));
     }
     let number: f64 = text.parse().ok()?;
-    // 2^64 is the first that does not fit; below it, a whole double is exactly one number.
+    // 2^64 is the first value that does not fit. Below it, an integral double is exactly one integer.
     let fits = number.fract() == 0.0 && (0.0..18_446_744_073_709_551_616.0).contains(&number);
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it was checked to fit")]
     fits.then_some(number as u64)
 }
 
-/// The name that one step of a pointer means, if it is well formed.
+/// Returns the member name in one step of a pointer, if it is well formed.
 fn pointer_name(step: &str) -> Option<Cow<'_, str>> {
     if !step.contains('~') {
         return Some(Cow::Borrowed(step));
@@ -432,7 +437,7 @@ fn pointer_name(step: &str) -> Option<Cow<'_, str>> {
     Some(Cow::Owned(name))
 }
 
-/// The place that one step of a pointer means: digits without needless zeros.
+/// Returns the array index in one step of a pointer: digits without leading zeros.
 fn pointer_place(step: &str) -> Option<usize> {
     let is_plain = step.bytes().all(|byte| byte.is_ascii_digit()) && (step == "0" || !step.starts_with('0'));
     is_plain.then(|| step.parse().ok()).flatten()

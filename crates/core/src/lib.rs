@@ -1,13 +1,13 @@
-//! Every decision of Steadfast, and no deed.
+//! Every decision of Steadfast, without any action.
 //!
-//! This crate decides whether a call may run, whether it is a duplicate, whether to try again, whether a
-//! tool is down, whether the model loops and whether a person has to be asked. It cannot act: it has no
-//! clock, no randomness of its own, no IO and no async. `now`, seeds and identifiers come in as arguments;
-//! the same inputs give the same outputs, byte for byte. Everything that it keeps is bounded.
+//! This crate decides whether a call may run, is a duplicate, is tried again or needs approval, whether a circuit
+//! breaker is open, and whether the model repeats itself. It cannot act: it has no clock, no randomness of its own, no
+//! IO and no async. `now`, seeds and identifiers are arguments, and the same inputs give the same outputs, byte for
+//! byte. Everything that it keeps is bounded.
 //!
-//! The way in is [`call::Call`]: one event in, one step out. Beside it stand small machines that are usable
-//! alone: [`breaker::Breaker`], [`guard::LoopGuard`], [`trust::TrustLedger`], [`retry`], [`classify`],
-//! [`dedupe`], [`turn`], [`watchdog`], [`restart`].
+//! The entry point is [`call::Call`]: each event returns one step. Smaller state machines can be used on their own:
+//! [`breaker::CircuitBreaker`], [`guard::LoopGuard`], [`trust::TrustLedger`], [`retry`], [`classify`], [`dedupe`], [`turn`],
+//! [`watchdog`], [`restart`].
 
 pub mod approval;
 pub mod breaker;
@@ -35,7 +35,7 @@ pub mod stats;
 mod time;
 pub mod trust;
 pub mod turn;
-pub mod verify;
+pub mod verification;
 pub mod watchdog;
 
 pub use time::{Timestamp, millis};

@@ -1,41 +1,40 @@
-//! How much at once: concurrency and rate of one tool or dependency.
+//! Concurrency limit and rate limit of one tool or dependency.
 //!
-//! The rate is a bucket that fills while attempts are made and drains evenly. What has been spent is kept
-//! as a whole number of "attempts times time", so that a rate such as three in a second, whose step is not a
-//! whole number of anything, neither gains nor loses an attempt however long it runs. Nothing ticks: the
-//! bucket drains when someone asks.
+//! The rate limit is a leaky bucket: attempts fill it, and it drains evenly. The spent amount is a whole number of
+//! "attempts times time". A rate such as three per second, whose interval is not a whole number of any unit, therefore
+//! neither gains nor loses an attempt however long it runs. There is no timer: the bucket drains when it is used.
 
 use std::time::Duration;
 
 use crate::Timestamp;
 use crate::policy::{LimitPolicy, RateLimit};
 
-/// What is running and what has run lately.
+/// The attempts in flight and the recent attempts.
 #[derive(Clone, Debug, Default)]
 pub struct Limiter {
     inside: u32,
-    bucket: Option<Bucket>,
+    bucket: Option<RateBucket>,
 }
 
-/// Why an attempt may not start now.
+/// The reason why an attempt may not start now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Overloaded {
-    /// Too many at once.
+pub enum LimitError {
+    /// Too many attempts are in flight.
     Concurrency,
-    /// Too many in too short a time; the moment when the next one fits.
+    /// Too many attempts in too short a time; the time at which the next one fits.
     Rate(Timestamp),
 }
 
 impl Limiter {
-    /// Takes a place, or says why there is none. An attempt that finds no place uses up no rate.
-    pub fn enter(&mut self, policy: &LimitPolicy, now: Timestamp) -> Result<(), Overloaded> {
+    /// Takes a permit. A refused attempt uses up no rate.
+    pub fn try_acquire(&mut self, policy: &LimitPolicy, now: Timestamp) -> Result<(), LimitError> {
         if policy.concurrency.is_some_and(|most| self.inside >= most.get()) {
-            return Err(Overloaded::Concurrency);
+            return Err(LimitError::Concurrency);
         }
         match policy.rate {
             Some(rate) => {
-                let bucket = self.bucket.get_or_insert(Bucket::new(rate, now));
-                bucket.take(rate, now).map_err(Overloaded::Rate)?;
+                let bucket = self.bucket.get_or_insert(RateBucket::new(rate, now));
+                bucket.take(rate, now).map_err(LimitError::Rate)?;
             }
             None => self.bucket = None,
         }
@@ -43,35 +42,35 @@ impl Limiter {
         Ok(())
     }
 
-    /// Gives the place back. One that was never taken cannot be given back.
-    pub fn leave(&mut self) {
+    /// Returns a permit. A permit that was never taken cannot be returned.
+    pub fn release(&mut self) {
         self.inside = self.inside.saturating_sub(1);
     }
 
-    /// Gives the place back of an attempt that was not made after all: it uses up no rate either.
+    /// Returns the permit of an attempt that was not made: it uses up no rate either.
     pub fn withdraw(&mut self) {
-        self.leave();
+        self.release();
         if let Some(bucket) = &mut self.bucket {
             bucket.spent = bucket.spent.saturating_sub(cost(bucket.rate));
         }
     }
 
-    /// Attempts that are running.
-    pub const fn inside(&self) -> u32 {
+    /// Returns the number of attempts in flight.
+    pub const fn in_flight(&self) -> u32 {
         self.inside
     }
 }
 
-/// What was spent lately. Its unit is one attempt times one nanosecond: an attempt costs the whole `per`,
-/// and as many units as `attempts` drain in each nanosecond.
+/// The recently spent amount. Its unit is one attempt times one nanosecond: an attempt costs the whole `per`, and
+/// `attempts` units drain in each nanosecond.
 #[derive(Clone, Copy, Debug)]
-struct Bucket {
+struct RateBucket {
     rate: RateLimit,
     spent: u128,
     at: Timestamp,
 }
 
-impl Bucket {
+impl RateBucket {
     const fn new(rate: RateLimit, now: Timestamp) -> Self {
         Self { rate, spent: 0, at: now }
     }
@@ -79,7 +78,7 @@ impl Bucket {
     fn take(&mut self, rate: RateLimit, now: Timestamp) -> Result<(), Timestamp> {
         self.drain(now);
         if self.rate != rate {
-            // A reload: so many attempts stay spent, at the new price.
+            // After a reload, as many attempts stay spent, at the new cost.
             let attempts = self.spent.div_ceil(cost(self.rate).max(1));
             *self = Self { rate, spent: (attempts * cost(rate)).min(capacity(rate)), at: self.at };
         }
@@ -93,7 +92,7 @@ impl Bucket {
         }
     }
 
-    /// A clock that stepped back drains nothing, and draining goes on from where it stands now.
+    /// A clock that stepped back drains nothing. Draining continues from the new time.
     fn drain(&mut self, now: Timestamp) {
         let drained = now.since(self.at).as_nanos().saturating_mul(per_nanosecond(self.rate));
         self.spent = self.spent.saturating_sub(drained);
@@ -109,12 +108,12 @@ fn per_nanosecond(rate: RateLimit) -> u128 {
     u128::from(rate.attempts.get())
 }
 
-/// A span has less than 2^94 nanoseconds and a number of attempts less than 2^32: this fits.
+/// A duration has less than 2^94 nanoseconds and a number of attempts less than 2^32, so this fits.
 fn capacity(rate: RateLimit) -> u128 {
     cost(rate) * per_nanosecond(rate)
 }
 
-/// How long until so much has drained, in whole milliseconds, as that is what moments are counted in.
+/// Returns the time until so much has drained, in whole milliseconds, the unit of timestamps.
 fn draining(rate: RateLimit, excess: u128) -> Duration {
     let millis = excess.div_ceil(per_nanosecond(rate)).div_ceil(1_000_000);
     Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
@@ -144,51 +143,57 @@ mod tests {
         let policy = LimitPolicy { concurrency: NonZeroU32::new(1), ..at_most(2, SECOND) };
         let mut limiter = Limiter::default();
         for _ in 0..5 {
-            assert_eq!(limiter.enter(&policy, at(0)), Ok(()));
+            assert_eq!(limiter.try_acquire(&policy, at(0)), Ok(()));
             limiter.withdraw();
         }
         for _ in 0..2 {
-            assert_eq!(limiter.enter(&policy, at(0)), Ok(()));
-            limiter.leave();
+            assert_eq!(limiter.try_acquire(&policy, at(0)), Ok(()));
+            limiter.release();
         }
-        assert_eq!(limiter.enter(&policy, at(0)), Err(Overloaded::Rate(at(500))));
+        assert_eq!(limiter.try_acquire(&policy, at(0)), Err(LimitError::Rate(at(500))));
     }
 
     #[test]
     fn no_more_than_the_limit_run_at_once() {
         let policy = LimitPolicy { concurrency: NonZeroU32::new(2), rate: None };
         let mut limiter = Limiter::default();
-        assert_eq!((limiter.enter(&policy, at(0)), limiter.enter(&policy, at(0))), (Ok(()), Ok(())));
-        assert_eq!(limiter.enter(&policy, at(0)), Err(Overloaded::Concurrency));
-        limiter.leave();
-        assert_eq!(limiter.enter(&policy, at(0)), Ok(()));
+        assert_eq!(
+            (limiter.try_acquire(&policy, at(0)), limiter.try_acquire(&policy, at(0))),
+            (Ok(()), Ok(()))
+        );
+        assert_eq!(limiter.try_acquire(&policy, at(0)), Err(LimitError::Concurrency));
+        limiter.release();
+        assert_eq!(limiter.try_acquire(&policy, at(0)), Ok(()));
         for _ in 0..5 {
-            limiter.leave();
+            limiter.release();
         }
-        assert_eq!(limiter.inside(), 0);
-        assert_eq!((limiter.enter(&policy, at(0)), limiter.enter(&policy, at(0))), (Ok(()), Ok(())));
-        assert!(limiter.enter(&policy, at(0)).is_err(), "leaving too often makes no extra place");
+        assert_eq!(limiter.in_flight(), 0);
+        assert_eq!(
+            (limiter.try_acquire(&policy, at(0)), limiter.try_acquire(&policy, at(0))),
+            (Ok(()), Ok(()))
+        );
+        assert!(limiter.try_acquire(&policy, at(0)).is_err(), "leaving too often makes no extra place");
     }
 
     #[test]
     fn without_limits_everything_passes_and_is_still_counted() {
         let mut limiter = Limiter::default();
-        assert!((0..1000).all(|_| limiter.enter(&LimitPolicy::default(), at(0)).is_ok()));
+        assert!((0..1000).all(|_| limiter.try_acquire(&LimitPolicy::default(), at(0)).is_ok()));
         let policy = LimitPolicy { concurrency: NonZeroU32::new(5), rate: None };
         assert_eq!(
-            limiter.enter(&policy, at(0)),
-            Err(Overloaded::Concurrency),
+            limiter.try_acquire(&policy, at(0)),
+            Err(LimitError::Concurrency),
             "a reload sees what is inside"
         );
     }
 
     #[test]
-    fn a_burst_is_followed_by_an_even_trickle_and_the_moment_told_is_right() {
+    fn a_burst_is_followed_by_an_even_trickle_and_the_retry_time_is_right() {
         let (policy, mut limiter) = (at_most(3, SECOND), Limiter::default());
-        assert!((0..3).all(|_| limiter.enter(&policy, at(0)).is_ok()));
+        assert!((0..3).all(|_| limiter.try_acquire(&policy, at(0)).is_ok()));
         for fits in [334, 667, 1000, 1334] {
-            assert_eq!(limiter.enter(&policy, at(fits - 1)), Err(Overloaded::Rate(at(fits))));
-            assert_eq!(limiter.enter(&policy, at(fits)), Ok(()));
+            assert_eq!(limiter.try_acquire(&policy, at(fits - 1)), Err(LimitError::Rate(at(fits))));
+            assert_eq!(limiter.try_acquire(&policy, at(fits)), Ok(()));
         }
     }
 
@@ -197,38 +202,41 @@ mod tests {
         let mut policy = at_most(2, SECOND);
         policy.concurrency = NonZeroU32::new(1);
         let mut limiter = Limiter::default();
-        assert!(limiter.enter(&policy, at(0)).is_ok());
-        assert!((0..10).all(|_| limiter.enter(&policy, at(0)) == Err(Overloaded::Concurrency)));
-        limiter.leave();
-        assert!(limiter.enter(&policy, at(0)).is_ok());
+        assert!(limiter.try_acquire(&policy, at(0)).is_ok());
+        assert!((0..10).all(|_| limiter.try_acquire(&policy, at(0)) == Err(LimitError::Concurrency)));
+        limiter.release();
+        assert!(limiter.try_acquire(&policy, at(0)).is_ok());
     }
 
     #[test]
     fn rates_that_make_no_sense_do_no_harm() {
         let mut limiter = Limiter::default();
-        assert!((0..100).all(|_| limiter.enter(&at_most(1, Duration::ZERO), at(0)).is_ok()));
+        assert!((0..100).all(|_| limiter.try_acquire(&at_most(1, Duration::ZERO), at(0)).is_ok()));
         let endless = at_most(u32::MAX, Duration::MAX);
-        assert!(limiter.enter(&endless, at(0)).is_ok() && limiter.enter(&endless, Timestamp::MAX).is_ok());
+        assert!(
+            limiter.try_acquire(&endless, at(0)).is_ok()
+                && limiter.try_acquire(&endless, Timestamp::MAX).is_ok()
+        );
         let never = at_most(1, Duration::MAX);
         let mut limiter = Limiter::default();
-        assert!(limiter.enter(&never, at(0)).is_ok());
-        assert_eq!(limiter.enter(&never, at(0)), Err(Overloaded::Rate(Timestamp::MAX)));
+        assert!(limiter.try_acquire(&never, at(0)).is_ok());
+        assert_eq!(limiter.try_acquire(&never, at(0)), Err(LimitError::Rate(Timestamp::MAX)));
     }
 
     #[test]
     fn a_reload_keeps_what_was_spent() {
         let mut limiter = Limiter::default();
-        assert!((0..4).all(|_| limiter.enter(&at_most(5, SECOND), at(0)).is_ok()));
-        assert!(limiter.enter(&at_most(4, SECOND), at(0)).is_err());
-        assert!(limiter.enter(&at_most(10, 2 * SECOND), at(0)).is_ok());
+        assert!((0..4).all(|_| limiter.try_acquire(&at_most(5, SECOND), at(0)).is_ok()));
+        assert!(limiter.try_acquire(&at_most(4, SECOND), at(0)).is_err());
+        assert!(limiter.try_acquire(&at_most(10, 2 * SECOND), at(0)).is_ok());
     }
 
     #[test]
     fn a_clock_that_steps_back_neither_locks_nor_refills() {
         let (policy, mut limiter) = (at_most(1, SECOND), Limiter::default());
-        assert!(limiter.enter(&policy, at(1_000_000)).is_ok());
-        assert_eq!(limiter.enter(&policy, at(0)), Err(Overloaded::Rate(at(1000))));
-        assert!(limiter.enter(&policy, at(1000)).is_ok());
+        assert!(limiter.try_acquire(&policy, at(1_000_000)).is_ok());
+        assert_eq!(limiter.try_acquire(&policy, at(0)), Err(LimitError::Rate(at(1000))));
+        assert!(limiter.try_acquire(&policy, at(1000)).is_ok());
     }
 
     proptest! {
@@ -242,14 +250,14 @@ mod tests {
             let (mut now, mut passed) = (0, Vec::new());
             for gap in gaps {
                 now += gap;
-                match limiter.enter(&policy, at(now)) {
+                match limiter.try_acquire(&policy, at(now)) {
                     Ok(()) => passed.push(now),
-                    Err(Overloaded::Rate(when)) => {
-                        prop_assert!(limiter.clone().enter(&policy, when).is_ok(), "it fits when it was said to");
+                    Err(LimitError::Rate(when)) => {
+                        prop_assert!(limiter.clone().try_acquire(&policy, when).is_ok(), "it fits when it was said to");
                         let sooner = at(when.as_millis() - 1);
-                        prop_assert!(sooner < at(now) || limiter.clone().enter(&policy, sooner).is_err());
+                        prop_assert!(sooner < at(now) || limiter.clone().try_acquire(&policy, sooner).is_err());
                     }
-                    Err(Overloaded::Concurrency) => prop_assert!(false, "there is no such limit"),
+                    Err(LimitError::Concurrency) => prop_assert!(false, "there is no such limit"),
                 }
             }
             for (index, from) in passed.iter().enumerate() {

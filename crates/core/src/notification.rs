@@ -1,56 +1,55 @@
-//! What people are told of by themselves: trust that changed, requests that wait for their answer, calls whose outcome is
-//! unknown.
+//! Notifications: changes of trust, requests for approval, and calls with an unknown outcome.
 //!
-//! Everyone is told the same: the client, the log, whoever follows events, webhooks.
+//! Every channel gets the same notification: the client, the log, the event stream, webhooks.
 
 use std::fmt;
 
 use serde::Serialize;
 
 use crate::Timestamp;
-use crate::approval::{Parked, ParkedId};
-use crate::call::Request;
-use crate::dedupe::Record;
+use crate::approval::{ParkedRequest, ParkedRequestId};
+use crate::call::CallRequest;
+use crate::dedupe::DedupeRecord;
 use crate::id::{RequestId, SessionKey, TenantId, ToolRef};
 use crate::redact;
-use crate::trust::{Level, TrustChange, TrustState};
+use crate::trust::{PromptLevel, TrustChange, TrustState};
 
-/// Something that people want to know at once.
+/// A notification that operators want at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Notification {
-    /// What happened.
+    /// Kind of the event.
     pub event: NotificationEvent,
-    /// When.
+    /// Time of the event.
     #[serde(rename = "atMs")]
     pub at: Timestamp,
-    /// How bad it is.
-    pub level: Level,
-    /// What a person reads: what changed, why, until when, and what to do. Without secrets.
+    /// Severity of the event.
+    pub level: PromptLevel,
+    /// Message for the operator: the change, its reason, its end, and the next step. Without secrets.
     pub message: String,
-    /// The tool; nothing where it is about a host or about everything.
+    /// The tool; absent if the notification is about a host or about everything.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool: Option<ToolRef>,
-    /// Whose it is.
+    /// The tenant that it belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<TenantId>,
-    /// The session of the call that brought it.
+    /// The session of the call that caused it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionKey>,
-    /// That call.
+    /// The request that caused it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_id: Option<RequestId>,
-    /// How trust changed.
+    /// The change of trust.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub trust: Option<TrustNews>,
-    /// The request that waits for an answer.
+    pub trust: Option<TrustNotification>,
+    /// The request for approval.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub approval: Option<ApprovalNews>,
-    /// The record of the call with unknown outcome, as `steadfast resolve` takes it.
+    pub approval: Option<ApprovalNotification>,
+    /// Record of the call with the unknown outcome, as `steadfast resolve` takes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// Whether clients are told too.
+    /// True if clients are notified too.
     #[serde(skip)]
     pub for_client: bool,
     /// True if another process that shares the store reported it. That process sends the webhooks.
@@ -58,28 +57,28 @@ pub struct Notification {
     pub is_from_elsewhere: bool,
 }
 
-/// What happened.
+/// The kind of a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum NotificationEvent {
     /// Trust in a tool or host changed.
     TrustChanged,
-    /// A request waits for a person's answer.
+    /// A request waits for approval.
     ApprovalRequested,
-    /// Nobody knows whether a call had its effect.
+    /// The outcome of a call is unknown.
     OutcomeUnknown,
 }
 
 impl NotificationEvent {
-    /// All of them, as they are written.
+    /// All kinds, with their names on the wire.
     pub const WORDS: &'static [(&'static str, Self)] = &[
         ("trust_changed", Self::TrustChanged),
         ("approval_requested", Self::ApprovalRequested),
         ("outcome_unknown", Self::OutcomeUnknown),
     ];
 
-    /// As it is written.
+    /// Returns the name of the kind on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::TrustChanged => "trust_changed",
@@ -95,53 +94,53 @@ impl fmt::Display for NotificationEvent {
     }
 }
 
-/// How trust changed.
+/// A change of trust.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub struct TrustNews {
-    /// What lost or won trust: a tool, a part of it, or a host.
+pub struct TrustNotification {
+    /// The subject of trust: a tool, a part of it, or a host.
     pub subject: String,
-    /// Before.
+    /// Trust before the change.
     pub from: TrustState,
-    /// Now.
+    /// Trust after the change.
     pub to: TrustState,
-    /// Why.
+    /// Reason for the change.
     pub reason: String,
-    /// Failures counted since the trouble began.
+    /// Failures counted since the first one.
     pub failures: u32,
-    /// When an escalation ends at the earliest; nothing if only a person can end it, or nothing is escalated.
+    /// Earliest end of the escalation; absent if only an operator can end it, or if nothing is escalated.
     #[serde(rename = "untilMs", skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
-    /// Successful calls that restore trust after that.
+    /// Number of successful calls that restore trust after that.
     pub successes_needed: u32,
 }
 
-/// A request that waits for an answer.
+/// A request for approval.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub struct ApprovalNews {
-    /// Its number, as `steadfast approve` takes it.
-    pub id: ParkedId,
-    /// Why a person is asked.
+pub struct ApprovalNotification {
+    /// Number of the request, as `steadfast approve` takes it.
+    pub id: ParkedRequestId,
+    /// Reason for the approval.
     pub reason: String,
-    /// When it is dropped unanswered.
+    /// Time at which the request is dropped without a decision.
     #[serde(rename = "expiresMs")]
     pub expires: Timestamp,
-    /// Whether only an operator can answer.
+    /// True if only an operator can approve it.
     pub operator_only: bool,
 }
 
 impl Notification {
-    /// Of a change of trust.
+    /// Returns the notification of a change of trust.
     pub fn trust(tenant: Option<&TenantId>, change: &TrustChange) -> Self {
         let level = match change.to {
-            TrustState::Blocked => Level::Error,
-            TrustState::Escalated => Level::Warning,
-            TrustState::Recovering | TrustState::Trusted => Level::Info,
+            TrustState::Blocked => PromptLevel::Error,
+            TrustState::Escalated => PromptLevel::Warning,
+            TrustState::Recovering | TrustState::Trusted => PromptLevel::Info,
         };
-        let trust = TrustNews {
+        let trust = TrustNotification {
             subject: redact::text(&change.subject).into_owned(),
             from: change.from,
             to: change.to,
@@ -159,15 +158,15 @@ impl Notification {
         }
     }
 
-    /// Of a request that waits for an answer.
-    pub fn approval(tenant: Option<&TenantId>, id: ParkedId, parked: &Parked) -> Self {
+    /// Returns the notification of a request for approval.
+    pub fn approval(tenant: Option<&TenantId>, id: ParkedRequestId, parked: &ParkedRequest) -> Self {
         let flag = tenant.map_or_else(String::new, |tenant| format!(" {}", tenant.flag()));
         let number = format!("{}{flag}", id.0);
         let message = format!(
-            "{}: {}; answer with `steadfast approve {number}` or `steadfast deny {number}` until {}",
+            "{}: {}; run `steadfast approve {number}` or `steadfast deny {number}` before {}",
             parked.prompt.summary, parked.prompt.reason, parked.expires
         );
-        let approval = ApprovalNews {
+        let approval = ApprovalNotification {
             id,
             reason: redact::text(&parked.prompt.reason).into_owned(),
             expires: parked.expires,
@@ -182,8 +181,8 @@ impl Notification {
         }
     }
 
-    /// Of a call whose outcome is unknown.
-    pub fn outcome_unknown(of: &Request, at: Timestamp) -> Self {
+    /// Returns the notification of a call with an unknown outcome.
+    pub fn outcome_unknown(of: &CallRequest, at: Timestamp) -> Self {
         let key = of.address().map(|address| address.own().fingerprint());
         Self {
             tenant: of.tenant.clone(),
@@ -193,8 +192,8 @@ impl Notification {
         }
     }
 
-    /// Of a call whose outcome is unknown because the process that made it is gone.
-    pub fn abandoned(record: &Record, at: Timestamp) -> Self {
+    /// Returns the notification of a call whose outcome is unknown because its process is gone.
+    pub fn abandoned(record: &DedupeRecord, at: Timestamp) -> Self {
         Self {
             tenant: record.tenant.clone(),
             session: record.session.clone(),
@@ -205,20 +204,20 @@ impl Notification {
 
     fn unknown(tool: &ToolRef, key: Option<String>, at: Timestamp) -> Self {
         let what_to_do = match &key {
-            Some(key) => format!(
-                "; find out whether it ran, and say so with `steadfast resolve {key} --ran` or `--did-not-run`"
-            ),
+            Some(key) => {
+                format!("; check whether it ran, then run `steadfast resolve {key} --ran` or `--did-not-run`")
+            }
             None => String::new(),
         };
         let message = format!("the outcome of a call of {tool} is unknown{what_to_do}");
         Self {
             tool: Some(tool.clone()),
             key,
-            ..Self::new(NotificationEvent::OutcomeUnknown, Level::Warning, &message, at)
+            ..Self::new(NotificationEvent::OutcomeUnknown, PromptLevel::Warning, &message, at)
         }
     }
 
-    fn new(event: NotificationEvent, level: Level, message: &str, at: Timestamp) -> Self {
+    fn new(event: NotificationEvent, level: PromptLevel, message: &str, at: Timestamp) -> Self {
         Self {
             event,
             at,

@@ -1,26 +1,26 @@
-//! What a tool gave back. Outputs pass through as the JSON text they came in.
+//! Outputs of tools. They pass through as the JSON text that was received.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
-/// JSON as it came, never parsed and printed again.
+/// JSON text as received. It is never parsed and printed again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawJson(Arc<str>);
 
 impl RawJson {
-    /// Takes a text that is known to be JSON. Whoever made the text vouches for it.
+    /// Takes a text that is known to be JSON. The caller is responsible for that.
     pub fn from_trusted(text: impl Into<Arc<str>>) -> Self {
         Self(text.into())
     }
 
-    /// A plain text as a JSON string.
+    /// Returns a plain text as a JSON string.
     pub fn string(text: &str) -> Self {
         Self(serde_json::Value::String(text.to_owned()).to_string().into())
     }
 
-    /// The JSON text.
+    /// Returns the JSON text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -49,24 +49,34 @@ impl schemars::JsonSchema for RawJson {
     }
 }
 
-/// What a tool gave back.
+/// The output of a tool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Output {
-    /// The answer.
+pub struct ToolOutput {
+    /// The result.
     pub content: RawJson,
-    /// What the tool said beside it.
+    /// Metadata beside the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<RawJson>,
 }
 
-impl Output {
-    /// How many bytes it takes to keep.
+impl ToolOutput {
+    /// Returns a plain text as an output: a JSON string.
+    pub fn text(text: &str) -> Self {
+        Self { content: RawJson::string(text), metadata: None }
+    }
+
+    /// Returns a value as an output.
+    pub fn json(value: &(impl Serialize + ?Sized)) -> serde_json::Result<Self> {
+        Ok(Self { content: RawJson::from_trusted(serde_json::to_string(value)?), metadata: None })
+    }
+
+    /// Returns the size of the stored output in bytes.
     pub fn len(&self) -> usize {
         self.content.as_str().len() + self.metadata.as_ref().map_or(0, |metadata| metadata.as_str().len())
     }
 
-    /// Whether there is nothing to keep.
+    /// Returns true if the output is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

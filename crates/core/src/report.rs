@@ -1,121 +1,104 @@
-//! What a host tells about a tool that it ran itself: it failed, or it worked.
+//! Reports of a host about a tool that it ran itself: a failure or a success.
 //!
-//! A report counts as a finished call of that tool would: for trust, and for scores. It names the arguments if the trouble
-//! belongs to a part of the tool (a host, a folder, a command); without them it is about the tool as a whole. The fields are
-//! those of the report interface that plugins have, spelled as in the envelopes. The tool belongs to its plugin, else to the
-//! service that it names, else to the host.
+//! A report counts as a finished call of that tool, for trust and for scores. It has the arguments if the failure
+//! belongs to a part of the tool (a host, a folder, a command). Without them it is about the tool as a whole. The
+//! fields are those of the report interface for plugins, spelled as in the envelopes. The namespace of the tool is its
+//! plugin, else its service, else the host.
 
-use std::fmt;
 use std::time::Duration;
 
 use crate::Timestamp;
-use crate::classify::record::{FailureRecord, Trouble, argument_summary, detect};
-use crate::classify::{Aims, Fault, Nature, Overrides, Severity, Source, classify, signature};
-use crate::envelope::parse::{
-    ID, MILLISECONDS, Object, Reader, TRUTH, an_object, describe, id, one_of, truth, whole,
+use crate::classify::record::{FailureDetails, FailureRecord, argument_summary, detect};
+use crate::classify::{
+    ArgumentTargets, AttemptFault, FaultNature, FaultSource, Overrides, Severity, classify, signature,
 };
-use crate::envelope::{Problem, UnknownFields};
+use crate::envelope::parse::{
+    EnvelopeObject, EnvelopeReader, ID, MILLISECONDS, TRUTH, boolean, describe, id, integer, object_value,
+    one_of,
+};
+use crate::envelope::{EnvelopeProblem, UnknownFieldPolicy};
 use crate::id::{Digest, Domain, ModelId, Namespace, TenantId, ToolName, ToolRef};
-use crate::json::{Document, JsonError, Limits, Value};
+use crate::json::{JsonDocument, JsonError, JsonLimits, JsonValue};
 use crate::key::arguments_digest;
 use crate::output::RawJson;
-use crate::policy::{Profile, ToolClass};
+use crate::policy::{PolicyProfile, ToolClass};
 use crate::redact;
-use crate::stats::Outcome;
-use crate::trust::{Report, ReportedFailure, Signature};
+use crate::stats::ScoreOutcome;
+use crate::trust::{ReportedFailure, Signature, TrustReport};
 
-/// Somebody else's tool, and what came of it.
+/// A report about a tool that the host ran.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolReport {
-    /// Which tool.
+    /// The tool.
     pub tool: ToolRef,
-    /// The part of its arguments that matters, if the report has them; otherwise it is about the tool as a whole.
+    /// Signature of the relevant part of its arguments, if the report has them; otherwise the report is about the tool
+    /// as a whole.
     pub signature: Option<Signature>,
-    /// The host that it depends on: as told, else as its arguments say; the service stands in for it.
+    /// Host that the tool depends on: as reported, else from its arguments; `None` if a service is reported instead.
     pub domain: Option<Domain>,
-    /// The server or service behind it.
+    /// Server or service of the tool.
     pub service: Option<Domain>,
-    /// The model that asked for it.
+    /// Model that made the call.
     pub model: Option<ModelId>,
-    /// How long it took.
+    /// Duration of the call.
     pub took: Option<Duration>,
-    /// The digest of its arguments.
+    /// Digest of its arguments.
     pub arguments: Option<Digest>,
-    /// What else the host said, redacted and cut.
+    /// Additional context from the host, redacted and shortened.
     pub context: Option<RawJson>,
-    /// How it ended.
-    pub ended: Reported,
+    /// Outcome of the call.
+    pub ended: ReportOutcome,
 }
 
-/// How a reported call ended.
+/// The outcome of a reported call.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Reported {
-    /// It worked.
+pub enum ReportOutcome {
+    /// The call succeeded.
     Success,
-    /// It failed.
+    /// The call failed.
     Failure {
-        /// What was said, redacted and cut.
+        /// Error message, redacted and shortened.
         message: String,
-        /// The HTTP status, where there was one.
+        /// HTTP status, if there was one.
         http_status: Option<u16>,
-        /// How bad the reporter says it is; it counts if given.
+        /// Severity set by the reporter. It overrides the classification.
         severity: Option<Severity>,
-        /// Whether time can heal it; otherwise only a person.
+        /// True if the tool can recover by itself; otherwise an operator has to reset it.
         recoverable: bool,
     },
 }
 
-/// What a report is about.
+/// The kind of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReportKind {
-    /// A tool failed.
+    /// A failure of a tool.
     Failure,
-    /// A tool worked.
+    /// A success of a tool.
     Success,
 }
 
-/// Why a report cannot be taken. The same one never can.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The reason why a report is not valid. Sending it again does not help.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReportError {
-    /// It is not JSON, or too large, or too deep.
-    Json(JsonError),
-    /// It is JSON, but not a report.
+    /// The report is not JSON, or too large, or too deep.
+    #[error("the report is not valid JSON: {0}")]
+    Json(#[source] JsonError),
+    /// The JSON is not a valid report.
+    #[error("the report is not valid: {}", EnvelopeProblem::list(.problems, *.more))]
     Fields {
-        /// What is wrong, field by field.
-        problems: Vec<Problem>,
-        /// How many more there are beyond those listed.
+        /// Problems by field.
+        problems: Vec<EnvelopeProblem>,
+        /// Number of further problems that are not listed.
         more: usize,
     },
 }
 
-impl fmt::Display for ReportError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Json(error) => write!(f, "the report is not readable JSON: {error}"),
-            Self::Fields { problems, more } => {
-                let listed: Vec<_> = problems.iter().map(ToString::to_string).collect();
-                write!(f, "the report is not valid: {}", listed.join("; "))?;
-                if *more > 0 { write!(f, "; and {more} more") } else { Ok(()) }
-            }
-        }
-    }
-}
-
-impl std::error::Error for ReportError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Json(error) => Some(error),
-            Self::Fields { .. } => None,
-        }
-    }
-}
-
 impl ToolReport {
-    /// Reads a report of this kind, or says everything that is wrong with it.
+    /// Parses a report of this kind, or returns all its problems.
     pub fn parse(text: &[u8], kind: ReportKind) -> Result<Self, ReportError> {
-        let document = Document::parse(text, Limits::ENVELOPE).map_err(ReportError::Json)?;
-        let mut reader = Reader::new(UnknownFields::Refuse);
+        let document = JsonDocument::parse(text, JsonLimits::ENVELOPE).map_err(ReportError::Json)?;
+        let mut reader = EnvelopeReader::new(UnknownFieldPolicy::Refuse);
         let report = read(&mut reader, document.root(), kind);
         let (problems, more) = reader.problems();
         match report {
@@ -124,9 +107,9 @@ impl ToolReport {
         }
     }
 
-    /// Whose trust it is about.
-    pub fn about(&self) -> Report<'_> {
-        Report {
+    /// Returns the subject of the report, for trust.
+    pub fn about(&self) -> TrustReport<'_> {
+        TrustReport {
             tool: &self.tool,
             signature: self.signature.as_ref(),
             domain: self.domain.as_ref(),
@@ -134,33 +117,33 @@ impl ToolReport {
         }
     }
 
-    /// How bad it was; nothing if it worked.
+    /// Returns the failure for trust; `None` for a success.
     pub fn failure(&self, overrides: &Overrides, now: Timestamp) -> Option<ReportedFailure> {
         match &self.ended {
-            Reported::Success => None,
-            Reported::Failure { message, http_status, severity, recoverable } => {
+            ReportOutcome::Success => None,
+            ReportOutcome::Failure { message, http_status, severity, recoverable } => {
                 let classified = classify(&fault(message, *http_status), overrides, now).severity;
                 Some(ReportedFailure { classified, severity: *severity, recoverable: *recoverable })
             }
         }
     }
 
-    /// The record of the failure; nothing if it worked.
+    /// Returns the failure record; `None` for a success.
     pub fn failure_record(
         &self,
         tenant: Option<&TenantId>,
         overrides: &Overrides,
         now: Timestamp,
     ) -> Option<FailureRecord> {
-        let Reported::Failure { message, http_status, severity, .. } = &self.ended else { return None };
+        let ReportOutcome::Failure { message, http_status, severity, .. } = &self.ended else { return None };
         let fault = fault(message, *http_status);
         let classified = classify(&fault, overrides, now);
-        let trouble = Trouble {
+        let trouble = FailureDetails {
             severity: severity.unwrap_or(classified.severity),
             rule: &classified.rule,
             message,
             http_status: *http_status,
-            transient: classified.nature == Nature::Transient,
+            transient: classified.nature == FaultNature::Transient,
         };
         Some(FailureRecord {
             arguments_digest: self.arguments,
@@ -174,18 +157,18 @@ impl ToolReport {
         })
     }
 
-    /// How it counts for scores.
-    pub fn outcome(&self, failure: Option<ReportedFailure>) -> Outcome {
-        Outcome::of(failure.map(|failure| failure.severity.unwrap_or(failure.classified)), None)
+    /// Returns the outcome for scores.
+    pub fn outcome(&self, failure: Option<ReportedFailure>) -> ScoreOutcome {
+        ScoreOutcome::of(failure.map(|failure| failure.severity.unwrap_or(failure.classified)), None)
     }
 }
 
-fn fault(message: &str, http_status: Option<u16>) -> Fault {
-    let source = http_status.map_or(Source::Tool, |status| Source::Http { status });
-    Fault::new(source, message)
+fn fault(message: &str, http_status: Option<u16>) -> AttemptFault {
+    let source = http_status.map_or(FaultSource::Tool, |status| FaultSource::Http { status });
+    AttemptFault::new(source, message)
 }
 
-fn read(reader: &mut Reader, root: Value<'_>, kind: ReportKind) -> Option<ToolReport> {
+fn read(reader: &mut EnvelopeReader, root: JsonValue<'_>, kind: ReportKind) -> Option<ToolReport> {
     if !root.is_object() {
         reader.problem("the report".to_owned(), "an object", describe(root));
         return None;
@@ -194,40 +177,40 @@ fn read(reader: &mut Reader, root: Value<'_>, kind: ReportKind) -> Option<ToolRe
         ReportKind::Failure => FAILURE,
         ReportKind::Success => SUCCESS,
     };
-    let report = Object { path: "", value: Some(root), known };
+    let report = EnvelopeObject { path: "", value: Some(root), known };
     let tool: Option<ToolName> = reader.required(report, "toolName", ID, id);
     let plugin: Option<Namespace> = reader.optional(report, "pluginName", ID, id);
     let ended = match kind {
         ReportKind::Failure => failure(reader, report),
-        ReportKind::Success => Some(Reported::Success),
+        ReportKind::Success => Some(ReportOutcome::Success),
     };
     let domain: Option<Domain> = reader.optional(report, "domain", ID, id);
     let service: Option<Domain> = reader.optional(report, "service", ID, id);
-    let arguments = reader.optional(report, "arguments", "an object", an_object);
-    // Whatever a host likes to say beside. Nothing is decided by it.
-    let context = reader.optional(report, "context", "an object", an_object).map(redact::summary);
+    let arguments = reader.optional(report, "arguments", "an object", object_value);
+    // The host may add any context. No decision depends on it.
+    let context = reader.optional(report, "context", "an object", object_value).map(redact::summary);
     let model = reader.optional(report, "modelId", ID, id);
-    let took = reader.optional(report, "durationMs", MILLISECONDS, whole).map(Duration::from_millis);
+    let took = reader.optional(report, "durationMs", MILLISECONDS, integer).map(Duration::from_millis);
     reader.unknown(report);
     let namespace = plugin
         .or_else(|| service.as_ref().and_then(|service| Namespace::new(service.as_str()).ok()))
         .or_else(|| Namespace::new(HOST).ok())?;
     let tool = ToolRef { namespace, tool: tool? };
-    let empty = Document::parse(b"{}", Limits::ENVELOPE).ok()?;
-    let aims = Aims::of(arguments.unwrap_or_else(|| empty.root()));
+    let empty = JsonDocument::parse(b"{}", JsonLimits::ENVELOPE).ok()?;
+    let aims = ArgumentTargets::of(arguments.unwrap_or_else(|| empty.root()));
     let signature = arguments.map(|_| signature::signature(&tool, &aims));
-    // A call that names no host depends on its server; so does a report.
+    // A call without a host depends on its server, and so does a report.
     let domain = match (domain, &service) {
         (Some(domain), _) => Some(domain),
         (None, Some(_)) => None,
         (None, None) => Some(signature::domain(&tool, &aims)),
     };
-    let dedupe = Profile::Standard.policy(ToolClass::Unknown).dedupe;
+    let dedupe = PolicyProfile::Standard.policy(ToolClass::Unknown).dedupe;
     let arguments = arguments.map(|arguments| arguments_digest(arguments, ToolClass::Unknown, &dedupe));
     Some(ToolReport { tool, signature, domain, service, model, took, arguments, context, ended: ended? })
 }
 
-fn failure(reader: &mut Reader, report: Object<'_>) -> Option<Reported> {
+fn failure(reader: &mut EnvelopeReader, report: EnvelopeObject<'_>) -> Option<ReportOutcome> {
     let error =
         reader.required(report, "error", ERROR, |value| error_of(value).ok_or_else(|| describe(value)));
     let severity = reader.optional(report, "severity", SEVERITY, one_of(Severity::WORDS));
@@ -235,39 +218,39 @@ fn failure(reader: &mut Reader, report: Object<'_>) -> Option<Reported> {
         let status = value.as_u64().and_then(|status| u16::try_from(status).ok());
         status.filter(|status| (100..600).contains(status)).ok_or_else(|| describe(value))
     });
-    let recoverable = reader.optional(report, "recoverable", TRUTH, truth).unwrap_or(true);
-    let Said { message, http_status } = error?;
-    Some(Reported::Failure { message, http_status: status.or(http_status), severity, recoverable })
+    let recoverable = reader.optional(report, "recoverable", TRUTH, boolean).unwrap_or(true);
+    let ReportedError { message, http_status } = error?;
+    Some(ReportOutcome::Failure { message, http_status: status.or(http_status), severity, recoverable })
 }
 
-/// An error as somebody put it.
-struct Said {
+/// An error as reported.
+struct ReportedError {
     message: String,
     http_status: Option<u16>,
 }
 
-/// A text; an object with an `error` as results have it; an exception with its `type` and `message`; or any other object, whose
-/// text then is the message.
-fn error_of(value: Value<'_>) -> Option<Said> {
+/// Parses an error: a text; an object with an `error`, as results have it; an exception with its `type` and `message`;
+/// or any other object, whose text becomes the message.
+fn error_of(value: JsonValue<'_>) -> Option<ReportedError> {
     let said = |message: &str| redact::excerpt(message.trim(), LONGEST_MESSAGE);
     if let Some(text) = value.as_str() {
-        return (!text.is_empty()).then(|| Said { message: said(&text), http_status: None });
+        return (!text.is_empty()).then(|| ReportedError { message: said(&text), http_status: None });
     }
     value.members()?.next()?;
     if let Some(detected) = detect(value, &Overrides::default(), Timestamp::ZERO) {
-        return Some(Said { message: said(&detected.message), http_status: detected.http_status });
+        return Some(ReportedError { message: said(&detected.message), http_status: detected.http_status });
     }
-    let text = |name| value.get(name).and_then(Value::as_str);
+    let text = |name| value.get(name).and_then(JsonValue::as_str);
     let Some(message) = text("message") else {
-        return Some(Said { message: said(redact::summary(value).as_str()), http_status: None });
+        return Some(ReportedError { message: said(redact::summary(value).as_str()), http_status: None });
     };
     let message = text("type").map_or_else(|| message.to_string(), |kind| format!("{kind}: {message}"));
-    Some(Said { message: said(&message), http_status: None })
+    Some(ReportedError { message: said(&message), http_status: None })
 }
 
-/// To whom a tool belongs of which nobody says it.
+/// Namespace of a tool that is reported without a plugin or service.
 const HOST: &str = "host";
-/// Bytes of what was said that are looked at.
+/// Maximum length of a message, in bytes.
 const LONGEST_MESSAGE: usize = 1024;
 const ERROR: &str =
     "a text, an object with an \"error\", or an exception with its \"message\"; neither empty";
@@ -318,12 +301,12 @@ mod tests {
         assert_eq!((failure.severity, failure.recoverable), (Some(Severity::Corruption), false));
         assert_eq!(
             (report.outcome(Some(failure)), report.took),
-            (Outcome::Failure, Some(Duration::from_millis(1500)))
+            (ScoreOutcome::Failure, Some(Duration::from_millis(1500)))
         );
     }
 
     #[test]
-    fn rp_9_what_is_not_said_is_as_for_a_call() {
+    fn rp_9_missing_fields_are_as_for_a_call() {
         let report = failed(
             r#"{"toolName":"get","pluginName":"web","error":"x","arguments":{"url":"https://a.example/x"}}"#,
         );
@@ -334,11 +317,11 @@ mod tests {
             (bare.tool.to_string().as_str(), bare.domain.as_ref().map(Domain::as_str)),
             ("host/get", Some("host"))
         );
-        assert!(matches!(bare.ended, Reported::Failure { recoverable: true, severity: None, .. }));
+        assert!(matches!(bare.ended, ReportOutcome::Failure { recoverable: true, severity: None, .. }));
         let worked = ToolReport::parse(br#"{"toolName":"get","service":"s"}"#, ReportKind::Success).unwrap();
         assert_eq!(
             (worked.about().depends_on().map(Domain::as_str), worked.outcome(None)),
-            (Some("s"), Outcome::Success)
+            (Some("s"), ScoreOutcome::Success)
         );
     }
 
@@ -358,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn rp_9_a_report_says_everything_that_is_wrong_with_it_and_where() {
+    fn rp_9_an_invalid_report_lists_all_problems_with_their_places() {
         let wrong = br#"{"tool_name":"t","error":{},"severity":"bad","recoverable":"no","httpStatus":42,"domain":""}"#;
         let error = ToolReport::parse(wrong, ReportKind::Failure).unwrap_err().to_string();
         for part in [
@@ -374,7 +357,7 @@ mod tests {
         }
         for (text, kind, part) in [
             ("[1]", ReportKind::Failure, "the report: expected an object, found"),
-            ("{", ReportKind::Success, "not readable JSON"),
+            ("{", ReportKind::Success, "not valid JSON"),
             (r#"{"toolName":"t","error":"x"}"#, ReportKind::Success, "error: expected no such field"),
         ] {
             let error = ToolReport::parse(text.as_bytes(), kind).unwrap_err().to_string();

@@ -1,15 +1,14 @@
-//! When a server that died may be started again.
+//! Restart policy for servers that crash.
 //!
-//! A server that is started again at once, for ever, burns the machine and buries its own error message; one that
-//! is never started again takes its tools with it. So each death makes the next start wait longer, and when too
-//! many deaths fall into a window the server is *down*: callers are told at once, and until when. After that rest
-//! it gets one trial per asking; a trial that dies makes the next rest twice as long.
+//! Restarting a crashing server at once, for ever, wastes the machine and hides the error message. Never restarting it
+//! takes its tools away. So each crash makes the next wait longer. After too many crashes within a window the server is
+//! *down*: calls are refused at once, with the time of the next start. After that pause it gets one trial start per
+//! request. A crash in a trial doubles the next pause.
 //!
-//! Two things are forgiven at different times. Having been well for a while makes the waits short again; the
-//! deaths in the window are forgotten by time alone. So whatever a server does, no window of time sees more starts
-//! after a death than the budget has deaths.
+//! Two things are reset at different times. A healthy period resets the waits, and crashes leave the window by time
+//! alone. So in any window of time there are never more starts after a crash than the crash limit allows.
 //!
-//! Like the breaker it has no timer: what merely expires is compared with `now` when someone asks.
+//! Like the circuit breaker, this has no timer: expiry is checked against `now` on each request.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,26 +17,26 @@ use std::time::Duration;
 
 use crate::Timestamp;
 use crate::policy::Jitter;
-use crate::retry::Spread;
+use crate::retry::JitterSequence;
 
-/// How patient to be with a server that dies.
+/// Limits and waits for a server that crashes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestartPolicy {
-    /// So many deaths within the window, and it is down. More than [`MAX_CRASHES`] count as that many.
+    /// Number of crashes within the window after which the server is down. Values above [`MAX_CRASHES`] count as that.
     pub crashes: NonZeroU32,
-    /// The window of `crashes`, and the first rest of a server that is down.
+    /// Window of `crashes`, and first pause of a server that is down.
     pub window: Duration,
-    /// The wait after the first death. Each further one doubles it. The waits are spread between half and whole.
+    /// Wait after the first crash. Each further crash doubles it. The actual wait is between half and all of it.
     pub first_wait: Duration,
-    /// No wait is longer. Raising it leaves a flapping server alone for longer, and its callers without it.
+    /// Maximum wait. A higher value starts a flapping server less often, and its tools are unavailable for longer.
     pub longest_wait: Duration,
-    /// A server that was up for so long was well: what came before no longer makes its waits longer.
+    /// Uptime after which a server counts as healthy, so that earlier crashes no longer make its waits longer.
     pub well_after: Duration,
-    /// No rest is longer, but for the window itself.
+    /// Maximum pause, unless the window is longer.
     pub longest_rest: Duration,
 }
 
-/// The most deaths that a budget can have: each is kept while it is in the window.
+/// Maximum value of `crashes`: every crash within the window is stored.
 pub const MAX_CRASHES: u32 = 1000;
 
 impl Default for RestartPolicy {
@@ -53,7 +52,7 @@ impl Default for RestartPolicy {
     }
 }
 
-/// How a server stands.
+/// State of a server.
 ///
 /// ```text
 ///               asked                ready
@@ -72,197 +71,202 @@ impl Default for RestartPolicy {
 ///                           └──────┘
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// It does not run, and nobody wants it to.
+pub enum ServerState {
+    /// Not running, and not wanted.
     Idle,
-    /// It is on its way.
+    /// Being started.
     Starting {
-        /// Since when.
+        /// Time of the start.
         since: Timestamp,
     },
-    /// It answers.
+    /// Running and ready.
     Up {
-        /// Since when.
+        /// Time at which it became ready.
         since: Timestamp,
     },
-    /// It died and is started again soon.
+    /// Crashed, and to be started again soon.
     BackingOff {
-        /// When.
+        /// Time of the next start.
         until: Timestamp,
     },
-    /// It is left alone.
-    Down(Down),
+    /// Not started for now.
+    Down(DownPeriod),
 }
 
-/// A server that is left alone for a while.
+/// A server that is not started for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Down {
-    /// Whoever asks for it at this moment or later gets it started.
+pub struct DownPeriod {
+    /// Time from which a request starts it again.
     pub until: Timestamp,
-    /// Why.
-    pub because: Because,
+    /// Reason why it is down.
+    pub reason: DownReason,
 }
 
-/// Why a server is left alone.
+/// The reason why a server is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Because {
-    /// It died so often within so long.
+pub enum DownReason {
+    /// It crashed too often.
     Crashes {
-        /// How often.
+        /// Number of crashes.
         count: u32,
-        /// Within how long.
+        /// Window in which they happened.
         within: Duration,
     },
-    /// It was given one more try after a rest, and died in it.
+    /// It crashed in its trial start after a pause.
     Relapse,
-    /// It could not be started at all, which another try would not change.
+    /// It could not be started at all, and another try would fail in the same way.
     CannotStart,
 }
 
-/// What happened, and the next thing to do, as a clause of a sentence.
-impl fmt::Display for Down {
+/// Formats the reason and the next step as a clause of a sentence.
+impl fmt::Display for DownPeriod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.because {
-            Because::Crashes { count, within } => write!(f, "it died {count} times within {within:?}")?,
-            Because::Relapse => f.write_str("it died again after a rest")?,
-            Because::CannotStart => f.write_str("it could not be started")?,
+        match self.reason {
+            DownReason::Crashes { count, within } => write!(f, "it crashed {count} times within {within:?}")?,
+            DownReason::Relapse => f.write_str("it crashed again after a pause")?,
+            DownReason::CannotStart => f.write_str("it could not be started")?,
         }
-        write!(f, "; it is tried again when it is asked for after {}, or at once after a reset", self.until)
+        write!(f, "; the first call after {} starts it again, or a reset at once", self.until)
     }
 }
 
-/// How a server ended.
+/// The way in which a server ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Death {
-    /// By itself, or because it was of no use any more: it ended, was killed, answered nonsense.
+pub enum ServerExit {
+    /// By itself, or because it had become unusable: it exited, was killed or sent invalid messages.
     Crashed,
-    /// It never lived, for a reason that stays: no such command, no such folder.
+    /// It never started, for a permanent reason: no such command, no such folder.
     CannotStart,
-    /// We ended it and do not want it back. Counts for nothing.
+    /// Steadfast stopped it and does not need it any more. Does not count.
     Stopped,
 }
 
-/// What is to be done for someone who wants the server.
+/// The next step for a request that needs the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
-    /// Start it now. From here on it is [`Standing::Starting`], so that nobody else starts it too.
+pub enum StartDecision {
+    /// Start the server now. Its state is [`ServerState::Starting`] from here on, so that no other request starts it too.
     Start,
-    /// Wait for the start that is under way.
+    /// Wait for the start in progress.
     WaitForStart,
-    /// Use it.
+    /// Use the server.
     Use,
-    /// Ask again at this moment.
+    /// Ask again at this time.
     WaitUntil(Timestamp),
-    /// Do without it.
-    Refuse(Down),
+    /// Continue without the server.
+    Refuse(DownPeriod),
 }
 
-/// The starts and deaths of one server.
+/// Starts and crashes of one server.
 #[derive(Clone, Debug)]
-pub struct Restarts {
-    standing: Standing,
-    /// Deaths that may still be in the window, oldest first; never more than the budget has.
+pub struct RestartTracker {
+    standing: ServerState,
+    /// Crashes that may still be in the window, oldest first; never more than the limit.
     crashes: VecDeque<Timestamp>,
-    /// Deaths since it was last well.
+    /// Number of crashes since the server was last healthy.
     in_a_row: u32,
-    /// How often it went down since it was last well. While this is not zero, it is on trial.
+    /// Number of times the server went down since it was last healthy. While this is not zero, the next start is a
+    /// trial.
     rests: u32,
-    spread: Spread,
+    spread: JitterSequence,
 }
 
-impl Restarts {
-    /// Of a server that was never started. The seed spreads its waits.
+impl RestartTracker {
+    /// Returns the state of a server that was never started. The seed spreads its waits.
     pub fn new(seed: u64) -> Self {
         Self {
-            standing: Standing::Idle,
+            standing: ServerState::Idle,
             crashes: VecDeque::new(),
             in_a_row: 0,
             rests: 0,
-            spread: Spread::new(seed),
+            spread: JitterSequence::new(seed),
         }
     }
 
-    /// How it stands.
-    pub const fn standing(&self) -> Standing {
+    /// Returns the state of the server.
+    pub const fn state(&self) -> ServerState {
         self.standing
     }
 
-    /// Someone wants it, or a wait that was told is over.
-    pub fn asked(&mut self, now: Timestamp) -> Decision {
+    /// Returns the next step for a request, or after a wait is over.
+    pub fn request_start(&mut self, now: Timestamp) -> StartDecision {
         match self.standing {
-            Standing::Starting { .. } => return Decision::WaitForStart,
-            Standing::Up { .. } => return Decision::Use,
-            Standing::BackingOff { until } if now < until => return Decision::WaitUntil(until),
-            Standing::Down(down) if now < down.until => return Decision::Refuse(down),
-            Standing::Idle | Standing::BackingOff { .. } | Standing::Down(_) => {}
+            ServerState::Starting { .. } => return StartDecision::WaitForStart,
+            ServerState::Up { .. } => return StartDecision::Use,
+            ServerState::BackingOff { until } if now < until => return StartDecision::WaitUntil(until),
+            ServerState::Down(down) if now < down.until => return StartDecision::Refuse(down),
+            ServerState::Idle | ServerState::BackingOff { .. } | ServerState::Down(_) => {}
         }
-        self.standing = Standing::Starting { since: now };
-        Decision::Start
+        self.standing = ServerState::Starting { since: now };
+        StartDecision::Start
     }
 
-    /// It answers. Said of a server that was not on its way, it changes nothing: that one died meanwhile.
-    pub fn ready(&mut self, now: Timestamp) {
+    /// Records that the server is ready. Ignored for a server that is not being started: it crashed in the meantime.
+    pub fn record_ready(&mut self, now: Timestamp) {
         match self.standing {
-            Standing::Starting { .. } => self.standing = Standing::Up { since: now },
-            Standing::Idle | Standing::Up { .. } | Standing::BackingOff { .. } | Standing::Down(_) => {}
+            ServerState::Starting { .. } => self.standing = ServerState::Up { since: now },
+            ServerState::Idle
+            | ServerState::Up { .. }
+            | ServerState::BackingOff { .. }
+            | ServerState::Down(_) => {}
         }
     }
 
-    /// It ended. Said of a server that did not run, only [`Death::Stopped`] has a meaning: it is not wanted back.
-    pub fn died(&mut self, policy: &RestartPolicy, death: Death, now: Timestamp) -> Standing {
+    /// Records that the server ended. For a server that was not running only [`ServerExit::Stopped`] counts: it is no longer
+    /// wanted.
+    pub fn record_exit(&mut self, policy: &RestartPolicy, death: ServerExit, now: Timestamp) -> ServerState {
         let ran = match self.standing {
-            Standing::Starting { .. } => true,
-            Standing::Up { since } => {
+            ServerState::Starting { .. } => true,
+            ServerState::Up { since } => {
                 if now.since(since) >= policy.well_after {
                     (self.in_a_row, self.rests) = (0, 0);
                 }
                 true
             }
-            Standing::Idle | Standing::BackingOff { .. } | Standing::Down(_) => false,
+            ServerState::Idle | ServerState::BackingOff { .. } | ServerState::Down(_) => false,
         };
         self.standing = match (death, self.standing) {
-            // A stop must not be a way around the rest.
-            (Death::Stopped, Standing::Down(down)) => Standing::Down(down),
-            (Death::Stopped, _) => Standing::Idle,
+            // A stop must not shorten the pause.
+            (ServerExit::Stopped, ServerState::Down(down)) => ServerState::Down(down),
+            (ServerExit::Stopped, _) => ServerState::Idle,
             (_, standing) if !ran => standing,
-            (Death::CannotStart, _) => self.down(policy, Because::CannotStart, now),
-            (Death::Crashed, _) => self.crashed(policy, now),
+            (ServerExit::CannotStart, _) => self.down(policy, DownReason::CannotStart, now),
+            (ServerExit::Crashed, _) => self.crashed(policy, now),
         };
         self.standing
     }
 
-    /// A person says that it is mended: nothing that was is held against it.
+    /// Clears all crashes, because an operator reports that the server is repaired.
     pub fn reset(&mut self) {
         self.crashes.clear();
         (self.in_a_row, self.rests) = (0, 0);
         match self.standing {
-            Standing::BackingOff { .. } | Standing::Down(_) => self.standing = Standing::Idle,
-            Standing::Idle | Standing::Starting { .. } | Standing::Up { .. } => {}
+            ServerState::BackingOff { .. } | ServerState::Down(_) => self.standing = ServerState::Idle,
+            ServerState::Idle | ServerState::Starting { .. } | ServerState::Up { .. } => {}
         }
     }
 
-    fn crashed(&mut self, policy: &RestartPolicy, now: Timestamp) -> Standing {
+    fn crashed(&mut self, policy: &RestartPolicy, now: Timestamp) -> ServerState {
         if self.rests > 0 {
-            return self.down(policy, Because::Relapse, now);
+            return self.down(policy, DownReason::Relapse, now);
         }
         self.crashes.push_back(now);
         self.crashes.retain(|crash| now.since(*crash) < policy.window);
         let count = u32::try_from(self.crashes.len()).unwrap_or(u32::MAX);
         if count >= policy.crashes.get().min(MAX_CRASHES) {
-            return self.down(policy, Because::Crashes { count, within: policy.window }, now);
+            return self.down(policy, DownReason::Crashes { count, within: policy.window }, now);
         }
         let whole = doubled(policy.first_wait, self.in_a_row).min(policy.longest_wait);
         self.in_a_row = self.in_a_row.saturating_add(1);
         let half = whole / 2;
-        Standing::BackingOff { until: now + half + self.spread.over(whole - half, Jitter::Full) }
+        ServerState::BackingOff { until: now + half + self.spread.over(whole - half, Jitter::Full) }
     }
 
-    fn down(&mut self, policy: &RestartPolicy, because: Because, now: Timestamp) -> Standing {
+    fn down(&mut self, policy: &RestartPolicy, because: DownReason, now: Timestamp) -> ServerState {
         let rest = doubled(policy.window, self.rests).min(policy.longest_rest).max(policy.window);
         self.rests = self.rests.saturating_add(1);
-        // No rest is shorter than the window, so all of them will have left it.
+        // No pause is shorter than the window, so all crashes will have left it.
         self.crashes.clear();
-        Standing::Down(Down { until: now + rest, because })
+        ServerState::Down(DownPeriod { until: now + rest, reason: because })
     }
 }
 

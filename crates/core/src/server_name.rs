@@ -1,8 +1,8 @@
-//! Which name the tools of a server have: two servers that are called the same and run something else are two.
+//! Names of servers. Two servers with the same name and different commands are different servers.
 //!
-//! Trust, breakers and history are kept by name. The first server of a name has it. Another one of the same name that runs
-//! another command, or is at another URL, is told apart by a mark: `db~3f2a91`. Its rules in the configuration are those of `db`.
-//! Where only the version in the command of one server is changed, in its own place, the name goes with it.
+//! Trust, breakers and history are stored by name. The first server of a name has the plain name. Another server with
+//! the same name and another command or URL gets a mark: `db~3f2a91`. It has the rules that the configuration sets for
+//! `db`. If only the version in the command of a server changes, in the same configuration, the server keeps its name.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,27 +10,27 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
-use crate::dedupe::{LeaseSight, Process};
+use crate::dedupe::{LeaseOwnerState, ProcessIdentity};
 use crate::id::{Digest, Namespace};
 
-/// A server as it is configured somewhere.
+/// A server as configured in one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerIdentity {
-    /// Of its command and arguments, or of its URL.
+    /// Digest of its command and arguments, or of its URL.
     pub digest: Digest,
-    /// Of the same without versions: see [`without_version`].
+    /// Digest of the same without versions: see [`without_version`].
     pub program: Digest,
-    /// The same for people, without secrets.
+    /// Its command or URL for display, without secrets.
     pub runs: String,
-    /// Where it is configured: a file, or the folder of a command line.
+    /// Place of its configuration: a file, or the folder of a command line.
     pub place: String,
 }
 
 /// All servers of one name, as they are stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ServersOfName {
+pub struct ServerNameRecord {
     claims: Vec<ServerClaim>,
-    /// How they failed last, by the name that their tools have.
+    /// Last failures, by the name that the server's tools have.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     failures: BTreeMap<Namespace, ServerFailure>,
 }
@@ -38,50 +38,50 @@ pub struct ServersOfName {
 /// The last failure of a server. It is cleared when the server works again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerFailure {
-    /// When.
+    /// Time of the failure.
     #[serde(rename = "atMs")]
     pub at: Timestamp,
-    /// Why, in words without secrets.
+    /// Reason of the failure, without secrets.
     pub why: String,
 }
 
-/// One of them.
+/// A claim of a server to a name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServerClaim {
-    /// The name that its tools have.
+    /// Name that its tools have.
     pub name: Namespace,
-    /// What it runs, for people.
+    /// Its command or URL, for display.
     pub runs: String,
     digest: String,
-    /// Nothing in what older versions of ours wrote.
+    /// Absent in records of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     program: Option<String>,
     place: String,
-    /// The process that had it last.
-    process: Process,
-    /// When that was.
+    /// Process that had the name last.
+    process: ProcessIdentity,
+    /// Time of that use.
     #[serde(rename = "seenMs")]
     seen: Timestamp,
 }
 
-/// A server that nobody has started for so long is forgotten.
+/// Time after which an unused server is dropped.
 pub const KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-/// So long a failure of a server is reported that was not used since.
+/// Time for which a failure of an unused server is reported.
 const REPORTED: Duration = Duration::from_secs(24 * 60 * 60);
-/// One on another machine counts as running for so long after its start.
+/// Time for which a server on another machine counts as running after its start.
 const SEEN_LATELY: Duration = Duration::from_secs(24 * 60 * 60);
-/// So many of one name are told apart; beyond that the oldest is forgotten.
+/// Maximum number of servers per name. Beyond that the oldest is dropped.
 const MOST: usize = 64;
 
-impl ServersOfName {
-    /// A server of this name is started by a process: the name that its tools have.
+impl ServerNameRecord {
+    /// Claims a name for a server that a process starts. Returns the name that its tools have.
     pub fn claim(
         &mut self,
         name: &Namespace,
         server: &ServerIdentity,
-        process: &Process,
-        sight: impl Fn(&Process) -> LeaseSight,
+        process: &ProcessIdentity,
+        sight: impl Fn(&ProcessIdentity) -> LeaseOwnerState,
         now: Timestamp,
     ) -> Namespace {
         let digest = server.digest.to_hex();
@@ -116,8 +116,8 @@ impl ServersOfName {
         named
     }
 
-    /// The server whose tools have this name has failed, or works.
-    pub fn note(&mut self, name: &Namespace, failure: Option<&ServerFailure>, now: Timestamp) {
+    /// Records a failure of the server with this name, or clears it.
+    pub fn set_failure(&mut self, name: &Namespace, failure: Option<&ServerFailure>, now: Timestamp) {
         self.failures.retain(|_, failure| now.since(failure.at) < KEPT);
         match failure {
             None => _ = self.failures.remove(name),
@@ -130,25 +130,29 @@ impl ServersOfName {
         }
     }
 
-    /// How the server whose tools have this name failed last, if it did not work since.
+    /// Returns the last failure of the server with this name, if it did not work since.
     pub fn failure(&self, name: &Namespace) -> Option<&ServerFailure> {
         self.failures.get(name)
     }
 
-    /// Those that failed lately and did not work since.
+    /// Returns the recent failures of servers that did not work since.
     pub fn failed(&self, now: Timestamp) -> impl Iterator<Item = (&Namespace, &ServerFailure)> {
         self.failures.iter().filter(move |(_, failure)| now.since(failure.at) < REPORTED)
     }
 
-    /// Those that run now, if they are several.
-    pub fn clash(&self, sight: impl Fn(&Process) -> LeaseSight, now: Timestamp) -> Option<Vec<&ServerClaim>> {
+    /// Returns the running servers of this name, if there are several.
+    pub fn clash(
+        &self,
+        sight: impl Fn(&ProcessIdentity) -> LeaseOwnerState,
+        now: Timestamp,
+    ) -> Option<Vec<&ServerClaim>> {
         let live: Vec<_> = self.claims.iter().filter(|claim| claim.is_live(&sight, now)).collect();
         (live.len() > 1).then_some(live)
     }
 }
 
-/// A word of a command without the version at its end: what stands behind `@`, `==` or `:` and is `latest` or up to three
-/// numbers. Behind a colon, where a port may stand, it has a dot.
+/// Removes the version at the end of a word of a command: the part after `@`, `==` or `:` that is `latest` or up to
+/// three numbers. After a colon, which may also precede a port, it must contain a dot.
 pub fn without_version(word: &str) -> &str {
     let is_version = |text: &str, least: usize| {
         let numbers = text.strip_prefix('v').unwrap_or(text);
@@ -167,11 +171,11 @@ pub fn without_version(word: &str) -> &str {
 }
 
 impl ServerClaim {
-    fn is_live(&self, sight: impl Fn(&Process) -> LeaseSight, now: Timestamp) -> bool {
+    fn is_live(&self, sight: impl Fn(&ProcessIdentity) -> LeaseOwnerState, now: Timestamp) -> bool {
         match sight(&self.process) {
-            LeaseSight::Alive => true,
-            LeaseSight::Gone => false,
-            LeaseSight::Time => now.since(self.seen) < SEEN_LATELY,
+            LeaseOwnerState::Alive => true,
+            LeaseOwnerState::Gone => false,
+            LeaseOwnerState::Time => now.since(self.seen) < SEEN_LATELY,
         }
     }
 }
@@ -195,37 +199,37 @@ mod tests {
         }
     }
 
-    fn process(pid: u32) -> Process {
-        Process { boot: "boot".into(), pid, started: 1 }
+    fn process(pid: u32) -> ProcessIdentity {
+        ProcessIdentity { boot: "boot".into(), pid, started: 1 }
     }
 
     fn db() -> Namespace {
         Namespace::new("db").unwrap()
     }
 
-    /// Claims for a process of which those of these numbers live.
+    /// Claims a name for a process. The processes with the numbers in `lives` are alive.
     fn claim(
-        names: &mut ServersOfName,
+        names: &mut ServerNameRecord,
         (runs, place): (&str, &str),
         pid: u32,
         lives: &[u32],
         now: Timestamp,
     ) -> String {
-        let sight = |process: &Process| {
-            if lives.contains(&process.pid) { LeaseSight::Alive } else { LeaseSight::Gone }
+        let sight = |process: &ProcessIdentity| {
+            if lives.contains(&process.pid) { LeaseOwnerState::Alive } else { LeaseOwnerState::Gone }
         };
         names.claim(&db(), &server(runs, place), &process(pid), sight, now).to_string()
     }
 
     #[test]
-    fn two_servers_of_one_name_are_told_apart_whether_they_run_at_once_or_in_turn() {
+    fn two_servers_of_one_name_get_different_names_at_once_or_in_turn() {
         for lives in [&[1, 2][..], &[]] {
-            let mut names = ServersOfName::default();
+            let mut names = ServerNameRecord::default();
             assert_eq!(claim(&mut names, ("postgres", "/a"), 1, lives, at(DAY)), "db");
             let other = claim(&mut names, ("sqlite", "/b"), 2, lives, at(DAY));
             assert!(other.starts_with("db~") && other.len() == "db~".len() + 6, "{other}");
             assert_eq!(Namespace::new(&other).unwrap().configured(), db());
-            // Each keeps its own, wherever it is started from.
+            // Each server keeps its own name, wherever it is started from.
             assert_eq!(claim(&mut names, ("postgres", "/c"), 3, lives, at(2 * DAY)), "db");
             assert_eq!(claim(&mut names, ("sqlite", "/b"), 4, lives, at(2 * DAY)), other);
         }
@@ -233,7 +237,7 @@ mod tests {
 
     #[test]
     fn another_program_in_the_same_place_is_another_server_although_the_first_one_has_ended() {
-        let mut names = ServersOfName::default();
+        let mut names = ServerNameRecord::default();
         assert_eq!(claim(&mut names, ("postgres", "/home"), 1, &[], at(DAY)), "db");
         let other = claim(&mut names, ("sqlite", "/home"), 2, &[], at(DAY));
         assert_ne!(other, "db");
@@ -242,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_told_from_ports_addresses_and_names() {
+    fn versions_are_distinguished_from_ports_addresses_and_names() {
         for (word, without) in [
             ("server@1.2.3", "server"),
             ("@scope/server@0.4", "@scope/server"),
@@ -265,32 +269,32 @@ mod tests {
 
     #[test]
     fn a_failure_is_known_until_the_server_works_and_reported_for_a_day() {
-        let mut names = ServersOfName::default();
+        let mut names = ServerNameRecord::default();
         let other = Namespace::new("db~3f2a91").unwrap();
         let failure = ServerFailure { at: at(DAY), why: "it ended with exit code 1".to_owned() };
-        names.note(&db(), Some(&failure), at(DAY));
-        names.note(&other, Some(&failure), at(DAY));
+        names.set_failure(&db(), Some(&failure), at(DAY));
+        names.set_failure(&other, Some(&failure), at(DAY));
         assert_eq!(names.failed(at(DAY)).count(), 2);
-        names.note(&db(), None, at(DAY));
+        names.set_failure(&db(), None, at(DAY));
         let failed: Vec<_> = names.failed(at(2 * DAY - Duration::from_secs(1))).collect();
         assert_eq!(failed, [(&other, &failure)]);
-        assert_eq!(names.failed(at(2 * DAY)).count(), 0, "nobody has used it for a day");
+        assert_eq!(names.failed(at(2 * DAY)).count(), 0, "it was not used for a day");
         let stored = serde_json::to_string(&names).unwrap();
-        assert_eq!(serde_json::from_str::<ServersOfName>(&stored).unwrap(), names);
-        assert!(serde_json::from_str::<ServersOfName>(r#"{"claims":[]}"#).is_ok(), "of an older version");
+        assert_eq!(serde_json::from_str::<ServerNameRecord>(&stored).unwrap(), names);
+        assert!(serde_json::from_str::<ServerNameRecord>(r#"{"claims":[]}"#).is_ok(), "of an older version");
     }
 
     #[test]
     fn a_server_whose_version_is_changed_keeps_its_name_unless_the_old_one_still_runs() {
-        let mut names = ServersOfName::default();
+        let mut names = ServerNameRecord::default();
         assert_eq!(claim(&mut names, ("db@1", "/a"), 1, &[1], at(DAY)), "db");
         assert_eq!(claim(&mut names, ("db@2", "/a"), 2, &[], at(DAY)), "db");
         assert_ne!(claim(&mut names, ("db@3", "/a"), 3, &[2], at(DAY)), "db");
     }
 
     #[test]
-    fn a_name_is_free_again_when_nobody_has_started_its_server_for_long() {
-        let mut names = ServersOfName::default();
+    fn a_name_is_free_again_when_its_server_was_not_started_for_long() {
+        let mut names = ServerNameRecord::default();
         assert_eq!(claim(&mut names, ("postgres", "/a"), 1, &[], at(DAY)), "db");
         assert_eq!(claim(&mut names.clone(), ("sqlite", "/b"), 2, &[], at(DAY + KEPT)), "db");
         assert_ne!(
@@ -302,22 +306,23 @@ mod tests {
 
     #[test]
     fn those_that_run_at_once_clash() {
-        let mut names = ServersOfName::default();
+        let mut names = ServerNameRecord::default();
         claim(&mut names, ("postgres", "/a"), 1, &[1], at(DAY));
         claim(&mut names, ("sqlite", "/b"), 2, &[1], at(DAY));
-        let clash = |sight: LeaseSight, now| names.clash(|_| sight, now).map(|live| live.len());
-        assert_eq!(clash(LeaseSight::Alive, at(9 * DAY)), Some(2));
-        assert_eq!(clash(LeaseSight::Gone, at(DAY)), None);
-        assert_eq!(clash(LeaseSight::Time, at(DAY + SEEN_LATELY)), None);
-        assert_eq!(clash(LeaseSight::Time, at(DAY)), Some(2));
-        let one_is_gone =
-            |process: &Process| if process.pid == 1 { LeaseSight::Alive } else { LeaseSight::Gone };
+        let clash = |sight: LeaseOwnerState, now| names.clash(|_| sight, now).map(|live| live.len());
+        assert_eq!(clash(LeaseOwnerState::Alive, at(9 * DAY)), Some(2));
+        assert_eq!(clash(LeaseOwnerState::Gone, at(DAY)), None);
+        assert_eq!(clash(LeaseOwnerState::Time, at(DAY + SEEN_LATELY)), None);
+        assert_eq!(clash(LeaseOwnerState::Time, at(DAY)), Some(2));
+        let one_is_gone = |process: &ProcessIdentity| {
+            if process.pid == 1 { LeaseOwnerState::Alive } else { LeaseOwnerState::Gone }
+        };
         assert!(names.clash(one_is_gone, at(DAY)).is_none());
     }
 
     #[test]
     fn not_more_than_so_many_are_remembered() {
-        let mut names = ServersOfName::default();
+        let mut names = ServerNameRecord::default();
         for number in 0..=MOST {
             claim(&mut names, (&number.to_string(), &number.to_string()), 1, &[], at(DAY));
         }

@@ -1,68 +1,67 @@
-//! How well tools and models do, as numbers that an agent can choose by.
+//! Scores of tools and models, by which an agent can choose.
 //!
-//! Scores are about the recent past: an outcome loses a tenth of its weight per hour down to a tenth, so that
-//! an old fault fades without being forgotten. This decay is for scores only; trust counts in full.
+//! Scores are about the recent past: an outcome loses a tenth of its weight per hour, down to a tenth, so that an old
+//! failure fades and still counts. This decay is for scores only; trust counts in full.
 //!
-//! Outcomes are kept as counts per hour of age, not one by one, and durations in buckets a quarter of an
-//! octave wide: the memory per tool does not depend on how much it is used. Beyond so many tools or models,
-//! the rest share one place called `other`.
+//! Outcomes are stored as counts per hour of age, not one by one, and durations in buckets a quarter of an octave wide.
+//! The memory per tool does not depend on its use. Beyond a maximum number of tools or models, the rest share one entry
+//! called `other`.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::classify::{Mistake, Severity};
+use crate::classify::{ModelMistake, Severity};
 use crate::id::{ModelId, ToolRef};
 use crate::{Timestamp, millis};
 
-/// How a finished call counts.
+/// The outcome of a finished call, for scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
-    /// It worked.
+pub enum ScoreOutcome {
+    /// The call succeeded.
     Success,
     /// The tool failed.
     Failure,
-    /// The model failed: arguments that the tool cannot accept, a tool that does not exist. It says nothing
-    /// about the tool.
+    /// The model failed: arguments that the tool cannot accept, or a tool that does not exist. It says nothing about
+    /// the tool.
     Mistake,
 }
 
-impl Outcome {
-    /// How a call counts that ended with a fault of this kind, or with a result that tells of one in its structure.
-    pub const fn of(severity: Option<Severity>, mistake: Option<Mistake>) -> Self {
+impl ScoreOutcome {
+    /// Returns the outcome of a call with a fault of this kind, or with a result that reports one in its structure.
+    pub const fn of(severity: Option<Severity>, mistake: Option<ModelMistake>) -> Self {
         match (severity, mistake) {
-            (_, Some(Mistake::Arguments | Mistake::UnknownTool)) | (Some(Severity::InvalidInput), None) => {
-                Self::Mistake
-            }
+            (_, Some(ModelMistake::Arguments | ModelMistake::UnknownTool))
+            | (Some(Severity::InvalidInput), None) => Self::Mistake,
             (Some(_), None) => Self::Failure,
             (None, None) => Self::Success,
         }
     }
 }
 
-/// How well something does.
+/// Success rate and duration of a tool, or of a model with a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub struct Score {
-    /// The share of calls that worked, recent ones counting more.
+pub struct PerformanceScore {
+    /// Share of calls that succeeded. Recent calls count more.
     pub success_rate: f64,
-    /// The rate is above this with 95 % confidence (Wilson). To choose with care, choose by this.
+    /// Lower bound of the rate with 95 % confidence (Wilson). Use it for a careful choice.
     pub low: f64,
-    /// And below this.
+    /// Upper bound of the rate with 95 % confidence.
     pub high: f64,
-    /// 95 % of the calls took no longer, to about a fifth; nothing if no duration is known.
+    /// Duration that 95 % of the calls did not exceed, accurate to about a fifth; absent if no duration is known.
     #[serde(rename = "p95Ms", default, skip_serializing_if = "Option::is_none", with = "whole_millis")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<u64>"))]
     pub p95: Option<Duration>,
-    /// How many calls this rests on, without any decay.
+    /// Number of calls, without any decay.
     pub samples: u64,
 }
 
-/// A span as whole milliseconds, as everything on the wire.
+/// Serialization of a duration as whole milliseconds, the unit on the wire.
 mod whole_millis {
     use std::time::Duration;
 
@@ -83,60 +82,63 @@ mod whole_millis {
 /// The statistics of a tenant, per tool and per model and tool.
 #[derive(Clone, Debug, Default)]
 pub struct Statistics {
-    tools: BTreeMap<Place<ToolRef>, Record>,
-    models: BTreeMap<Place<ModelId>, BTreeMap<Place<ToolRef>, Record>>,
+    tools: BTreeMap<StatsKey<ToolRef>, ScoreRecord>,
+    models: BTreeMap<StatsKey<ModelId>, BTreeMap<StatsKey<ToolRef>, ScoreRecord>>,
 }
 
-/// A name, or the place that all names beyond the limit share.
+/// A name, or the entry that all names beyond the maximum share.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place<T> {
-    /// One that has statistics of its own.
+pub enum StatsKey<T> {
+    /// A name with its own statistics.
     Named(T),
-    /// Everything else.
+    /// All other names.
     Other,
 }
 
 impl Statistics {
-    /// A call has finished. `model` is who made it, if that is known.
+    /// Records a finished call. `model` is the model that made it, if known.
     pub fn record(
         &mut self,
         tool: &ToolRef,
         model: Option<&ModelId>,
-        outcome: Outcome,
+        outcome: ScoreOutcome,
         took: Option<Duration>,
         now: Timestamp,
     ) {
         if let Some(model) = model {
             let tools = room_for(&mut self.models, model, MOST_MODELS);
-            room_for(tools, tool, MOST_TOOLS_PER_MODEL).add(outcome == Outcome::Success, took, now);
+            room_for(tools, tool, MOST_TOOLS_PER_MODEL).add(outcome == ScoreOutcome::Success, took, now);
         }
-        // A mistake still makes the tool known, so that `other` does not depend on who errs first.
+        // A mistake still adds the tool, so that `other` does not depend on which model makes one first.
         let record = room_for(&mut self.tools, tool, MOST_TOOLS);
         match outcome {
-            Outcome::Success => record.add(true, took, now),
-            Outcome::Failure => record.add(false, took, now),
-            Outcome::Mistake => {}
+            ScoreOutcome::Success => record.add(true, took, now),
+            ScoreOutcome::Failure => record.add(false, took, now),
+            ScoreOutcome::Mistake => {}
         }
     }
 
-    /// How well a tool does; nothing if nobody has used it, rather than a number that was made up.
-    pub fn score(&self, tool: &ToolRef, now: Timestamp) -> Option<Score> {
-        self.tools.get(&Place::Named(tool.clone()))?.score(now)
+    /// Returns the score of a tool; `None` if it was never used.
+    pub fn score(&self, tool: &ToolRef, now: Timestamp) -> Option<PerformanceScore> {
+        self.tools.get(&StatsKey::Named(tool.clone()))?.score(now)
     }
 
-    /// How well a model does with a tool; its own mistakes count against it.
-    pub fn model_score(&self, model: &ModelId, tool: &ToolRef, now: Timestamp) -> Option<Score> {
-        let tools = self.models.get(&Place::Named(model.clone()))?;
-        tools.get(&Place::Named(tool.clone()))?.score(now)
+    /// Returns the score of a model with a tool. Invalid calls by the model count.
+    pub fn model_score(&self, model: &ModelId, tool: &ToolRef, now: Timestamp) -> Option<PerformanceScore> {
+        let tools = self.models.get(&StatsKey::Named(model.clone()))?;
+        tools.get(&StatsKey::Named(tool.clone()))?.score(now)
     }
 
-    /// All scores of tools, in the order of their names, `other` last.
-    pub fn tools(&self, now: Timestamp) -> impl Iterator<Item = (&Place<ToolRef>, Score)> {
+    /// Returns the scores of all tools by name, `other` last.
+    pub fn tools(&self, now: Timestamp) -> impl Iterator<Item = (&StatsKey<ToolRef>, PerformanceScore)> {
         self.tools.iter().filter_map(move |(tool, record)| Some((tool, record.score(now)?)))
     }
 
-    /// All scores of models with tools, in the order of their names, `other` last.
-    pub fn models(&self, now: Timestamp) -> impl Iterator<Item = (&Place<ModelId>, &Place<ToolRef>, Score)> {
+    /// Returns the scores of all models with their tools by name, `other` last.
+    pub fn models(
+        &self,
+        now: Timestamp,
+    ) -> impl Iterator<Item = (&StatsKey<ModelId>, &StatsKey<ToolRef>, PerformanceScore)> {
         let pairs = self
             .models
             .iter()
@@ -145,46 +147,46 @@ impl Statistics {
     }
 }
 
-/// The place of a name: its own as long as there is room, else the one that the rest share.
+/// Returns the entry of a name: its own as long as there is room, else the shared one.
 fn room_for<'m, K: Clone + Ord, V: Default>(
-    map: &'m mut BTreeMap<Place<K>, V>,
+    map: &'m mut BTreeMap<StatsKey<K>, V>,
     name: &K,
     most: usize,
 ) -> &'m mut V {
-    let named = Place::Named(name.clone());
-    let place = if map.len() < most || map.contains_key(&named) { named } else { Place::Other };
+    let named = StatsKey::Named(name.clone());
+    let place = if map.len() < most || map.contains_key(&named) { named } else { StatsKey::Other };
     map.entry(place).or_default()
 }
 
-/// Outcomes by age: one slot per hour as long as the weight still changes, and one for all that is older.
+/// Outcomes by age: one slot per hour while the weight still changes, and one for everything older.
 #[derive(Clone, Debug, Default)]
-struct Record {
-    /// The newest hour is first.
-    hours: VecDeque<Slot>,
-    old: Counts,
+struct ScoreRecord {
+    /// Newest hour first.
+    hours: VecDeque<HourSlot>,
+    old: OutcomeCounts,
 }
 
 #[derive(Clone, Debug)]
-struct Slot {
+struct HourSlot {
     /// Hours since the epoch.
     hour: u64,
-    counts: Counts,
+    counts: OutcomeCounts,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Counts {
+struct OutcomeCounts {
     successes: u64,
     failures: u64,
-    /// How many calls took how long, by [`bucket`].
+    /// Number of calls per duration [`bucket`].
     durations: BTreeMap<u8, u64>,
 }
 
-impl Record {
+impl ScoreRecord {
     fn add(&mut self, worked: bool, took: Option<Duration>, now: Timestamp) {
         let hour = hour_of(now);
-        // A clock that went back must not open a slot out of order; the newest one takes it.
+        // A clock that went back must not add a slot out of order; the newest slot takes the call.
         if self.hours.front().is_none_or(|newest| newest.hour < hour) {
-            self.hours.push_front(Slot { hour, counts: Counts::default() });
+            self.hours.push_front(HourSlot { hour, counts: OutcomeCounts::default() });
             while self.hours.len() > DECAYING_HOURS {
                 if let Some(slot) = self.hours.pop_back() {
                     self.old.absorb(slot.counts);
@@ -196,7 +198,7 @@ impl Record {
         }
     }
 
-    fn score(&self, now: Timestamp) -> Option<Score> {
+    fn score(&self, now: Timestamp) -> Option<PerformanceScore> {
         let hour = hour_of(now);
         let slots = self.hours.iter().map(|slot| (weight(hour.saturating_sub(slot.hour)), &slot.counts));
         let slots: Vec<_> = slots.chain([(weight(u64::MAX), &self.old)]).collect();
@@ -205,17 +207,17 @@ impl Record {
         if samples == 0 {
             return None;
         }
-        let weighed = |of: fn(&Counts) -> u64| -> f64 {
+        let weighed = |of: fn(&OutcomeCounts) -> u64| -> f64 {
             slots.iter().map(|(weight, counts)| f64::from(*weight) / 10.0 * as_f64(of(counts))).sum()
         };
         let (successes, failures) = (weighed(|counts| counts.successes), weighed(|counts| counts.failures));
         let all = successes + failures;
         let (low, high) = wilson(successes / all, all);
-        Some(Score { success_rate: successes / all, low, high, p95: p95(&slots), samples })
+        Some(PerformanceScore { success_rate: successes / all, low, high, p95: p95(&slots), samples })
     }
 }
 
-impl Counts {
+impl OutcomeCounts {
     fn add(&mut self, worked: bool, took: Option<Duration>) {
         let count = if worked { &mut self.successes } else { &mut self.failures };
         *count = count.saturating_add(1);
@@ -235,7 +237,7 @@ impl Counts {
     }
 }
 
-/// The weight of an outcome of this age, in tenths.
+/// Returns the weight of an outcome of this age, in tenths.
 fn weight(age_hours: u64) -> u8 {
     u8::try_from(age_hours).map_or(1, |age| 10_u8.saturating_sub(age).max(1))
 }
@@ -244,8 +246,8 @@ fn hour_of(now: Timestamp) -> u64 {
     now.as_millis() / 3_600_000
 }
 
-/// The interval in which the true rate lies with 95 % confidence. Unlike the plain one it is right for few
-/// samples and at the ends: one success out of one does not mean 100 %.
+/// Returns the interval of the true rate with 95 % confidence. Unlike the plain interval, it is valid for few samples
+/// and near the ends: one success out of one does not mean 100 %.
 fn wilson(rate: f64, samples: f64) -> (f64, f64) {
     const Z: f64 = 1.96;
     let z2 = Z * Z / samples;
@@ -254,8 +256,8 @@ fn wilson(rate: f64, samples: f64) -> (f64, f64) {
     (((middle - spread) / (1.0 + z2)).clamp(0.0, 1.0), ((middle + spread) / (1.0 + z2)).clamp(0.0, 1.0))
 }
 
-/// The upper end of the bucket in which the 95th of a hundred lies.
-fn p95(slots: &[(u8, &Counts)]) -> Option<Duration> {
+/// Returns the upper end of the bucket of the 95th percentile.
+fn p95(slots: &[(u8, &OutcomeCounts)]) -> Option<Duration> {
     let mut buckets: BTreeMap<u8, u64> = BTreeMap::new();
     for (weight, counts) in slots {
         for (bucket, count) in &counts.durations {
@@ -264,7 +266,7 @@ fn p95(slots: &[(u8, &Counts)]) -> Option<Duration> {
         }
     }
     let all = buckets.values().fold(0_u64, |sum, count| sum.saturating_add(*count));
-    // Rounded up, so that of few calls the slowest one counts.
+    // Rounded up, so that among few calls the slowest one counts.
     let wanted = all.saturating_sub(all / 20);
     let mut below = 0_u64;
     let found = buckets.iter().find(|(_, count)| {
@@ -274,7 +276,7 @@ fn p95(slots: &[(u8, &Counts)]) -> Option<Duration> {
     found.map(|(bucket, _)| Duration::from_millis(upper_end(*bucket)))
 }
 
-/// Four buckets per octave of milliseconds; the last one takes all that is longer than an hour.
+/// Returns the bucket of a duration: four per octave of milliseconds. The last one has everything over an hour.
 fn bucket(millis: u64) -> u8 {
     let millis = millis.clamp(1, LONGEST_MILLIS);
     let octave = millis.ilog2();
@@ -285,7 +287,7 @@ fn bucket(millis: u64) -> u8 {
 fn upper_end(bucket: u8) -> u64 {
     let (octave, quarter) = (u32::from(bucket / 4), u64::from(bucket % 4));
     let next = (4 + quarter + 1) << octave;
-    // Divided late, so that the narrow buckets below four milliseconds come out right.
+    // Divided last, so that the narrow buckets below four milliseconds are exact.
     (next.div_ceil(4)).saturating_sub(1).max(1)
 }
 
@@ -294,15 +296,15 @@ fn as_f64(count: u64) -> f64 {
     count as f64
 }
 
-/// The hours in which the weight still falls; after them it is a tenth for good.
+/// Hours in which the weight still falls; after them it stays at a tenth.
 const DECAYING_HOURS: usize = 9;
-/// Tools with statistics of their own.
+/// Maximum number of tools with their own statistics.
 const MOST_TOOLS: usize = 256;
-/// Models with statistics of their own.
+/// Maximum number of models with their own statistics.
 const MOST_MODELS: usize = 16;
-/// Tools of one model with statistics of their own; there may be as many of these for each model.
+/// Maximum number of tools with their own statistics, for each model.
 const MOST_TOOLS_PER_MODEL: usize = 64;
-/// The longest duration that is told apart; a little more than an hour.
+/// Longest distinct duration; a little more than an hour.
 const LONGEST_MILLIS: u64 = 1 << 22;
 
 #[cfg(test)]
@@ -324,7 +326,7 @@ mod tests {
         (one - another).abs() < 1e-3
     }
 
-    fn recorded(outcomes: &[(u64, Outcome)]) -> Statistics {
+    fn recorded(outcomes: &[(u64, ScoreOutcome)]) -> Statistics {
         let mut statistics = Statistics::default();
         for (at, outcome) in outcomes {
             statistics.record(&tool("a"), None, *outcome, None, hour(*at));
@@ -335,8 +337,8 @@ mod tests {
     #[test]
     fn a_rate_comes_with_its_confidence() {
         let score = |good: usize, bad: usize| {
-            let outcomes: Vec<_> = std::iter::repeat_n((0, Outcome::Success), good)
-                .chain(std::iter::repeat_n((0, Outcome::Failure), bad))
+            let outcomes: Vec<_> = std::iter::repeat_n((0, ScoreOutcome::Success), good)
+                .chain(std::iter::repeat_n((0, ScoreOutcome::Failure), bad))
                 .collect();
             recorded(&outcomes).score(&tool("a"), hour(0)).unwrap()
         };
@@ -363,7 +365,7 @@ mod tests {
             (10, 10.0 / 11.0),
             (900, 10.0 / 11.0),
         ] {
-            let statistics = recorded(&[(0, Outcome::Failure), (age, Outcome::Success)]);
+            let statistics = recorded(&[(0, ScoreOutcome::Failure), (age, ScoreOutcome::Success)]);
             let score = statistics.score(&tool("a"), hour(age)).unwrap();
             assert!(close(score.success_rate, rate), "after {age} h: {score:?}");
             assert_eq!(score.samples, 2, "nothing is forgotten");
@@ -371,8 +373,8 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_nobody_used_has_no_score() {
-        let statistics = recorded(&[(0, Outcome::Mistake)]);
+    fn an_unused_tool_has_no_score() {
+        let statistics = recorded(&[(0, ScoreOutcome::Mistake)]);
         assert_eq!(statistics.score(&tool("b"), hour(0)), None);
         assert_eq!(
             statistics.score(&tool("a"), hour(0)),
@@ -382,23 +384,23 @@ mod tests {
     }
 
     #[test]
-    fn what_a_call_ended_with_decides_how_it_counts() {
+    fn the_end_of_a_call_decides_how_it_counts() {
         for (severity, mistake, outcome) in [
-            (None, None, Outcome::Success),
-            (Some(Severity::ServerError), None, Outcome::Failure),
-            (Some(Severity::Informational), None, Outcome::Failure),
-            (Some(Severity::InvalidInput), None, Outcome::Mistake),
-            (Some(Severity::Validation), Some(Mistake::Arguments), Outcome::Mistake),
-            (None, Some(Mistake::UnknownTool), Outcome::Mistake),
+            (None, None, ScoreOutcome::Success),
+            (Some(Severity::ServerError), None, ScoreOutcome::Failure),
+            (Some(Severity::Informational), None, ScoreOutcome::Failure),
+            (Some(Severity::InvalidInput), None, ScoreOutcome::Mistake),
+            (Some(Severity::Validation), Some(ModelMistake::Arguments), ScoreOutcome::Mistake),
+            (None, Some(ModelMistake::UnknownTool), ScoreOutcome::Mistake),
         ] {
-            assert_eq!(Outcome::of(severity, mistake), outcome, "{severity:?} {mistake:?}");
+            assert_eq!(ScoreOutcome::of(severity, mistake), outcome, "{severity:?} {mistake:?}");
         }
     }
 
     #[test]
     fn a_score_is_written_in_milliseconds() {
         let mut statistics = Statistics::default();
-        statistics.record(&tool("a"), None, Outcome::Success, Some(Duration::from_millis(100)), hour(0));
+        statistics.record(&tool("a"), None, ScoreOutcome::Success, Some(Duration::from_millis(100)), hour(0));
         let written = serde_json::to_value(statistics.score(&tool("a"), hour(0)).unwrap()).unwrap();
         assert_eq!(
             (&written["p95Ms"], &written["samples"]),
@@ -410,8 +412,8 @@ mod tests {
     #[test]
     fn a_models_mistakes_count_against_the_model_and_not_the_tool() {
         let (mut statistics, model) = (Statistics::default(), ModelId::new("m").unwrap());
-        statistics.record(&tool("a"), Some(&model), Outcome::Success, None, hour(0));
-        statistics.record(&tool("a"), Some(&model), Outcome::Mistake, None, hour(0));
+        statistics.record(&tool("a"), Some(&model), ScoreOutcome::Success, None, hour(0));
+        statistics.record(&tool("a"), Some(&model), ScoreOutcome::Mistake, None, hour(0));
         let tool_score = statistics.score(&tool("a"), hour(0)).unwrap();
         let model_score = statistics.model_score(&model, &tool("a"), hour(0)).unwrap();
         assert!(close(tool_score.success_rate, 1.0) && close(model_score.success_rate, 0.5));
@@ -423,13 +425,13 @@ mod tests {
         let mut statistics = Statistics::default();
         for number in 0..100 {
             let took = Duration::from_millis(if number < 95 { 100 } else { 5000 });
-            statistics.record(&tool("a"), None, Outcome::Success, Some(took), hour(0));
+            statistics.record(&tool("a"), None, ScoreOutcome::Success, Some(took), hour(0));
         }
         let p95 = |statistics: &Statistics| statistics.score(&tool("a"), hour(0)).unwrap().p95.unwrap();
         assert_eq!(p95(&statistics), Duration::from_millis(111));
-        statistics.record(&tool("a"), None, Outcome::Failure, Some(Duration::from_secs(5)), hour(0));
+        statistics.record(&tool("a"), None, ScoreOutcome::Failure, Some(Duration::from_secs(5)), hour(0));
         assert_eq!(p95(&statistics), Duration::from_millis(5119), "six of 101 are slow now");
-        let one = recorded(&[(0, Outcome::Success)]);
+        let one = recorded(&[(0, ScoreOutcome::Success)]);
         assert_eq!(one.score(&tool("a"), hour(0)).unwrap().p95, None, "no duration, no guess");
     }
 
@@ -442,7 +444,7 @@ mod tests {
             statistics.record(
                 &tool(&format!("t{number}")),
                 Some(&model),
-                Outcome::Success,
+                ScoreOutcome::Success,
                 took,
                 hour(number),
             );
@@ -450,12 +452,12 @@ mod tests {
         assert_eq!(statistics.tools.len(), MOST_TOOLS + 1);
         assert_eq!(statistics.models.len(), MOST_MODELS + 1);
         assert!(statistics.models.values().all(|tools| tools.len() <= MOST_TOOLS_PER_MODEL + 1));
-        let other = statistics.tools.get(&Place::Other).unwrap();
+        let other = statistics.tools.get(&StatsKey::Other).unwrap();
         assert_eq!(other.hours.len(), DECAYING_HOURS);
         assert!(other.old.durations.len() <= 92);
         assert_eq!(other.score(hour(2000)).unwrap().samples, 2000 - 256);
-        assert_eq!(statistics.tools(hour(2000)).last().unwrap().0, &Place::Other);
-        statistics.record(&tool("t3"), None, Outcome::Failure, None, hour(2000));
+        assert_eq!(statistics.tools(hour(2000)).last().unwrap().0, &StatsKey::Other);
+        statistics.record(&tool("t3"), None, ScoreOutcome::Failure, None, hour(2000));
         assert_eq!(
             statistics.score(&tool("t3"), hour(2000)).unwrap().samples,
             2,
@@ -479,7 +481,7 @@ mod tests {
         ) {
             let mut statistics = Statistics::default();
             for (at, worked) in &outcomes {
-                let outcome = if *worked { Outcome::Success } else { Outcome::Failure };
+                let outcome = if *worked { ScoreOutcome::Success } else { ScoreOutcome::Failure };
                 statistics.record(&tool("a"), None, outcome, None, hour(*at));
             }
             let score = statistics.score(&tool("a"), hour(later)).unwrap();

@@ -1,4 +1,4 @@
-//! Time as the core sees it: a number that comes in, never a clock that is asked.
+//! Time in the core: an input, never read from a clock.
 
 use std::fmt;
 use std::ops::Add;
@@ -6,26 +6,26 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Milliseconds since the Unix epoch. The caller never lets it go backwards within one process;
-/// every subtraction saturates, so that a clock that does jump back cannot turn into a huge span.
+/// Milliseconds since the Unix epoch. The caller never lets it go backwards within one process. Every subtraction
+/// saturates, so a clock that does jump back cannot produce a huge duration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// The first moment there is; what a fresh simulation starts from.
+    /// The epoch: the start of a fresh simulation.
     pub const ZERO: Self = Self(0);
-    /// Later than anything; stands for "no limit" where two limits are compared.
+    /// Later than any other timestamp. Stands for "no limit" when limits are compared.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// A moment given in milliseconds since the epoch.
+    /// Returns the timestamp of a number of milliseconds since the epoch.
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis)
     }
 
-    /// Reads ISO 8601: a date, `T` or a space, a time with or without a fraction, and an offset. A text without an offset
-    /// is read as UTC; fractions beyond milliseconds are cut off. Dates before the epoch are not moments here.
+    /// Parses ISO 8601: a date, `T` or a space, a time with or without a fraction, and an offset. A text without an
+    /// offset is UTC. Fractions beyond milliseconds are cut off. Dates before the epoch are not valid.
     pub fn parse_iso(text: &str) -> Option<Self> {
         let (date, rest) = text.split_at_checked(10)?;
         let [year, month, day] = numbers(date, '-', [4, 2, 2])?;
@@ -62,17 +62,17 @@ impl Timestamp {
         Some(Self(seconds * 1000 + thousandths))
     }
 
-    /// Milliseconds since the epoch.
+    /// Returns the milliseconds since the epoch.
     pub const fn as_millis(self) -> u64 {
         self.0
     }
 
-    /// How long after `earlier` this moment is; nothing if it is not after it.
+    /// Returns the time since `earlier`; zero if this timestamp is not after it.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
     }
 
-    /// This moment moved back, stopping at the epoch.
+    /// Returns the timestamp moved back, but not before the epoch.
     pub fn before(self, span: Duration) -> Self {
         Self(self.0.saturating_sub(millis(span)))
     }
@@ -86,7 +86,7 @@ impl Add<Duration> for Timestamp {
     }
 }
 
-/// ISO 8601 in UTC with milliseconds, the form that traces and logs carry.
+/// Formats as ISO 8601 in UTC with milliseconds, the format of traces and logs.
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.0 / 1000;
@@ -97,15 +97,15 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// A span in whole milliseconds, saturating; the unit of everything on the wire.
+/// Returns a duration in whole milliseconds, saturating: the unit on the wire.
 pub fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Days since the epoch as year, month and day of the proleptic Gregorian calendar.
+/// Converts days since the epoch into year, month and day of the proleptic Gregorian calendar.
 ///
-/// Eras of 400 years have a fixed number of days; within one, March-based years put the leap day
-/// last, so that month lengths follow a straight line.
+/// Eras of 400 years have a fixed number of days. Within one, years that start in March put the leap day last, so that
+/// month lengths follow a straight line.
 fn civil_date(days: u64) -> (u64, u64, u64) {
     let shifted = days + 719_468;
     let era = shifted / 146_097;
@@ -118,7 +118,7 @@ fn civil_date(days: u64) -> (u64, u64, u64) {
     (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
-/// The inverse of [`civil_date`], for dates from the epoch on.
+/// Inverse of [`civil_date`], for dates from the epoch on.
 fn days_since_epoch(year: u64, month: u64, day: u64) -> u64 {
     let year = if month <= 2 { year - 1 } else { year };
     let march_month = (month + 9) % 12;
@@ -128,7 +128,7 @@ fn days_since_epoch(year: u64, month: u64, day: u64) -> u64 {
     year / 400 * 146_097 + day_of_era - 719_468
 }
 
-/// Three numbers with exactly so many digits.
+/// Parses three numbers with exactly so many digits.
 fn numbers(text: &str, separator: char, digits: [usize; 3]) -> Option<[u64; 3]> {
     let mut parts = text.split(separator);
     let mut found = [0; 3];
@@ -140,7 +140,7 @@ fn numbers(text: &str, separator: char, digits: [usize; 3]) -> Option<[u64; 3]> 
     parts.next().is_none().then_some(found)
 }
 
-/// `Z`, `+02:00`, `+0200`, `+02`, or nothing.
+/// Parses an offset: `Z`, `+02:00`, `+0200`, `+02`, or an empty text.
 fn offset_seconds(text: &str) -> Option<i64> {
     let (sign, digits) = match text.as_bytes().first() {
         None | Some(b'Z' | b'z') if text.len() <= 1 => return Some(0),

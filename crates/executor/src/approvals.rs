@@ -1,4 +1,4 @@
-//! Requests and grants: in the store, with a copy here for the decisions that must not wait.
+//! Approval requests and grants. They live in the store, with a copy in memory for decisions that must not wait.
 
 use std::fmt;
 use std::future::Future;
@@ -7,115 +7,109 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use steadfast_core::approval::{
-    Approvals, Decided, Decision, Grantor, NotDecided, Parked, ParkedId, Spend, Wanted,
+    ApprovalDecision, ApprovalDecisionError, ApprovalLedger, ApprovalSubject, DecisionEffect, Grantor,
+    ParkedRequest, ParkedRequestId, SpendVerdict,
 };
 use steadfast_core::id::{Digest, RequestId, SessionKey, TenantId, ToolRef};
 use steadfast_core::notification::Notification;
-use steadfast_core::output::Output;
-use steadfast_core::policy::Annotations;
-use steadfast_core::trust::{Escalation, Signature, Target};
-use steadfast_store::{DocumentKind, DocumentName, DocumentWrite, StoreError, Trouble, Written};
+use steadfast_core::output::ToolOutput;
+use steadfast_core::policy::AnnotationHints;
+use steadfast_core::trust::{Escalation, Signature, TrustTarget};
+use steadfast_store::{
+    DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome, StoreError, StoreErrorKind,
+};
 use tokio::sync::OwnedMutexGuard;
 
-use crate::audit::{By, Deed, Done};
-use crate::cells::Tenant;
-use crate::engine::{Engine, Inner};
-use crate::telling::Outside;
+use crate::audit::{AuditAction, AuditChange, OperatorIdentity};
+use crate::cells::TenantState;
+use crate::engine::{Engine, EngineInner};
+use crate::telemetry_hooks::SystemEvent;
 
-/// Why a person's answer could not be taken.
-#[derive(Debug)]
-pub enum AnswerError {
-    /// It does not fit the request.
-    NotDecided(NotDecided),
-    /// The store failed; it may be tried again.
+/// Reason why a decision on an approval request was not accepted.
+#[derive(Debug, thiserror::Error)]
+pub enum ApprovalError {
+    /// The decision does not fit the request.
+    #[error("{0}")]
+    NotDecided(ApprovalDecisionError),
+    /// The store failed. The decision may be sent again.
+    #[error("the decision could not be stored: {0}")]
     Store(StoreError),
 }
 
-impl fmt::Display for AnswerError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotDecided(why) => why.fmt(f),
-            Self::Store(error) => write!(f, "the answer could not be stored: {error}"),
-        }
-    }
+/// An interface to the user at the client, for approval requests.
+pub trait ApprovalPrompter: fmt::Debug + Send + Sync {
+    /// Asks for a decision on a request that a call waits for. The first decision counts, this one or an operator's.
+    /// The future is dropped when the decision is no longer needed.
+    fn ask(&self, id: ParkedRequestId, request: ParkedRequest) -> ClientDecisionFuture;
 }
 
-impl std::error::Error for AnswerError {}
+/// The future of a decision by the user at the client.
+pub type ClientDecisionFuture = Pin<Box<dyn Future<Output = ClientDecision> + Send>>;
 
-/// Puts questions to the person at the end of a caller.
-pub trait Asker: fmt::Debug + Send + Sync {
-    /// A call waits for this request. What comes back first counts, this or an operator's answer; it is dropped when
-    /// nobody wants to hear of it any more.
-    fn ask(&self, id: ParkedId, request: Parked) -> Asking;
-}
-
-/// A question on its way.
-pub type Asking = Pin<Box<dyn Future<Output = Asked> + Send>>;
-
-/// What came of asking the caller's end.
+/// Result of an approval request to the client.
 #[derive(Clone, Debug)]
-pub enum Asked {
-    /// The person has decided. Counts as the word of the client, which is not that of an operator.
-    Decided(Decision),
-    /// Nobody there can be asked.
-    Nobody,
-    /// The caller gets this question as the answer to its call, and brings the decision when it calls again.
-    PutToCaller(Output),
+pub enum ClientDecision {
+    /// The user has decided. It counts as the decision of the client, which is not that of an operator.
+    Decided(ApprovalDecision),
+    /// The client cannot ask a user.
+    Unavailable,
+    /// The caller gets this question as the response to its call, and brings the decision when it calls again.
+    PutToCaller(ToolOutput),
 }
 
-/// What a person is asked for that is no call.
+/// A request for approval of something other than a call.
 #[derive(Debug)]
-pub struct Wish<'a> {
-    /// Whose data it is about.
+pub struct ActionRequest<'a> {
+    /// Tenant whose data it concerns.
     pub tenant: Option<&'a TenantId>,
-    /// The session that wants it.
+    /// Session that asks.
     pub session: Option<&'a SessionKey>,
-    /// What is wanted, under the name of a tool.
+    /// The action to approve, in the form of a tool name.
     pub tool: &'a ToolRef,
-    /// What it is wanted for. A yes holds for the same alone.
+    /// Subject of the action. A grant is valid only for the same subject.
     pub shown: &'a str,
-    /// What the person reads.
+    /// Text that the approver reads.
     pub prompt: Escalation,
     /// True if only an operator may approve.
     pub operator_only: bool,
-    /// Who asks the person at the client, where one can be asked.
-    pub asker: Option<Arc<dyn Asker>>,
+    /// Interface to the user at the client, if there is one.
+    pub asker: Option<Arc<dyn ApprovalPrompter>>,
 }
 
-/// What came of a wish.
+/// Result of a request for approval of something other than a call.
 #[derive(Debug)]
-pub enum Granted {
-    /// A person said yes, to this once.
-    Yes(Grantor),
-    /// A person said no.
-    No,
-    /// Nobody could be asked: it waits for an operator, under this number.
-    Waits(ParkedId),
-    /// The caller gets this question as its answer, and brings the decision when it asks again.
-    PutToCaller(Output),
+pub enum ActionApproval {
+    /// Approved, once.
+    Approved(Grantor),
+    /// Denied.
+    Denied,
+    /// The client cannot ask a user. The request waits for an operator, with this id.
+    Pending(ParkedRequestId),
+    /// The caller gets this question as its response, and brings the decision when it asks again.
+    PutToCaller(ToolOutput),
 }
 
-/// How often a change is tried again because somebody else was faster.
+/// Maximum number of tries of a change that loses against concurrent writers.
 const TRIES: u32 = 32;
 
 impl Engine {
-    /// The requests of a tenant that wait for an answer.
-    pub fn approvals(&self, tenant: Option<&TenantId>) -> Vec<(ParkedId, Parked)> {
+    /// Returns the pending approval requests of a tenant.
+    pub fn approvals(&self, tenant: Option<&TenantId>) -> Vec<(ParkedRequestId, ParkedRequest)> {
         let cell = self.inner.machines.tenants.get(&tenant.cloned());
         let now = self.inner.clock.now();
         let judged = cell.judged.lock();
         judged.approvals.parked(now).map(|(id, parked)| (id, parked.clone())).collect()
     }
 
-    /// A person's answer to a request.
+    /// Records a decision on an approval request.
     pub async fn decide(
         &self,
         tenant: Option<&TenantId>,
-        request: ParkedId,
-        decision: Decision,
+        request: ParkedRequestId,
+        decision: ApprovalDecision,
         grantor: Grantor,
-        by: &By,
-    ) -> Result<Decided, AnswerError> {
+        by: &OperatorIdentity,
+    ) -> Result<DecisionEffect, ApprovalError> {
         let (inner, now) = (&self.inner, self.inner.clock.now());
         let owner = tenant.cloned();
         let (mut about, mut recovers) = (None, None);
@@ -125,49 +119,49 @@ impl Engine {
             recovers = asked.map(|(_, parked)| (parked.tool.clone(), parked.prompt.domain.clone()));
             approvals.decide(request, decision, grantor, now)
         });
-        let decided = decided.await.map_err(AnswerError::Store)?.map_err(AnswerError::NotDecided)?;
+        let decided = decided.await.map_err(ApprovalError::Store)?.map_err(ApprovalError::NotDecided)?;
         let deed = match decided {
-            Decided::Granted { .. } => Deed::Approved,
-            Decided::Denied => Deed::Denied,
+            DecisionEffect::Granted { .. } => AuditAction::Approved,
+            DecisionEffect::Denied => AuditAction::Denied,
         };
         let on = format!("request {} of {}", request.0, about.as_deref().unwrap_or("an unknown tool"));
         let after = Some(match decision {
-            Decision::Once => "once".to_owned(),
-            Decision::Session => "for the session".to_owned(),
-            Decision::Time { until } => format!("until {until}"),
-            Decision::Recover => "once, and it recovers".to_owned(),
-            Decision::Deny => "denied".to_owned(),
+            ApprovalDecision::Once => "once".to_owned(),
+            ApprovalDecision::Session => "for the session".to_owned(),
+            ApprovalDecision::Time { until } => format!("until {until}"),
+            ApprovalDecision::Recover => "once, and it recovers".to_owned(),
+            ApprovalDecision::Deny => "denied".to_owned(),
         });
-        inner.audited(by, Done { deed, tenant, on, before: None, after }).await;
-        if let (Decision::Recover, Some((tool, domain))) = (decision, recovers) {
-            let target = domain.as_ref().map_or(Target::Tool(&tool), Target::Domain);
-            self.approve_recovery(tenant, target, by).await.map_err(AnswerError::Store)?;
+        inner.audited(by, AuditChange { deed, tenant, on, before: None, after }).await;
+        if let (ApprovalDecision::Recover, Some((tool, domain))) = (decision, recovers) {
+            let target = domain.as_ref().map_or(TrustTarget::Tool(&tool), TrustTarget::Domain);
+            self.approve_recovery(tenant, target, by).await.map_err(ApprovalError::Store)?;
         }
         Ok(decided)
     }
 }
 
 impl Engine {
-    /// Asks a person for something that is no call: the one at the client, else an operator. What was granted before counts
-    /// once.
-    pub async fn ask_person(&self, wish: Wish<'_>) -> Result<Granted, StoreError> {
+    /// Requests approval for something other than a call, from the user at the client, else from an operator. An
+    /// existing grant is used up once.
+    pub async fn request_approval(&self, wish: ActionRequest<'_>) -> Result<ActionApproval, StoreError> {
         let (inner, now, tenant) = (&self.inner, self.inner.clock.now(), wish.tenant.cloned());
         let signature = Signature(wish.shown.into());
-        let wanted = Wanted {
+        let wanted = ApprovalSubject {
             tool: wish.tool,
             arguments: Digest::of(wish.shown.as_bytes()),
             signature: &signature,
             session: wish.session,
             blocked: wish.operator_only,
         };
-        let spender = Digest::of(format!("{} {}", inner.tag, inner.next_told()).as_bytes());
-        let policy = inner.policy_of_blank(&tenant, Some(wish.tool), None, Annotations::default());
-        let take = |approvals: &mut Approvals| {
+        let spender = Digest::of(format!("{} {}", inner.tag, inner.next_sequence()).as_bytes());
+        let policy = inner.policy_of_blank(&tenant, Some(wish.tool), None, AnnotationHints::default());
+        let take = |approvals: &mut ApprovalLedger| {
             let grant = approvals.grant_for(wanted, now)?;
             let by = approvals.grants(now).find(|(id, _)| *id == grant).map(|(_, grant)| grant.by);
             match approvals.spend(grant, spender, now) {
-                Spend::Spent | Spend::AlreadyMine | Spend::Holds => by,
-                Spend::Lost | Spend::Gone => None,
+                SpendVerdict::Spent | SpendVerdict::AlreadyMine | SpendVerdict::Holds => by,
+                SpendVerdict::Lost | SpendVerdict::Gone => None,
             }
         };
         let asked = inner.change_approvals(&tenant, |approvals| {
@@ -177,29 +171,29 @@ impl Engine {
             )
         });
         let id = match asked.await? {
-            Ok(by) => return Ok(Granted::Yes(by)),
+            Ok(by) => return Ok(ActionApproval::Approved(by)),
             Err(id) => id,
         };
-        inner.tell_asked(&tenant, id, None, policy.trust.notify);
+        inner.notify_approval_request(&tenant, id, None, policy.trust.notify);
         let parked = self.approvals(wish.tenant).into_iter().find(|(parked, _)| *parked == id);
         let decision = match (&wish.asker.filter(|_| !wish.operator_only), parked) {
             (Some(asker), Some((_, parked))) => match asker.ask(id, parked).await {
-                Asked::Decided(Decision::Deny) => Decision::Deny,
-                Asked::Decided(_) => Decision::Once,
-                Asked::PutToCaller(question) => return Ok(Granted::PutToCaller(question)),
-                Asked::Nobody => return Ok(Granted::Waits(id)),
+                ClientDecision::Decided(ApprovalDecision::Deny) => ApprovalDecision::Deny,
+                ClientDecision::Decided(_) => ApprovalDecision::Once,
+                ClientDecision::PutToCaller(question) => return Ok(ActionApproval::PutToCaller(question)),
+                ClientDecision::Unavailable => return Ok(ActionApproval::Pending(id)),
             },
-            (Some(_) | None, Some(_) | None) => return Ok(Granted::Waits(id)),
+            (Some(_) | None, Some(_) | None) => return Ok(ActionApproval::Pending(id)),
         };
         let decided = inner.change_approvals(&tenant, |approvals| {
             let decided = approvals.decide(id, decision, Grantor::Client, now);
-            // Somebody else may have been faster.
+            // Another decision may have been faster.
             decided.is_ok().then(|| take(approvals)).flatten()
         });
-        Ok(decided.await?.map_or(Granted::No, Granted::Yes))
+        Ok(decided.await?.map_or(ActionApproval::Denied, ActionApproval::Approved))
     }
 
-    /// A session is over, and with it what was approved for it, and its trust where that is its own.
+    /// Ends a session: removes its approvals, and its trust if each session has its own.
     pub async fn end_session(
         &self,
         tenant: Option<&TenantId>,
@@ -211,21 +205,22 @@ impl Engine {
     }
 }
 
-impl Inner {
-    /// Changes the approvals of a tenant in the store, and the copy here with it. `change` may be made more than
-    /// once; only the last one counts.
+impl EngineInner {
+    /// Changes the approvals of a tenant in the store, and the copy in memory with it. `change` may run more than once;
+    /// only the last run counts.
     pub(crate) async fn change_approvals<R>(
         &self,
         tenant: &Option<TenantId>,
-        mut change: impl FnMut(&mut Approvals) -> R,
+        mut change: impl FnMut(&mut ApprovalLedger) -> R,
     ) -> Result<R, StoreError> {
         let name = document(tenant);
         let _changing = self.machines.tenants.get(tenant).changing_approvals.clone().lock_owned().await;
         let mut found = self.store.read(&name).await?;
         for _ in 0..TRIES {
-            let mut approvals =
-                found.as_ref().map_or_else(|| Ok(Approvals::default()), |document| read(&document.body))?;
-            self.tell_asked_elsewhere(tenant, &approvals);
+            let mut approvals = found
+                .as_ref()
+                .map_or_else(|| Ok(ApprovalLedger::default()), |document| read(&document.body))?;
+            self.notify_remote_requests(tenant, &approvals);
             let before = approvals.clone();
             let result = change(&mut approvals);
             if approvals == before {
@@ -233,36 +228,36 @@ impl Inner {
                 return Ok(result);
             }
             let body = serde_json::to_string(&approvals)
-                .map_err(|error| StoreError::not_done(Trouble::Unreadable, error.to_string()))?;
+                .map_err(|error| StoreError::not_done(StoreErrorKind::Unreadable, error.to_string()))?;
             let write = DocumentWrite {
                 replaces: found.map(|document| document.version),
                 body: Some(body.into()),
                 expires: None,
             };
             match self.store.write(&name, write).await? {
-                Written::As(_) => {
+                DocumentWriteOutcome::Written(_) => {
                     self.take_approvals(tenant, approvals);
                     return Ok(result);
                 }
-                Written::Stale(now) => found = now,
+                DocumentWriteOutcome::Stale(now) => found = now,
             }
         }
         Err(StoreError::not_done(
-            Trouble::Full,
-            "the approvals are being changed by too many at once; try again",
+            StoreErrorKind::Full,
+            "too many concurrent changes of the approvals; try again",
         ))
     }
 
-    /// The same where the change has to be made somewhere: if the store fails, only here.
+    /// Changes the approvals like `change_approvals`. If the store fails, it changes only the copy in memory.
     pub(crate) async fn change_approvals_at_least_here<R>(
         &self,
         tenant: &Option<TenantId>,
-        mut change: impl FnMut(&mut Approvals) -> R,
+        mut change: impl FnMut(&mut ApprovalLedger) -> R,
     ) -> R {
         match self.change_approvals(tenant, &mut change).await {
             Ok(result) => result,
             Err(error) => {
-                self.telling.store_failed(self.store.kind(), &error);
+                self.telemetry_hooks.store_failed(self.store.kind(), &error);
                 let cell = self.machines.tenants.get(tenant);
                 let result = change(&mut cell.judged.lock().approvals);
                 self.approvals_changed(&cell);
@@ -271,11 +266,12 @@ impl Inner {
         }
     }
 
-    /// Tells people of a request, the first time that it is asked for; with the call that asks, where it is one.
-    pub(crate) fn tell_asked(
+    /// Notifies operators of a request when it is first asked for. Includes the id of the call that asks, if there is
+    /// one.
+    pub(crate) fn notify_approval_request(
         &self,
         tenant: &Option<TenantId>,
-        id: ParkedId,
+        id: ParkedRequestId,
         request_id: Option<&RequestId>,
         for_client: bool,
     ) {
@@ -284,25 +280,30 @@ impl Inner {
         let asked = {
             let judged = cell.judged.lock();
             let mut open = judged.approvals.parked(now);
-            let is_first = |(open, parked): &(ParkedId, &Parked)| *open == id && parked.askers == 1;
+            let is_first =
+                |(open, parked): &(ParkedRequestId, &ParkedRequest)| *open == id && parked.askers == 1;
             open.find(is_first).map(|(_, parked)| Notification::approval(tenant.as_ref(), id, parked))
         };
         if let Some(asked) = asked {
-            self.telling.notify(Notification { request_id: request_id.cloned(), for_client, ..asked });
+            self.telemetry_hooks.notify(Notification {
+                request_id: request_id.cloned(),
+                for_client,
+                ..asked
+            });
         }
     }
 
-    /// Takes what the store says about the approvals of a tenant, under the lock of changes.
+    /// Adopts the stored approvals of a tenant. The caller holds the lock of changes.
     pub(crate) fn adopt_stored_approvals(&self, name: &DocumentName, body: &str) -> Result<(), StoreError> {
         let (tenant, approvals) = (TenantId::new(&name.id).ok(), read(body)?);
-        self.tell_asked_elsewhere(&tenant, &approvals);
+        self.notify_remote_requests(&tenant, &approvals);
         self.take_approvals(&tenant, approvals);
         Ok(())
     }
 
-    /// Notifies people here of requests that other processes parked. Numbers only grow, so the greatest one that was seen says
-    /// which are new. Whoever calls this holds the lock of changes: a request of our own has been taken by then.
-    fn tell_asked_elsewhere(&self, tenant: &Option<TenantId>, approvals: &Approvals) {
+    /// Notifies operators of requests that other processes added. Ids only grow, so the highest seen id shows which are
+    /// new. The caller holds the lock of changes, so that a request of this process has been adopted by then.
+    fn notify_remote_requests(&self, tenant: &Option<TenantId>, approvals: &ApprovalLedger) {
         let now = self.clock.now();
         let seen = self.machines.tenants.get(tenant).see_asked(approvals);
         if !self.is_loaded.load(Ordering::Acquire) {
@@ -311,19 +312,20 @@ impl Inner {
         for (id, parked) in approvals.parked(now).filter(|(id, _)| id.0 >= seen) {
             let for_client = self.policy_of_tool(tenant, &parked.tool).trust.notify;
             let asked = Notification::approval(tenant.as_ref(), id, parked);
-            self.telling.notify(Notification { for_client, is_from_elsewhere: true, ..asked });
+            self.telemetry_hooks.notify(Notification { for_client, is_from_elsewhere: true, ..asked });
         }
     }
 
-    /// Takes these approvals as the ones that hold.
-    fn take_approvals(&self, tenant: &Option<TenantId>, approvals: Approvals) {
+    /// Replaces the approvals in memory.
+    fn take_approvals(&self, tenant: &Option<TenantId>, approvals: ApprovalLedger) {
         let cell = self.machines.tenants.get(tenant);
         cell.see_asked(&approvals);
         cell.judged.lock().approvals = approvals;
         self.approvals_changed(&cell);
     }
 
-    /// Keeps others from changing what a document says about approvals, in this process; nothing where it is no such document.
+    /// Locks the approvals of a document against changes in this process. Returns `None` for a document of another
+    /// kind.
     pub(crate) async fn lock_approvals(&self, name: &DocumentName) -> Option<OwnedMutexGuard<()>> {
         if name.kind != DocumentKind::Approvals {
             return None;
@@ -332,20 +334,20 @@ impl Inner {
         Some(cell.changing_approvals.clone().lock_owned().await)
     }
 
-    /// Tells those who wait for an answer, and those who count them.
-    fn approvals_changed(&self, cell: &Tenant) {
+    /// Wakes calls that wait for a decision, and updates the count of pending requests.
+    fn approvals_changed(&self, cell: &TenantState) {
         self.count_waiting(cell);
         cell.approvals_changed.notify_waiters();
     }
 
-    /// A request that expires does so by itself: nobody changes anything then.
+    /// Updates the counts of pending requests, because requests expire without any change.
     pub(crate) fn recount_waiting(&self) {
         for (_, cell) in self.machines.tenants.all() {
             self.count_waiting(&cell);
         }
     }
 
-    fn count_waiting(&self, cell: &Tenant) {
+    fn count_waiting(&self, cell: &TenantState) {
         let at = self.clock.now();
         let (before, now) = {
             let judged = cell.judged.lock();
@@ -353,7 +355,7 @@ impl Inner {
             (cell.waiting.swap(now, Ordering::Relaxed), now)
         };
         if before != now {
-            self.telling.outside(&Outside::Waiting { before, now });
+            self.telemetry_hooks.outside(&SystemEvent::Waiting { before, now });
         }
     }
 }
@@ -363,8 +365,11 @@ fn document(tenant: &Option<TenantId>) -> DocumentName {
     DocumentName { kind: DocumentKind::Approvals, id }
 }
 
-fn read(body: &str) -> Result<Approvals, StoreError> {
+fn read(body: &str) -> Result<ApprovalLedger, StoreError> {
     serde_json::from_str(body).map_err(|error| {
-        StoreError::not_done(Trouble::Unreadable, format!("the stored approvals cannot be read: {error}"))
+        StoreError::not_done(
+            StoreErrorKind::Unreadable,
+            format!("the stored approvals cannot be read: {error}"),
+        )
     })
 }

@@ -1,7 +1,7 @@
-//! What people changed by hand: who, when, on what.
+//! The audit log: changes by operators, with their time, author and subject.
 //!
-//! Every such change goes through one function, after it was made. An entry that cannot be written undoes nothing: it is
-//! told of in the log, and so is every entry that can.
+//! Every such change goes through one function, after it was made. An entry that cannot be written undoes nothing.
+//! Every entry is also logged, and so is a failure to write one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,67 +10,70 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use steadfast_core::id::TenantId;
 use steadfast_core::{Timestamp, redact};
-use steadfast_store::{Entry, Journal, Keep, Part, Position, Query, StoreError, look_through};
+use steadfast_store::{
+    Journal, JournalEntry, JournalLimits, JournalPage, JournalPosition, JournalQuery, StoreError,
+    filter_entries,
+};
 
-use crate::engine::{Engine, Inner};
-use crate::telling::Outside;
+use crate::engine::{Engine, EngineInner};
+use crate::telemetry_hooks::SystemEvent;
 
-/// Who changes something by hand, and from where.
+/// The author of a change, and the surface that it came from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct By {
-    /// The operator, as whoever lets them in knows them.
+pub struct OperatorIdentity {
+    /// Name of the operator, as authenticated.
     pub name: String,
-    /// From where.
-    pub from: Surface,
+    /// Surface that the change came from.
+    pub from: OperatorSurface,
 }
 
-/// From where something is changed by hand.
+/// Surface that a change came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Surface {
+pub enum OperatorSurface {
     /// The command line.
     Cli,
     /// The HTTP API.
     Http,
-    /// The page in the browser.
+    /// The dashboard.
     Dashboard,
-    /// A tool of ours that a client called.
+    /// A tool of Steadfast that an MCP client called.
     Mcp,
-    /// A program that has the engine inside it.
+    /// A program that embeds the engine.
     Library,
-    /// The verification that a tool is set to have.
+    /// The configured verification of a tool.
     Verify,
 }
 
-impl By {
-    /// Somebody of this name. A name is shown, so it is cut and without secrets.
-    pub fn new(name: impl AsRef<str>, from: Surface) -> Self {
+impl OperatorIdentity {
+    /// Creates an author. The name is shown, so it is truncated and redacted.
+    pub fn new(name: impl AsRef<str>, from: OperatorSurface) -> Self {
         Self { name: redact::excerpt(name.as_ref(), LONGEST_NAME), from }
     }
 }
 
-impl fmt::Display for By {
+impl fmt::Display for OperatorIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let from = match self.from {
-            Surface::Cli => "cli",
-            Surface::Http => "http",
-            Surface::Dashboard => "dashboard",
-            Surface::Mcp => "mcp",
-            Surface::Library => "library",
-            Surface::Verify => "verify",
+            OperatorSurface::Cli => "cli",
+            OperatorSurface::Http => "http",
+            OperatorSurface::Dashboard => "dashboard",
+            OperatorSurface::Mcp => "mcp",
+            OperatorSurface::Library => "library",
+            OperatorSurface::Verify => "verify",
         };
         write!(f, "{} ({from})", self.name)
     }
 }
 
-/// What was done.
+/// Type of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Deed {
-    /// A request was granted.
+pub enum AuditAction {
+    /// A request was approved.
     Approved,
     /// A request was denied.
     Denied,
@@ -78,15 +81,15 @@ pub enum Deed {
     BreakerForcedOpen,
     /// A breaker was reset.
     BreakerReset,
-    /// A tool was forgiven.
+    /// Trust in a tool was restored.
     TrustReset,
     /// A tool may earn its trust back.
     RecoveryApproved,
-    /// A conversation was set free.
+    /// The loop guard of a session was reset.
     GuardReset,
-    /// Records were forgotten.
+    /// Records were deleted.
     Flushed,
-    /// An unknown outcome was settled.
+    /// An unknown outcome was resolved.
     Resolved,
     /// Modes were switched.
     Switched,
@@ -94,122 +97,129 @@ pub enum Deed {
     LossAccepted,
 }
 
-/// One change by hand, as it is remembered.
+/// An entry of the audit log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct AuditEntry {
-    /// The format; readers leave out a newer one.
+    /// Format version. Readers skip a newer one.
     pub format: u32,
-    /// When.
+    /// Time of the change.
     #[serde(rename = "atMs")]
     pub at: Timestamp,
-    /// Who.
-    pub by: By,
-    /// What.
-    pub deed: Deed,
-    /// Whose data it is.
+    /// Author.
+    pub by: OperatorIdentity,
+    /// Type of the change.
+    pub deed: AuditAction,
+    /// Tenant whose data was changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<TenantId>,
-    /// On what: a tool, a breaker, a conversation, a request, the fingerprint of a key.
+    /// Subject: a tool, a breaker, a session, a request, or the fingerprint of a key.
     pub on: String,
-    /// How it was, where that is short.
+    /// State before the change, if it is short.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<String>,
-    /// How it is now.
+    /// State after the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
 }
 
-/// A change by hand that has just been made.
+/// A change that has just been made, to be recorded.
 #[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "as in the entry that is made of it")]
-pub struct Done<'a> {
-    pub deed: Deed,
+pub struct AuditChange<'a> {
+    pub deed: AuditAction,
     pub tenant: Option<&'a TenantId>,
     pub on: String,
     pub before: Option<String>,
     pub after: Option<String>,
 }
 
-/// Which entries of the audit to read; the newest come first.
+/// Filter for entries of the audit log. The newest come first.
 #[derive(Clone, Debug)]
-pub struct AuditPage {
-    /// Whose.
-    pub tenants: Tenants,
-    /// Not older than this.
+pub struct AuditQuery {
+    /// Tenants.
+    pub tenants: TenantFilter,
+    /// Earliest time.
     pub since: Timestamp,
-    /// By whom: the name alone.
+    /// Name of the author.
     pub by: Option<String>,
-    /// What.
-    pub deed: Option<Deed>,
-    /// Behind this place: where the page before ended.
-    pub behind: Option<Position>,
-    /// The most entries.
+    /// Type of the change.
+    pub deed: Option<AuditAction>,
+    /// Position after which to continue: the end of the previous page.
+    pub behind: Option<JournalPosition>,
+    /// Maximum number of entries.
     pub limit: usize,
 }
 
-/// Whose data.
+/// Filter for tenants.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Tenants {
-    /// Everybody's: for those who run it.
+pub enum TenantFilter {
+    /// All data, for operators of the whole installation.
     All,
-    /// That of one tenant; or what belongs to none.
+    /// Data of one tenant, or data without a tenant.
     One(Option<TenantId>),
 }
 
-impl Default for AuditPage {
+impl Default for AuditQuery {
     fn default() -> Self {
-        Self { tenants: Tenants::All, since: Timestamp::ZERO, by: None, deed: None, behind: None, limit: 100 }
+        Self {
+            tenants: TenantFilter::All,
+            since: Timestamp::ZERO,
+            by: None,
+            deed: None,
+            behind: None,
+            limit: 100,
+        }
     }
 }
 
 impl Engine {
-    /// What people changed by hand, the newest first.
-    pub async fn audit(&self, page: &AuditPage) -> Result<Part<AuditEntry>, StoreError> {
-        let query = Query {
+    /// Returns the entries of the audit log, newest first.
+    pub async fn audit(&self, page: &AuditQuery) -> Result<JournalPage<AuditEntry>, StoreError> {
+        let query = JournalQuery {
             subject: page.by.as_deref().map(Into::into),
             since: page.since,
-            behind: page.behind,
-            ..Query::newest(Journal::Audit, page.limit)
+            before: page.behind,
+            ..JournalQuery::newest(Journal::Audit, page.limit)
         };
         let fits = |entry: &AuditEntry| {
             entry.format == FORMAT
                 && page.deed.is_none_or(|deed| entry.deed == deed)
                 && match &page.tenants {
-                    Tenants::All => true,
-                    Tenants::One(tenant) => entry.tenant == *tenant,
+                    TenantFilter::All => true,
+                    TenantFilter::One(tenant) => entry.tenant == *tenant,
                 }
         };
-        let wanted = |entry: &Entry| serde_json::from_str(&entry.body).ok().filter(fits);
-        look_through(&*self.inner.store, &query, usize::MAX, wanted).await
+        let wanted = |entry: &JournalEntry| serde_json::from_str(&entry.body).ok().filter(fits);
+        filter_entries(&*self.inner.store, &query, usize::MAX, wanted).await
     }
 
-    /// Remembers a change by hand that a surface made itself, such as a switch that was turned.
-    pub async fn audited(&self, by: &By, done: Done<'_>) {
+    /// Records a change that a surface made itself, such as a switch of modes.
+    pub async fn audited(&self, by: &OperatorIdentity, done: AuditChange<'_>) {
         self.inner.audited(by, done).await;
     }
 }
 
-impl Inner {
-    /// Remembers a change by hand, as well as it can.
-    pub(crate) async fn audited(&self, by: &By, done: Done<'_>) {
+impl EngineInner {
+    /// Records a change. A failure is logged.
+    pub(crate) async fn audited(&self, by: &OperatorIdentity, done: AuditChange<'_>) {
         let shown = |text: String| redact::excerpt(&text, LONGEST_TEXT);
         let entry = AuditEntry {
             format: FORMAT,
             at: self.clock.now(),
-            by: By::new(&by.name, by.from),
+            by: OperatorIdentity::new(&by.name, by.from),
             deed: done.deed,
             tenant: done.tenant.cloned(),
             on: shown(done.on),
             before: done.before.map(shown),
             after: done.after.map(shown),
         };
-        self.telling.outside(&Outside::ByHand(&entry));
+        self.telemetry_hooks.outside(&SystemEvent::ByHand(&entry));
         let written = match serde_json::to_string(&entry) {
             Ok(body) => {
                 let subject: Arc<str> = entry.by.name.as_str().into();
-                let entries = [Entry { at: entry.at, subject, body: body.into() }];
+                let entries = [JournalEntry { at: entry.at, subject, body: body.into() }];
                 tokio::time::timeout(PATIENCE, self.store.append(Journal::Audit, &entries, KEEP))
                     .await
                     .map_or_else(
@@ -231,16 +241,17 @@ impl Inner {
                 deed = ?entry.deed,
                 on = entry.on,
                 why,
-                "a change by hand was made and could not be written to the audit"
+                "a change by an operator was made but could not be written to the audit log"
             );
         }
     }
 }
 
 const FORMAT: u32 = 1;
-/// How much of the audit is kept.
-const KEEP: Keep = Keep { most: 10_000, most_per_subject: None, age: Duration::from_secs(365 * 86_400) };
-/// How long a change by hand waits for its entry.
+/// Size of the audit log.
+const KEEP: JournalLimits =
+    JournalLimits { most: 10_000, most_per_subject: None, age: Duration::from_secs(365 * 86_400) };
+/// Maximum time that a change waits for its entry.
 const PATIENCE: Duration = Duration::from_secs(5);
 const LONGEST_NAME: usize = 128;
 const LONGEST_TEXT: usize = 512;

@@ -1,4 +1,4 @@
-//! Breakers for people: how they stand, and the hand that opens or resets one.
+//! Circuit breakers for operators: views, and changes that open or reset one.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,23 +6,23 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use steadfast_core::Timestamp;
-use steadfast_core::breaker::{Breaker, Counts, State, Transition, View};
+use steadfast_core::breaker::{BreakerCounts, BreakerDetails, BreakerTransition, CircuitBreaker, State};
 use steadfast_core::id::{Domain, Namespace, TenantId, ToolName, ToolRef};
-use steadfast_core::policy::{Mode, Policy};
+use steadfast_core::policy::{CallPolicy, EnforcementMode};
 use steadfast_store::DocumentKind;
 
-use crate::audit::{By, Deed, Done};
+use crate::audit::{AuditAction, AuditChange, OperatorIdentity};
 use crate::cells::{DependencyKey, ToolKey};
-use crate::engine::{Engine, Inner};
-use crate::persist::Marked;
-use crate::telling::Outside;
+use crate::engine::{Engine, EngineInner};
+use crate::persist::DirtyDocument;
+use crate::telemetry_hooks::SystemEvent;
 
-/// Names a breaker of a tenant. As text it can stand in a URL as it is.
+/// The key of a circuit breaker of a tenant. Its text form can stand in a URL unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BreakerKey {
-    /// That of a tool.
+    /// The breaker of a tool.
     Tool(ToolRef),
-    /// The coarser one of what several tools depend on: a host, a server, or `*` for everything.
+    /// The breaker of a dependency of several tools: a host, a server, or `*` for everything.
     Dependency(Arc<str>),
 }
 
@@ -31,14 +31,14 @@ macro_rules! name_pattern {
     () => {
         concat!(
             "([-0-9A-Za-z_.~*]",
-            // Of one byte, without those that are plain.
+            // One byte, without the plain characters.
             "|=(2[0-9BCF]|3[A-F]|40|5[B-E]|60|7[BCD])",
-            // Of two bytes; below C2 A0 are control characters.
+            // Two bytes. Below C2 A0 are control characters.
             "|=C2=[AB][0-9A-F]|=(C[3-9A-F]|D[0-9A-F])=[89AB][0-9A-F]",
-            // Of three bytes, without surrogates.
+            // Three bytes, without surrogates.
             "|=E0=[AB][0-9A-F]=[89AB][0-9A-F]|=ED=[89][0-9A-F]=[89AB][0-9A-F]",
             "|=E[1-9A-CEF](=[89AB][0-9A-F]){2}",
-            // Of four bytes, up to U+10FFFF.
+            // Four bytes, up to U+10FFFF.
             "|=F0=[9AB][0-9A-F](=[89AB][0-9A-F]){2}|=F4=8[0-9A-F](=[89AB][0-9A-F]){2}",
             "|=F[123](=[89AB][0-9A-F]){3}",
             "){1,256}"
@@ -46,21 +46,12 @@ macro_rules! name_pattern {
     };
 }
 
-/// Why a text names no breaker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A text that is not a valid breaker key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a valid breaker key: use tool:SERVER:TOOL or dependency:NAME, as in the list of breakers")]
 pub struct InvalidBreakerKey;
 
-impl fmt::Display for InvalidBreakerKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "a breaker is named as tool:SERVER:TOOL or dependency:NAME, as the list of breakers has it",
-        )
-    }
-}
-
-impl std::error::Error for InvalidBreakerKey {}
-
-/// Bytes that URLs may change are written as `=` and two digits, so that no decoding on the way changes the name.
+/// Bytes that URLs may change are written as `=` and two digits, so that URL decoding does not change the name.
 impl fmt::Display for BreakerKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -79,8 +70,8 @@ impl fmt::Display for BreakerKey {
 }
 
 impl BreakerKey {
-    /// What every such name looks like, and nothing else does: names of 1 to 256 characters, each plain, or as the bytes of its
-    /// UTF-8 where it is neither plain nor a control character.
+    /// Regular expression that matches exactly the valid keys: names of 1 to 256 characters, each plain, or as the
+    /// bytes of its UTF-8 if it is neither plain nor a control character.
     pub const PATTERN: &str =
         concat!("^(tool:", name_pattern!(), ":", name_pattern!(), "|dependency:", name_pattern!(), ")$");
 }
@@ -102,7 +93,7 @@ impl FromStr for BreakerKey {
             }
             _ => return Err(InvalidBreakerKey),
         };
-        // One name each, so that two texts are never the same breaker.
+        // Keys have one text form each, so that two texts are never the same breaker.
         if key.to_string() == text { Ok(key) } else { Err(InvalidBreakerKey) }
     }
 }
@@ -150,27 +141,27 @@ fn unescape(text: &str) -> Result<String, InvalidBreakerKey> {
     String::from_utf8(plain).map_err(|_| InvalidBreakerKey)
 }
 
-/// A breaker as people see it.
+/// A circuit breaker for views.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct BreakerView {
-    /// Its name, for steering it.
+    /// Its key, for changes.
     pub key: BreakerKey,
-    /// What it is about.
-    pub about: BreakerAbout,
-    /// Whether it is obeyed.
-    pub mode: Mode,
-    /// How it stands.
+    /// The tool or dependency that it protects.
+    pub about: BreakerSubject,
+    /// Mode: off, shadow or enforce.
+    pub mode: EnforcementMode,
+    /// Its state.
     #[serde(flatten)]
-    pub view: View,
+    pub view: BreakerDetails,
 }
 
-/// What a breaker is about.
+/// The subject of a circuit breaker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum BreakerAbout {
+pub enum BreakerSubject {
     /// A tool.
     Tool {
         /// The server or group that it belongs to.
@@ -178,56 +169,56 @@ pub enum BreakerAbout {
         /// Its name.
         tool: ToolName,
     },
-    /// What several tools depend on.
+    /// A dependency of several tools.
     Dependency {
-        /// Its name; `*` is everything.
+        /// Its name. `*` is everything.
         name: Arc<str>,
     },
 }
 
-/// What a person wants of a breaker.
+/// A change of a circuit breaker by an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Steer {
-    /// Refuse every call.
+pub enum BreakerOverride {
+    /// Force it open: refuse every call.
     Open {
-        /// Until then one call is let through to find out; without it until it is reset.
+        /// Time after which one call runs as a probe. Without it, the breaker stays open until it is reset.
         until: Option<Timestamp>,
     },
-    /// Let calls through, and forget what was counted.
+    /// Close it, and clear its counts.
     Reset,
 }
 
-/// What became of that.
+/// Result of a change of a circuit breaker.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub struct Steered {
-    /// How it stands now.
+pub struct BreakerChange {
+    /// The breaker after the change.
     pub breaker: BreakerView,
-    /// How it stood before.
+    /// Its state before the change.
     pub before: State,
-    /// The change, if it changed its state.
-    pub change: Option<Transition>,
-    /// Whether anything was known of it before. Nothing may mean that its name is mistyped, or that it was never called.
+    /// The transition, if its state changed.
+    pub change: Option<BreakerTransition>,
+    /// True if the breaker was known before. If not, its name may be mistyped, or the tool was never called.
     pub known: bool,
-    /// Whether others know.
-    pub reach: Reach,
+    /// Processes that the change applies to.
+    pub reach: ChangeScope,
 }
 
-/// Who knows of a change.
+/// Processes that a change applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Reach {
-    /// It is stored: all who share the store obey.
+pub enum ChangeScope {
+    /// The change is stored and applies to all processes that share the store.
     Everywhere,
-    /// The store failed. This process obeys; the others will when it is back.
+    /// The store failed. The change applies to this process, and to the others when the store recovers.
     OnlyHere,
 }
 
 impl Engine {
-    /// The breakers of a tenant, those of tools first. What is stored is taken over before, so that those are among them
-    /// that this process has forgotten or never used.
+    /// Returns the breakers of a tenant, those of tools first. The stored ones are loaded before, so that the list
+    /// includes breakers that this process has removed or never used.
     pub async fn breakers(&self, tenant: Option<&TenantId>) -> Vec<BreakerView> {
         let inner = &self.inner;
         inner.load_kind(DocumentKind::Breaker).await;
@@ -235,64 +226,64 @@ impl Engine {
         let tools = inner.machines.tools.all().into_iter().filter(|(key, _)| key.tenant == tenant);
         let tools = tools.map(|(key, _)| BreakerKey::Tool(key.tool));
         let dependencies = inner.machines.dependencies.all().into_iter();
-        // Every server has a place where its retries are counted; its breaker is used where callers ask for it.
+        // Every server has an entry for its retry budget. Its breaker is listed only if callers use it.
         let used = dependencies.filter(|(key, cell)| {
             let breaker = cell.breaker.lock();
-            key.tenant == tenant && (breaker.epoch() > 0 || breaker.counts() != Counts::default())
+            key.tenant == tenant && (breaker.epoch() > 0 || breaker.counts() != BreakerCounts::default())
         });
         let dependencies = used.map(|(key, _)| BreakerKey::Dependency(key.name));
         tools.chain(dependencies).map(|key| inner.breaker_view(&tenant, key)).collect()
     }
 
-    /// Opens or resets a breaker by hand, also for other processes that share the store and for those that come later.
-    /// What is stored is taken over first; attempts that are under way count for it no more. For operators.
-    pub async fn steer_breaker(
+    /// Opens or resets a breaker, also for other processes that share the store and for later ones. The stored state is
+    /// loaded first. Attempts in flight no longer count for it. For operators.
+    pub async fn update_breaker(
         &self,
         tenant: Option<&TenantId>,
         key: &BreakerKey,
-        steer: Steer,
-        by: &By,
-    ) -> Steered {
+        steer: BreakerOverride,
+        by: &OperatorIdentity,
+    ) -> BreakerChange {
         let inner = &self.inner;
         let owner = tenant.cloned();
         let marked = key.marked(&owner);
         let policy = inner.policy_of_breaker(&owner, key);
         let mut found = None;
-        let change = |breaker: &mut Breaker| {
+        let change = |breaker: &mut CircuitBreaker| {
             let now = inner.clock.now();
             found.get_or_insert((breaker.state(&policy.breaker, now), breaker.epoch() > 0));
             match steer {
-                Steer::Open { until } => breaker.force_open(until, now),
-                Steer::Reset => breaker.reset(now),
+                BreakerOverride::Open { until } => breaker.force_open(until, now),
+                BreakerOverride::Reset => breaker.reset(now),
             }
         };
         let was_here = inner.knows_breaker(&marked);
         let (change, stored) = inner.change_breaker(&marked, change).await;
         let reach = match stored {
-            Ok(()) => Reach::Everywhere,
+            Ok(()) => ChangeScope::Everywhere,
             Err(error) => {
                 inner.store_trouble(&*inner.store, &error);
                 inner.marks.mark(marked);
-                Reach::OnlyHere
+                ChangeScope::OnlyHere
             }
         };
         let (before, changed_before) = found.unwrap_or((State::Closed, false));
         if let Some(change) = &change {
-            inner.telling.outside(&Outside::Breaker { tenant, key, change });
+            inner.telemetry_hooks.outside(&SystemEvent::Breaker { tenant, key, change });
         }
         let breaker = inner.breaker_view(&owner, key.clone());
         let after = match steer {
-            Steer::Open { until: Some(until) } => format!("FORCED_OPEN until {until}"),
-            Steer::Open { until: None } => "FORCED_OPEN until reset".to_owned(),
-            Steer::Reset => word(breaker.view.state).to_owned(),
+            BreakerOverride::Open { until: Some(until) } => format!("FORCED_OPEN until {until}"),
+            BreakerOverride::Open { until: None } => "FORCED_OPEN until reset".to_owned(),
+            BreakerOverride::Reset => word(breaker.view.state).to_owned(),
         };
         let deed = match steer {
-            Steer::Open { .. } => Deed::BreakerForcedOpen,
-            Steer::Reset => Deed::BreakerReset,
+            BreakerOverride::Open { .. } => AuditAction::BreakerForcedOpen,
+            BreakerOverride::Reset => AuditAction::BreakerReset,
         };
         let (on, before_word) = (key.to_string(), Some(word(before).to_owned()));
-        inner.audited(by, Done { deed, tenant, on, before: before_word, after: Some(after) }).await;
-        Steered { breaker, before, change, known: was_here || changed_before, reach }
+        inner.audited(by, AuditChange { deed, tenant, on, before: before_word, after: Some(after) }).await;
+        BreakerChange { breaker, before, change, known: was_here || changed_before, reach }
     }
 }
 
@@ -306,38 +297,38 @@ fn word(state: State) -> &'static str {
 }
 
 impl BreakerKey {
-    fn marked(&self, tenant: &Option<TenantId>) -> Marked {
+    fn marked(&self, tenant: &Option<TenantId>) -> DirtyDocument {
         let tenant = tenant.clone();
         match self {
-            Self::Tool(tool) => Marked::Tool(ToolKey { tenant, tool: tool.clone() }),
-            Self::Dependency(name) => Marked::Dependency(DependencyKey { tenant, name: name.clone() }),
+            Self::Tool(tool) => DirtyDocument::Tool(ToolKey { tenant, tool: tool.clone() }),
+            Self::Dependency(name) => DirtyDocument::Dependency(DependencyKey { tenant, name: name.clone() }),
         }
     }
 }
 
-impl Inner {
+impl EngineInner {
     fn breaker_view(&self, tenant: &Option<TenantId>, key: BreakerKey) -> BreakerView {
         let policy = self.policy_of_breaker(tenant, &key);
         let now = self.clock.now();
-        let see = |breaker: &Breaker| breaker.view(&policy.breaker, now);
+        let see = |breaker: &CircuitBreaker| breaker.view(&policy.breaker, now);
         let (view, about) = match &key {
             BreakerKey::Tool(tool) => {
                 let cell = self.machines.tools.get(&ToolKey { tenant: tenant.clone(), tool: tool.clone() });
                 let view = see(&cell.lock().breaker);
-                (view, BreakerAbout::Tool { namespace: tool.namespace.clone(), tool: tool.tool.clone() })
+                (view, BreakerSubject::Tool { namespace: tool.namespace.clone(), tool: tool.tool.clone() })
             }
             BreakerKey::Dependency(name) => {
                 let dependency = DependencyKey { tenant: tenant.clone(), name: name.clone() };
                 let cell = self.machines.dependencies.get(&dependency);
                 let view = see(&cell.breaker.lock());
-                (view, BreakerAbout::Dependency { name: name.clone() })
+                (view, BreakerSubject::Dependency { name: name.clone() })
             }
         };
         BreakerView { key, about, mode: policy.modes.breaker, view }
     }
 
-    /// The policy by which the last call was judged; without one, that of a call of which nothing else is known.
-    fn policy_of_breaker(&self, tenant: &Option<TenantId>, key: &BreakerKey) -> Arc<Policy> {
+    /// Returns the policy of the last call. Without one, returns that of a call with no further details.
+    fn policy_of_breaker(&self, tenant: &Option<TenantId>, key: &BreakerKey) -> Arc<CallPolicy> {
         match key {
             BreakerKey::Tool(tool) => self.policy_of_tool(tenant, tool),
             BreakerKey::Dependency(name) => {
@@ -349,11 +340,11 @@ impl Inner {
         }
     }
 
-    fn knows_breaker(&self, marked: &Marked) -> bool {
+    fn knows_breaker(&self, marked: &DirtyDocument) -> bool {
         match marked {
-            Marked::Tool(key) => self.machines.tools.find(key).is_some(),
-            Marked::Dependency(key) => self.machines.dependencies.find(key).is_some(),
-            Marked::Trust(_) | Marked::Session(_) => false,
+            DirtyDocument::Tool(key) => self.machines.tools.find(key).is_some(),
+            DirtyDocument::Dependency(key) => self.machines.dependencies.find(key).is_some(),
+            DirtyDocument::Trust(_) | DirtyDocument::Session(_) => false,
         }
     }
 }

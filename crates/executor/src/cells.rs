@@ -1,7 +1,7 @@
-//! The small machines that calls share, each behind a lock of its own that is never held over an await.
+//! The state machines that calls share, each behind its own lock that is never held over an await.
 //!
 //! A call looks its machines up once, when it begins, and borrows them for the length of one step. They are always
-//! locked in the order in which [`Cells::with`] names them, so no two calls can wait for each other.
+//! locked in the order in which [`CallMachines::with`] names them, so no two calls can wait for each other.
 
 use std::collections::BTreeMap;
 use std::hash::Hash;
@@ -10,42 +10,42 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use steadfast_core::Timestamp;
-use steadfast_core::approval::Approvals;
-use steadfast_core::breaker::Breaker;
-use steadfast_core::call::{CallResult, Request, Shared};
+use steadfast_core::approval::ApprovalLedger;
+use steadfast_core::breaker::CircuitBreaker;
+use steadfast_core::call::{CallMechanisms, CallRequest, CallResult};
 use steadfast_core::guard::LoopGuard;
 use steadfast_core::id::{SessionKey, TenantId, ToolRef};
 use steadfast_core::limit::Limiter;
-use steadfast_core::policy::Policy;
+use steadfast_core::policy::CallPolicy;
 use steadfast_core::retry::RetryBudget;
 use steadfast_core::stats::Statistics;
-use steadfast_core::trust::{Bounds, TrustLedger};
+use steadfast_core::trust::{TrustBounds, TrustLedger};
 use tokio::sync::Notify;
 
-/// All of them.
+/// The shared state machines of an engine.
 #[derive(Debug)]
-pub(crate) struct Machines {
-    pub(crate) tools: Registry<ToolKey, ToolCell>,
-    pub(crate) dependencies: Registry<DependencyKey, DependencyCell>,
-    pub(crate) sessions: Registry<SessionId, Mutex<LoopGuard>>,
-    pub(crate) tenants: Registry<Option<TenantId>, Tenant>,
+pub(crate) struct MachineRegistry {
+    pub(crate) tools: SharedRegistry<ToolKey, ToolCell>,
+    pub(crate) dependencies: SharedRegistry<DependencyKey, DependencyCell>,
+    pub(crate) sessions: SharedRegistry<SessionId, Mutex<LoopGuard>>,
+    pub(crate) tenants: SharedRegistry<Option<TenantId>, TenantState>,
 }
 
-/// A tool, as one tenant sees it.
+/// A tool of one tenant.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ToolKey {
     pub(crate) tenant: Option<TenantId>,
     pub(crate) tool: ToolRef,
 }
 
-/// What several tools depend on: a host, a server, or everything.
+/// A dependency of several tools: a host, a server, or everything.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct DependencyKey {
     pub(crate) tenant: Option<TenantId>,
     pub(crate) name: Arc<str>,
 }
 
-/// A conversation, as one tenant has it.
+/// A session of one tenant.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct SessionId {
     pub(crate) tenant: Option<TenantId>,
@@ -53,40 +53,40 @@ pub(crate) struct SessionId {
 }
 
 impl SessionId {
-    pub(crate) fn of(request: &Request) -> Self {
+    pub(crate) fn of(request: &CallRequest) -> Self {
         Self { tenant: request.tenant.clone(), session: request.session.clone() }
     }
 }
 
-/// What the calls of one tool share.
+/// State that the calls of one tool share.
 pub(crate) type ToolCell = Mutex<ToolState>;
 
-/// The breaker of a tool and its limits.
+/// The circuit breaker and the limits of a tool.
 #[derive(Debug)]
 pub(crate) struct ToolState {
-    pub(crate) breaker: Breaker,
+    pub(crate) breaker: CircuitBreaker,
     limiter: Limiter,
-    /// What became of its calls here, for people who look.
-    pub(crate) seen: Option<Seen>,
+    /// Figures about its calls in this process, for views.
+    pub(crate) seen: Option<ToolCallCounts>,
 }
 
-/// What became of the calls of a tool in this process.
+/// Figures about the calls of one tool in this process.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
-    /// By which the last one was judged.
-    pub(crate) policy: Arc<Policy>,
+pub(crate) struct ToolCallCounts {
+    /// Policy of the last call.
+    pub(crate) policy: Arc<CallPolicy>,
     pub(crate) calls: u64,
-    /// Those that ran and failed.
+    /// Number of calls that ran and failed.
     pub(crate) failures: u64,
-    /// Those that were refused without a run.
+    /// Number of calls that were refused without a run.
     pub(crate) refused: u64,
     pub(crate) last: Timestamp,
 }
 
 impl ToolState {
-    /// A call is over.
-    pub(crate) fn saw(&mut self, policy: &Arc<Policy>, result: &CallResult, now: Timestamp) {
-        let seen = self.seen.get_or_insert_with(|| Seen {
+    /// Counts a call that has ended.
+    pub(crate) fn record_call(&mut self, policy: &Arc<CallPolicy>, result: &CallResult, now: Timestamp) {
+        let seen = self.seen.get_or_insert_with(|| ToolCallCounts {
             policy: policy.clone(),
             calls: 0,
             failures: 0,
@@ -103,88 +103,88 @@ impl ToolState {
     }
 }
 
-/// What the calls of one dependency share.
+/// State that the calls of one dependency share.
 #[derive(Debug)]
 pub(crate) struct DependencyCell {
-    pub(crate) breaker: Mutex<Breaker>,
-    pub(crate) load: Mutex<Load>,
-    /// The policy of the last call that its breaker judged.
-    pub(crate) policy: Mutex<Option<Arc<Policy>>>,
+    pub(crate) breaker: Mutex<CircuitBreaker>,
+    pub(crate) load: Mutex<DependencyLoad>,
+    /// Policy of the last call that its circuit breaker judged.
+    pub(crate) policy: Mutex<Option<Arc<CallPolicy>>>,
 }
 
-/// How much a dependency has to bear.
+/// The limits that protect a dependency from load.
 #[derive(Debug, Default)]
-pub(crate) struct Load {
+pub(crate) struct DependencyLoad {
     budget: RetryBudget,
     limiter: Limiter,
 }
 
-/// What the calls of one tenant share.
+/// State that the calls of one tenant share.
 #[derive(Debug)]
-pub(crate) struct Tenant {
-    pub(crate) judged: Mutex<Judged>,
-    /// Somebody asked, or answered.
+pub(crate) struct TenantState {
+    pub(crate) judged: Mutex<TenantTrust>,
+    /// Notified when a request for approval is added or decided.
     pub(crate) approvals_changed: Notify,
-    /// How many requests were last said to wait.
+    /// Number of pending requests in the last report.
     pub(crate) waiting: AtomicUsize,
-    /// Held while its approvals are being changed in the store, or taken from there.
+    /// Lock held while the approvals of the tenant are changed in the store or loaded from it.
     pub(crate) changing_approvals: Arc<tokio::sync::Mutex<()>>,
-    /// The least number of a request that was not seen yet.
+    /// Lowest id of a request that was not seen yet.
     unseen_from: AtomicU64,
-    /// How well its tools and models do.
+    /// Success statistics of the tenant's tools and models.
     pub(crate) scores: Mutex<Statistics>,
 }
 
-impl Tenant {
-    /// Sees these requests; returns the least number that was not seen before.
-    pub(crate) fn see_asked(&self, approvals: &Approvals) -> u64 {
+impl TenantState {
+    /// Marks these requests as seen and returns the lowest id that was not seen before.
+    pub(crate) fn see_asked(&self, approvals: &ApprovalLedger) -> u64 {
         let next = approvals.parked(Timestamp::ZERO).last().map_or(0, |(last, _)| last.0 + 1);
         self.unseen_from.fetch_max(next, Ordering::Relaxed)
     }
 }
 
-/// What a tenant's tools are trusted with, and what people allowed them beside.
+/// Trust in the tools of a tenant, and its approvals.
 #[derive(Debug)]
-pub(crate) struct Judged {
+pub(crate) struct TenantTrust {
     pub(crate) trust: TrustLedger,
-    /// That of single sessions, where trust ends with them; each with the order in which it was last used.
+    /// Trust of single sessions, where it ends with the session. The number orders the sessions by last use.
     of_sessions: BTreeMap<SessionKey, (u64, TrustLedger)>,
     used: u64,
-    bounds: Bounds,
-    pub(crate) approvals: Approvals,
+    bounds: TrustBounds,
+    pub(crate) approvals: ApprovalLedger,
 }
 
-impl Judged {
-    /// The most sessions with trust of their own. What was not used for the longest time makes room.
+impl TenantTrust {
+    /// Maximum number of sessions with their own trust. Beyond it, the least recently used is removed.
     const MOST_SESSIONS: usize = 1000;
 
-    fn new(bounds: Bounds) -> Self {
+    fn new(bounds: TrustBounds) -> Self {
         Self {
             trust: TrustLedger::new(bounds),
             of_sessions: BTreeMap::new(),
             used: 0,
             bounds,
-            approvals: Approvals::default(),
+            approvals: ApprovalLedger::default(),
         }
     }
 
-    /// Everything that tools are trusted by.
+    /// Returns all trust ledgers.
     pub(crate) fn ledgers(&self) -> impl Iterator<Item = &TrustLedger> {
         std::iter::once(&self.trust).chain(self.of_sessions.values().map(|(_, ledger)| ledger))
     }
 
-    /// The same, to change it.
+    /// Returns all trust ledgers for changes.
     pub(crate) fn ledgers_mut(&mut self) -> impl Iterator<Item = &mut TrustLedger> {
         std::iter::once(&mut self.trust).chain(self.of_sessions.values_mut().map(|(_, ledger)| ledger))
     }
 
-    /// A session is over, and with it what its tools are trusted with.
+    /// Removes the trust of a session that has ended.
     pub(crate) fn end_session(&mut self, session: &SessionKey) {
         self.of_sessions.remove(session);
     }
 
-    /// What a call of this session is judged by, and what people allowed.
-    fn of(&mut self, session: Option<&SessionKey>) -> (&mut TrustLedger, &mut Approvals) {
+    /// Returns the ledger that judges a call of this session, and the approvals.
+    fn of(&mut self, session: Option<&SessionKey>) -> (&mut TrustLedger, &mut ApprovalLedger) {
         let Some(session) = session else { return (&mut self.trust, &mut self.approvals) };
         self.used += 1;
         if self.of_sessions.len() >= Self::MOST_SESSIONS && !self.of_sessions.contains_key(session) {
@@ -202,30 +202,30 @@ impl Judged {
 
 /// The machines of one call.
 #[derive(Clone, Debug)]
-pub(crate) struct Cells {
+pub(crate) struct CallMachines {
     pub(crate) tool: Arc<ToolCell>,
-    /// Whose retries are counted together.
+    /// The dependency whose retry budget the call shares.
     pub(crate) dependency: Arc<DependencyCell>,
-    /// The coarser breaker that the caller asked for.
+    /// The coarser circuit breaker that the caller asked for.
     pub(crate) coarser: Option<Arc<DependencyCell>>,
     pub(crate) guard: Arc<Mutex<LoopGuard>>,
-    pub(crate) tenant: Arc<Tenant>,
-    /// Whose trust counts, where each session has its own.
+    pub(crate) tenant: Arc<TenantState>,
+    /// The session whose trust counts, if each session has its own.
     pub(crate) trust_of: Option<SessionKey>,
 }
 
-impl Cells {
+impl CallMachines {
     /// Lends the machines for one step.
-    pub(crate) fn with<R>(&self, act: impl FnOnce(&mut Shared<'_>) -> R) -> R {
+    pub(crate) fn with<R>(&self, act: impl FnOnce(&mut CallMechanisms<'_>) -> R) -> R {
         let mut tool = self.tool.lock();
         let ToolState { breaker, limiter, .. } = &mut *tool;
         let mut coarser = self.coarser.as_ref().map(|cell| cell.breaker.lock());
         let mut load = self.dependency.load.lock();
-        let Load { budget, limiter: dependency_limiter } = &mut *load;
+        let DependencyLoad { budget, limiter: dependency_limiter } = &mut *load;
         let mut guard = self.guard.lock();
         let mut judged = self.tenant.judged.lock();
         let (trust, approvals) = judged.of(self.trust_of.as_ref());
-        act(&mut Shared {
+        act(&mut CallMechanisms {
             breaker,
             dependency: coarser.as_deref_mut(),
             budget,
@@ -238,29 +238,32 @@ impl Cells {
     }
 }
 
-impl Machines {
-    /// The most tools, dependencies, conversations and tenants that are remembered at once. What is not in use and
-    /// was not used for the longest time makes room.
+impl MachineRegistry {
+    /// Maximum number of tools, dependencies, sessions and tenants in memory. Beyond it, entries that are not in use
+    /// are removed, the least recently used first.
     const MOST: usize = 10_000;
 
-    /// `seed` differs between all who share a store: their probes are numbered from there.
-    pub(crate) fn new(seed: u64, trust: Bounds) -> Self {
-        let breaker = move || Breaker::numbered_from(seed);
+    /// Creates the machines. `seed` differs between all processes that share a store: it is the base of their probe
+    /// numbers.
+    pub(crate) fn new(seed: u64, trust: TrustBounds) -> Self {
+        let breaker = move || CircuitBreaker::numbered_from(seed);
         Self {
-            tools: Registry::new(Self::MOST, move || {
+            tools: SharedRegistry::new(Self::MOST, move || {
                 Mutex::new(ToolState { breaker: breaker(), limiter: Limiter::default(), seen: None })
             })
-            // What a person said must not be forgotten for want of room. One that is locked is in use.
-            .pinning(|cell: &ToolCell| cell.try_lock().is_none_or(|state| state.breaker.is_forced_by_hand())),
-            dependencies: Registry::new(Self::MOST, move || DependencyCell {
+            // A breaker that was forced by hand must not be evicted. One that is locked is in use.
+            .pinning(|cell: &ToolCell| {
+                cell.try_lock().is_none_or(|state| state.breaker.is_forced_by_operator())
+            }),
+            dependencies: SharedRegistry::new(Self::MOST, move || DependencyCell {
                 breaker: Mutex::new(breaker()),
                 load: Mutex::default(),
                 policy: Mutex::default(),
             })
-            .pinning(|cell| cell.breaker.try_lock().is_none_or(|breaker| breaker.is_forced_by_hand())),
-            sessions: Registry::new(Self::MOST, Mutex::default),
-            tenants: Registry::new(Self::MOST, move || Tenant {
-                judged: Mutex::new(Judged::new(trust)),
+            .pinning(|cell| cell.breaker.try_lock().is_none_or(|breaker| breaker.is_forced_by_operator())),
+            sessions: SharedRegistry::new(Self::MOST, Mutex::default),
+            tenants: SharedRegistry::new(Self::MOST, move || TenantState {
+                judged: Mutex::new(TenantTrust::new(trust)),
                 approvals_changed: Notify::new(),
                 waiting: AtomicUsize::new(0),
                 changing_approvals: Arc::default(),
@@ -271,28 +274,28 @@ impl Machines {
     }
 }
 
-/// Clients choose the names. The hash has a secret of each map, and the maps are bounded: names that are made to
-/// collide by guessing cost no more than a walk through so many.
-type HashMap<K, V> = std::collections::HashMap<K, V, foldhash::quality::RandomState>;
+/// A map with names chosen by clients as keys. The hash has a secret per map, and the maps are bounded: names that are
+/// made to collide by guessing cost no more than a scan of one bounded map.
+type KeyedHashMap<K, V> = std::collections::HashMap<K, V, foldhash::quality::RandomState>;
 
-/// Things by name, made when first asked for, bounded.
-pub(crate) struct Registry<K, V> {
-    entries: RwLock<HashMap<K, Entry<V>>>,
+/// A bounded map of shared values by name, created on first use.
+pub(crate) struct SharedRegistry<K, V> {
+    entries: RwLock<KeyedHashMap<K, SharedEntry<V>>>,
     make: Box<dyn Fn() -> V + Send + Sync>,
-    /// Whether one must stay although nobody uses it.
+    /// Returns true for a value that must stay although it is not in use.
     pinned: fn(&V) -> bool,
     most: usize,
-    /// Counts look-ups; stands for time, of which only the order matters.
+    /// Number of look-ups. It replaces the time, because only the order matters.
     tick: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Entry<V> {
+struct SharedEntry<V> {
     value: Arc<V>,
     used: AtomicU64,
 }
 
-impl<K: Eq + Hash + Clone + Ord, V> Registry<K, V> {
+impl<K: Eq + Hash + Clone + Ord, V> SharedRegistry<K, V> {
     fn new(most: usize, make: impl Fn() -> V + Send + Sync + 'static) -> Self {
         let (make, tick) = (Box::new(make), AtomicU64::new(0));
         Self { entries: RwLock::default(), make, pinned: |_| false, most, tick }
@@ -302,7 +305,7 @@ impl<K: Eq + Hash + Clone + Ord, V> Registry<K, V> {
         Self { pinned, ..self }
     }
 
-    /// The thing of this name.
+    /// Returns the value of this name, and creates it if needed.
     pub(crate) fn get(&self, name: &K) -> Arc<V> {
         let tick = self.tick.fetch_add(1, Ordering::Relaxed);
         if let Some(entry) = self.entries.read().get(name) {
@@ -315,16 +318,16 @@ impl<K: Eq + Hash + Clone + Ord, V> Registry<K, V> {
         }
         let entry = entries
             .entry(name.clone())
-            .or_insert_with(|| Entry { value: Arc::new((self.make)()), used: AtomicU64::new(tick) });
+            .or_insert_with(|| SharedEntry { value: Arc::new((self.make)()), used: AtomicU64::new(tick) });
         entry.value.clone()
     }
 
-    /// The thing of this name, if there is one.
+    /// Returns the value of this name, if there is one.
     pub(crate) fn find(&self, name: &K) -> Option<Arc<V>> {
         self.entries.read().get(name).map(|entry| entry.value.clone())
     }
 
-    /// All of them, in the order of their names.
+    /// Returns all values, ordered by name.
     pub(crate) fn all(&self) -> Vec<(K, Arc<V>)> {
         let mut all: Vec<_> =
             self.entries.read().iter().map(|(name, entry)| (name.clone(), entry.value.clone())).collect();
@@ -333,15 +336,16 @@ impl<K: Eq + Hash + Clone + Ord, V> Registry<K, V> {
     }
 }
 
-impl<K, V> std::fmt::Debug for Registry<K, V> {
+impl<K, V> std::fmt::Debug for SharedRegistry<K, V> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Registry").field("entries", &self.entries.read().len()).finish_non_exhaustive()
+        f.debug_struct("SharedRegistry").field("entries", &self.entries.read().len()).finish_non_exhaustive()
     }
 }
 
-/// Removes a tenth of what nobody uses, the longest unused first: making room one by one would sort each time.
-/// What is in use stays, whatever the bound says: two machines for one tool would be worse than one too many.
-fn make_room<K: Eq + Hash + Clone, V>(entries: &mut HashMap<K, Entry<V>>, pinned: fn(&V) -> bool) {
+/// Removes a tenth of the values that are not in use, the least recently used first: removing one by one would sort
+/// each time. Values in use stay even beyond the bound: two machines for one tool would be worse than one value too
+/// many.
+fn make_room<K: Eq + Hash + Clone, V>(entries: &mut KeyedHashMap<K, SharedEntry<V>>, pinned: fn(&V) -> bool) {
     let mut idle: Vec<(u64, K)> = entries
         .iter()
         .filter(|(_, entry)| Arc::strong_count(&entry.value) == 1 && !pinned(&entry.value))
@@ -360,7 +364,7 @@ mod tests {
 
     #[test]
     fn what_is_pinned_stays_although_there_is_no_room() {
-        let registry = Registry::new(10, || Mutex::new(false)).pinning(|pinned| *pinned.lock());
+        let registry = SharedRegistry::new(10, || Mutex::new(false)).pinning(|pinned| *pinned.lock());
         *registry.get(&0).lock() = true;
         for name in 1..1000 {
             registry.get(&name);

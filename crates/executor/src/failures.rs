@@ -1,66 +1,73 @@
-//! The last failures of each tool, kept for a month.
+//! The last failures of each tool, stored for a month.
 //!
-//! They are written beside the calls, like the history, and nothing is decided by them.
+//! They are written in the background, like the history. No decision depends on them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::classify::record::FailureRecord;
 use steadfast_core::id::{TenantId, ToolRef};
-use steadfast_store::{Entry, Journal, Keep, Part, Position, Query, StoreError, look_through};
+use steadfast_store::{
+    Journal, JournalEntry, JournalLimits, JournalPage, JournalPosition, JournalQuery, StoreError,
+    filter_entries,
+};
 
-use crate::audit::Tenants;
-use crate::engine::{Engine, Inner};
-use crate::gathered::Gathered;
+use crate::audit::TenantFilter;
+use crate::engine::{Engine, EngineInner};
+use crate::write_queue::WriteQueue;
 
-/// Which failures to read; the newest come first.
+/// Filter for failures. The newest come first.
 #[derive(Clone, Debug)]
-pub struct FailuresPage {
-    /// Whose.
-    pub tenants: Tenants,
-    /// Of these tools; nothing means of all.
+pub struct FailureQuery {
+    /// Tenants.
+    pub tenants: TenantFilter,
+    /// The tool. `None` selects all tools.
     pub tool: Option<ToolRef>,
-    /// Behind this place: where the page before ended.
-    pub behind: Option<Position>,
-    /// The most records.
+    /// Position after which to continue: the end of the previous page.
+    pub behind: Option<JournalPosition>,
+    /// Maximum number of records.
     pub limit: usize,
 }
 
-impl FailuresPage {
-    /// The newest failures of everybody's tools.
+impl FailureQuery {
+    /// Selects the newest failures of all tenants and tools.
     pub const fn newest(limit: usize) -> Self {
-        Self { tenants: Tenants::All, tool: None, behind: None, limit }
+        Self { tenants: TenantFilter::All, tool: None, behind: None, limit }
     }
 }
 
 impl Engine {
-    /// How calls of tools failed, the newest first.
-    pub async fn failures(&self, page: &FailuresPage) -> Result<Part<FailureRecord>, StoreError> {
-        // What was told already is there for who asks now.
+    /// Returns the failed calls of tools, newest first.
+    pub async fn failures(&self, page: &FailureQuery) -> Result<JournalPage<FailureRecord>, StoreError> {
+        // Queued failures are written first, so that the result includes them.
         self.inner.write_failures_now().await;
         let subject = match (&page.tool, &page.tenants) {
-            (Some(tool), Tenants::One(tenant)) => Some(subject(tenant.as_ref(), tool)),
-            (Some(_), Tenants::All) | (None, _) => None,
+            (Some(tool), TenantFilter::One(tenant)) => Some(subject(tenant.as_ref(), tool)),
+            (Some(_), TenantFilter::All) | (None, _) => None,
         };
-        let query = Query { subject, behind: page.behind, ..Query::newest(Journal::Failures, page.limit) };
+        let query = JournalQuery {
+            subject,
+            before: page.behind,
+            ..JournalQuery::newest(Journal::Failures, page.limit)
+        };
         let fits = |record: &FailureRecord| {
             page.tool.as_ref().is_none_or(|tool| record.tool == *tool)
                 && match &page.tenants {
-                    Tenants::All => true,
-                    Tenants::One(tenant) => record.tenant == *tenant,
+                    TenantFilter::All => true,
+                    TenantFilter::One(tenant) => record.tenant == *tenant,
                 }
         };
-        let wanted = |entry: &Entry| serde_json::from_str(&entry.body).ok().filter(fits);
-        look_through(&*self.inner.store, &query, LOOKED_THROUGH, wanted).await
+        let wanted = |entry: &JournalEntry| serde_json::from_str(&entry.body).ok().filter(fits);
+        filter_entries(&*self.inner.store, &query, LOOKED_THROUGH, wanted).await
     }
 }
 
-/// Where failures go.
-pub(crate) fn gathered() -> Gathered<FailureRecord> {
-    Gathered::new(Journal::Failures, |_| 1)
+/// Creates the write queue of failures.
+pub(crate) fn new_queue() -> WriteQueue<FailureRecord> {
+    WriteQueue::new(Journal::Failures, |_| 1)
 }
 
-impl Inner {
+impl EngineInner {
     pub(crate) fn failed(&self, record: FailureRecord) {
         self.failures.add(record, WAITING);
     }
@@ -73,18 +80,18 @@ impl Inner {
         }
     }
 
-    /// Writes those that wait.
+    /// Writes the queued failures.
     pub(crate) async fn write_failures_now(&self) {
         self.failures.write(self, KEEP, |records| records.iter().filter_map(entry).collect()).await;
     }
 }
 
-fn entry(record: &FailureRecord) -> Option<Entry> {
+fn entry(record: &FailureRecord) -> Option<JournalEntry> {
     let body = serde_json::to_string(record).ok()?.into();
-    Some(Entry { at: record.at, subject: subject(record.tenant.as_ref(), &record.tool), body })
+    Some(JournalEntry { at: record.at, subject: subject(record.tenant.as_ref(), &record.tool), body })
 }
 
-/// The name of a tool of a tenant.
+/// Returns the journal subject of a tool of a tenant.
 fn subject(tenant: Option<&TenantId>, tool: &ToolRef) -> Arc<str> {
     match tenant {
         Some(tenant) => format!("{tenant} {tool}").into(),
@@ -92,9 +99,10 @@ fn subject(tenant: Option<&TenantId>, tool: &ToolRef) -> Arc<str> {
     }
 }
 
-/// How many are kept of each tool, and of all.
-const KEEP: Keep = Keep { most: 100_000, most_per_subject: Some(100), age: Duration::from_secs(30 * 86_400) };
-/// The most records that wait to be written, or are on their way.
+/// Number of failures to store per tool, and in total.
+const KEEP: JournalLimits =
+    JournalLimits { most: 100_000, most_per_subject: Some(100), age: Duration::from_secs(30 * 86_400) };
+/// Maximum number of records that wait to be written or are being written.
 const WAITING: usize = 4096;
-/// How many are looked through at once for those that fit. Where that is not enough, the next page goes on.
+/// Number of records to search per page. If they contain too few matches, the next page continues.
 const LOOKED_THROUGH: usize = 20_000;

@@ -1,4 +1,4 @@
-//! Guards for people: who is stopped and why, what the model had sent, and the way to set a conversation free.
+//! Loop guards for operators: stopped sessions, the calls that caused it, and resets.
 
 use std::collections::VecDeque;
 
@@ -7,79 +7,79 @@ use serde::Serialize;
 use steadfast_core::call::{Call, CallResult};
 use steadfast_core::code::Code;
 use steadfast_core::envelope::CallEnvelope;
-use steadfast_core::guard::{Layer, Stopped};
+use steadfast_core::guard::{ActiveRefusal, GuardLayer};
 use steadfast_core::id::{Digest, ModelId, SessionKey, TenantId, ToolRef, TurnId};
 use steadfast_core::{Timestamp, redact};
 use steadfast_store::StoreError;
 
-use crate::audit::{By, Deed, Done};
+use crate::audit::{AuditAction, AuditChange, OperatorIdentity};
 use crate::cells::SessionId;
-use crate::engine::{Engine, Inner};
-use crate::persist::Marked;
+use crate::engine::{Engine, EngineInner};
+use crate::persist::DirtyDocument;
 
-/// The guards of a tenant as people see them.
+/// The loop guards of a tenant, for views.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct GuardView {
-    /// Who is stopped now, the newest last.
+    /// Sessions that are stopped now, newest last.
     pub stopped: Vec<StoppedSession>,
-    /// When a guard of this process last acted, the newest last.
-    pub trips: Vec<Trip>,
+    /// Trips of the guards of this process, newest last.
+    pub trips: Vec<GuardTrip>,
 }
 
-/// Something that is refused in a conversation.
+/// A refusal in effect in a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct StoppedSession {
-    /// The conversation; nothing for calls that belong to none.
+    /// The session. Absent for calls that belong to none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionKey>,
-    /// What, why and until when.
+    /// Subject, reason and end of the refusal.
     #[serde(flatten)]
-    pub stopped: Stopped,
+    pub stopped: ActiveRefusal,
 }
 
-/// A time that the guard acted. Equal calls of a conversation are one trip that happened so many times.
+/// A trip of the loop guard. Equal calls of a session count as one trip with a number of times.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub struct Trip {
-    /// When first.
+pub struct GuardTrip {
+    /// First time.
     pub at_ms: Timestamp,
-    /// When last.
+    /// Last time.
     pub last_at_ms: Timestamp,
-    /// How often.
+    /// Number of times.
     pub times: u32,
-    /// Whose data it is.
+    /// Tenant whose data it concerns.
     #[serde(skip)]
     pub tenant: Option<TenantId>,
-    /// The conversation.
+    /// The session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionKey>,
     /// The tool that was called.
     pub tool: ToolRef,
-    /// The turn, if the host told it.
+    /// The turn, if the host reported it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn: Option<TurnId>,
-    /// The model, if the host told it.
+    /// The model, if the host reported it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<ModelId>,
-    /// Which layers spoke, the last time.
-    pub layers: Vec<Layer>,
-    /// Whether the call was refused, the last time; otherwise it ran and its answer carried a remark.
+    /// Layers that tripped, the last time.
+    pub layers: Vec<GuardLayer>,
+    /// True if the call was refused, the last time. Otherwise it ran and its result carried a remark.
     pub refused: bool,
-    /// What the model had sent: redacted, and cut.
+    /// Arguments of the call, redacted and truncated.
     pub arguments: String,
-    /// What it was told: redacted, and cut.
+    /// Error message for the model, redacted and truncated.
     pub error: String,
     /// The digest of the canonical arguments.
     pub digest: Digest,
 }
 
 impl Engine {
-    /// Who is stopped in the conversations of a tenant, and what the guard last did.
+    /// Returns the stopped sessions of a tenant and the last trips of the guard.
     pub fn guard(&self, tenant: Option<&TenantId>) -> GuardView {
         let inner = &self.inner;
         let (tenant, now) = (tenant.cloned(), inner.clock.now());
@@ -102,32 +102,32 @@ impl Engine {
         GuardView { stopped, trips: inner.trips.of(&tenant) }
     }
 
-    /// The server of this tool has taken it away, brought it back or changed it: whatever failed of it was another tool.
+    /// Clears the failures of a tool that its server has removed, restored or changed: they belong to a different tool.
     pub fn forget_tool(&self, tool: &ToolRef) {
         for (id, guard) in self.inner.machines.sessions.all() {
             guard.lock().forget_tool(tool);
-            self.inner.marks.mark(Marked::Session(id));
+            self.inner.marks.mark(DirtyDocument::Session(id));
         }
     }
 
-    /// Forgets everything that failed or was repeated in a conversation. For operators.
+    /// Clears all failures and repetitions of a session. For operators.
     ///
-    /// Every process that shares the store and serves the conversation has a guard of its own for it; the reset reaches
-    /// them through the store. What is given back is what was stopped as far as this process knows.
+    /// Every process that shares the store and serves the session has its own guard for it. The reset reaches them
+    /// through the store. Returns the refusals that were in effect, as far as this process knows.
     pub async fn reset_guard(
         &self,
         tenant: Option<&TenantId>,
         session: Option<&SessionKey>,
-        by: &By,
-    ) -> Result<Vec<Stopped>, StoreError> {
+        by: &OperatorIdentity,
+    ) -> Result<Vec<ActiveRefusal>, StoreError> {
         let inner = &self.inner;
         let id = SessionId { tenant: tenant.cloned(), session: session.cloned() };
-        let marked = Marked::Session(id.clone());
-        // What is only stored is taken over first, so that it is not there again tomorrow.
+        let marked = DirtyDocument::Session(id.clone());
+        // Stored state is loaded first, so that the reset covers it too.
         inner.reload_marked(&marked).await?;
         let policy = inner.policy_of_nothing(&id.tenant);
-        // Also a conversation that only others serve has a guard here from now on: without one there would be nothing to
-        // store, and they would not hear of it.
+        // Creates a guard here if only other processes serve the session: without one there would be nothing to store,
+        // and they would not learn of the reset.
         let now = inner.clock.now();
         let freed = {
             let guard = inner.machines.sessions.get(&id);
@@ -142,23 +142,30 @@ impl Engine {
         }
         let on = session.map_or_else(|| "calls without a conversation".to_owned(), ToString::to_string);
         let before = Some(format!("{} stopped", freed.len()));
-        inner.audited(by, Done { deed: Deed::GuardReset, tenant, on, before, after: None }).await;
+        inner
+            .audited(by, AuditChange { deed: AuditAction::GuardReset, tenant, on, before, after: None })
+            .await;
         Ok(freed)
     }
 }
 
 /// The last trips of all tenants.
 #[derive(Debug, Default)]
-pub(crate) struct Trips(Mutex<VecDeque<Trip>>);
+pub(crate) struct GuardTrips(Mutex<VecDeque<GuardTrip>>);
 
-impl Trips {
-    fn of(&self, tenant: &Option<TenantId>) -> Vec<Trip> {
+impl GuardTrips {
+    fn of(&self, tenant: &Option<TenantId>) -> Vec<GuardTrip> {
         self.0.lock().iter().filter(|trip| trip.tenant == *tenant).cloned().collect()
     }
 
-    /// A model that hammers makes one trip after the other: what is equal to a known one only counts, which costs no
-    /// look for secrets.
-    fn add(&self, known: impl Fn(&Trip) -> bool, again: impl FnOnce(&mut Trip), new: impl FnOnce() -> Trip) {
+    /// Adds a trip. A model that repeats itself causes one trip after the other: a trip that equals a known one is only
+    /// counted, which avoids the redaction.
+    fn add(
+        &self,
+        known: impl Fn(&GuardTrip) -> bool,
+        again: impl FnOnce(&mut GuardTrip),
+        new: impl FnOnce() -> GuardTrip,
+    ) {
         let mut trips = self.0.lock();
         if let Some(at) = trips.iter().rposition(known) {
             if let Some(mut trip) = trips.remove(at) {
@@ -182,8 +189,8 @@ impl Trips {
     }
 }
 
-impl Inner {
-    /// Remembers what the guard had to do with a call that is over, if it had.
+impl EngineInner {
+    /// Records the trip of the guard in a call that has ended, if there was one.
     pub(crate) fn note_trip(&self, envelope: &CallEnvelope, call: &Call, result: &CallResult) {
         let refused = refused_by(result);
         if result.remarks.is_empty() && refused.is_none() {
@@ -212,7 +219,7 @@ impl Inner {
                     (trip.layers, trip.refused, trip.error) = (layers.clone(), refused.is_some(), told());
                 }
             },
-            || Trip {
+            || GuardTrip {
                 at_ms: now,
                 last_at_ms: now,
                 times: 1,
@@ -231,23 +238,23 @@ impl Inner {
     }
 }
 
-/// The layer that refused a call without a run.
-fn refused_by(result: &CallResult) -> Option<Layer> {
+/// Returns the layer that refused a call without a run.
+fn refused_by(result: &CallResult) -> Option<GuardLayer> {
     let failure = result.ended.as_ref().err().filter(|_| result.attempts == 0)?;
-    let by = |layer: Layer| failure.rule.as_deref() == Some(layer.as_str());
+    let by = |layer: GuardLayer| failure.rule.as_deref() == Some(layer.as_str());
     if failure.code == Code::ToolErrorLimit {
-        Some(Layer::TurnLimit)
+        Some(GuardLayer::TurnLimit)
     } else if failure.code == Code::LoopDetected {
-        Some(if by(Layer::RepeatedSuccess) { Layer::RepeatedSuccess } else { Layer::Loop })
+        Some(if by(GuardLayer::RepeatedSuccess) { GuardLayer::RepeatedSuccess } else { GuardLayer::Loop })
     } else {
         None
     }
 }
 
-/// The most trips of one tenant, and of all together.
+/// Maximum number of trips of one tenant, and of all together.
 const MOST_TRIPS: usize = 256;
 const MOST_TRIPS_OF_ALL: usize = 1024;
-/// The most that are shown as stopped.
+/// Maximum number of refusals in the view.
 const MOST_STOPPED: usize = 1000;
-/// Bytes of arguments and of what was told.
+/// Maximum bytes of the arguments and of the error message.
 const LONGEST: usize = 2048;

@@ -1,6 +1,6 @@
-//! What became of calls, kept for a day: digests, derived facts and what was said of failures; no parameters and no results.
+//! The history of calls: digests, derived facts and failure messages, without parameters and results. Stored for a day.
 //!
-//! It is written beside the calls and may lose its last moments in a crash: nothing is decided by it.
+//! It is written in the background and may lose its last entries in a crash. No decision depends on it.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -8,40 +8,41 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use steadfast_core::approval::Channel;
+use steadfast_core::approval::ApprovalChannel;
 use steadfast_core::call::{
-    AttemptEnd, Call, CallResult, Duplicates, Provenance, Recorded, RunBy, SentKey, Stage, Waits,
+    AttemptEndVisibility, Call, CallResult, CallerPatience, Deduplication, Provenance, RecordStatus,
+    ResultStage, RunnerKind, UpstreamKey,
 };
-use steadfast_core::code::{Code, Status};
-use steadfast_core::dedupe::AttemptFact;
+use steadfast_core::code::{CallStatus, Code};
+use steadfast_core::dedupe::AttemptRecord;
 use steadfast_core::envelope::{BreakerHint, CallContext};
 use steadfast_core::id::{
     ActorId, Digest, Domain, ModelId, RequestId, SessionKey, TenantId, ToolCallId, ToolRef, TurnId,
 };
-use steadfast_core::policy::{Annotations, ToolClass};
+use steadfast_core::policy::{AnnotationHints, ToolClass};
 use steadfast_core::redact;
-use steadfast_core::rehearse::{Asked, AttemptOutcome, Moment, Trail};
-use steadfast_core::stats::Outcome;
+use steadfast_core::rehearse::{EventTrail, RecordedAttempt, RecordedEvent, RecordedRequest};
+use steadfast_core::stats::ScoreOutcome;
 use steadfast_core::{Timestamp, millis};
-use steadfast_store::{Entry, Journal, Keep};
+use steadfast_store::{Journal, JournalEntry, JournalLimits};
 
-use crate::engine::{InTurn, Inner};
-use crate::gathered::Gathered;
+use crate::engine::{EngineInner, TurnResubmission};
+use crate::write_queue::WriteQueue;
 
-/// One call, as it is remembered.
+/// One call in the history.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "the facts of a call, by name")]
 pub struct CallFacts {
-    /// The format; readers refuse a newer one.
+    /// Format version. Readers refuse a newer one.
     pub format: u32,
     pub request_id: RequestId,
     pub tool: ToolRef,
     pub class: ToolClass,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<ToolCallId>,
-    /// The caller's own words about it, without the idempotency key.
+    /// The caller's own context of the call, without the idempotency key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<CallContext>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -56,99 +57,99 @@ pub struct CallFacts {
     pub model: Option<ModelId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<Domain>,
-    /// What trust judged it by.
+    /// Signature that trust judged the call by.
     pub signature: String,
-    /// The canonical arguments.
+    /// Digest of the canonical arguments.
     pub digest: Digest,
-    /// The key of its record, as a fingerprint.
+    /// Fingerprint of the key of its record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// Whether a duplicate would have been refused rather than made to wait.
+    /// True if a duplicate would have been refused instead of waiting.
     pub best_effort: bool,
-    /// The shape of the dangerous command that was asked for.
+    /// Form of the dangerous command in its arguments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub danger: Option<String>,
-    /// How the arguments broke the tool's schema.
+    /// Violation of the tool's schema by the arguments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub invalid_arguments: Option<String>,
-    /// What decided its jitter.
+    /// Seed of its jitter.
     pub seed: u64,
     #[serde(rename = "arrivedAtMs")]
     pub arrived: Timestamp,
     pub took_ms: u64,
-    pub attempts: Vec<AttemptFact>,
-    pub status: Status,
+    pub attempts: Vec<AttemptRecord>,
+    pub status: CallStatus,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<Code>,
     /// The rule that decided its failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// What its caller was told of its failure, without secrets. Calls that an older version recorded do not say.
+    /// Failure message for its caller, without secrets. Absent in calls that an older version recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     pub replayed: bool,
-    /// Whether the tool asked for input, and has done nothing yet.
+    /// True if the tool asked for input and has done nothing yet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub input_required: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded: Option<bool>,
-    /// How it counts for the score of its tool; nothing if it says nothing about it.
+    /// Effect on the score of its tool. Absent if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub scored: Option<Outcome>,
-    /// The engine that made the call; the order of moments is within one.
+    pub scored: Option<ScoreOutcome>,
+    /// Engine that made the call. The order of moments is valid within one engine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine: Option<Arc<str>>,
-    /// What else it asked for. Calls that an older version recorded do not say, and cannot be replayed.
+    /// Further parameters of the call. Absent in calls that an older version recorded, which cannot be replayed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub asked: Option<Asked>,
-    /// Everything that happened to it: `[order, milliseconds after the arrival, what]`. Nothing where it was too much.
+    pub asked: Option<RecordedRequest>,
+    /// All events of the call: `[order, milliseconds after the arrival, what]`. Empty if there were too many.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub trail: Vec<Moment>,
-    /// How its attempts ended, as far as anything was decided by it.
+    pub trail: Vec<RecordedEvent>,
+    /// Ends of its attempts, as far as a decision depended on them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub outcomes: Vec<AttemptOutcome>,
+    pub outcomes: Vec<RecordedAttempt>,
 }
 
-/// What the surface said of a call beside its envelope, as far as it is remembered.
+/// Facts from the surface about a call that are recorded beside its envelope.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct OfSurface {
-    pub(crate) annotations: Annotations,
-    pub(crate) in_turn: InTurn,
+pub(crate) struct SurfaceFacts {
+    pub(crate) annotations: AnnotationHints,
+    pub(crate) in_turn: TurnResubmission,
 }
 
-/// A call that is over.
+/// A call that has ended, ready to be written.
 #[derive(Debug)]
-pub(crate) struct Finished {
+pub(crate) struct FinishedCall {
     call: Call,
-    status: Status,
+    status: CallStatus,
     code: Option<Code>,
     rule: Option<String>,
     message: Option<Cow<'static, str>>,
     took: Duration,
     replayed: bool,
-    stage: Stage,
-    recorded: Recorded,
-    trail: Trail,
-    surface: OfSurface,
+    stage: ResultStage,
+    recorded: RecordStatus,
+    trail: EventTrail,
+    surface: SurfaceFacts,
     hint: Option<BreakerHint>,
 }
 
-/// How much is kept, unless it is set.
-pub(crate) const KEEP: Keep =
-    Keep { most: 100_000, most_per_subject: None, age: Duration::from_secs(24 * 3600) };
-/// The most calls that wait to be written, or are on their way. Each takes a few KiB.
+/// Default size of the history.
+pub(crate) const KEEP: JournalLimits =
+    JournalLimits { most: 100_000, most_per_subject: None, age: Duration::from_secs(24 * 3600) };
+/// Maximum number of calls that wait to be written or are being written. Each takes a few KiB.
 const WAITING: usize = 8192;
 pub(crate) const FORMAT: u32 = 1;
-/// Bytes of what a caller was told.
+/// Maximum bytes of a failure message for the caller.
 const LONGEST_MESSAGE: usize = 1024;
-/// Bytes of what was said of an attempt.
+/// Maximum bytes of the message of an attempt.
 const LONGEST_WORDS: usize = 256;
 
-impl Finished {
+impl FinishedCall {
     pub(crate) fn new(
         call: Call,
-        trail: Trail,
-        surface: OfSurface,
+        trail: EventTrail,
+        surface: SurfaceFacts,
         hint: Option<BreakerHint>,
         result: &CallResult,
     ) -> Self {
@@ -169,11 +170,11 @@ impl Finished {
         }
     }
 
-    pub(crate) fn request(&self) -> &steadfast_core::call::Request {
+    pub(crate) fn request(&self) -> &steadfast_core::call::CallRequest {
         self.call.request()
     }
 
-    fn facts(&self, writing: &mut Writing) -> CallFacts {
+    fn facts(&self, writing: &mut HistoryWriter) -> CallFacts {
         let request = self.call.request();
         CallFacts {
             format: FORMAT,
@@ -191,7 +192,7 @@ impl Finished {
             signature: writing.signature(&request.signature.0),
             digest: request.digest,
             key: request.address().map(|address| address.own().fingerprint()),
-            best_effort: matches!(request.duplicates, Duplicates::Refused(_)),
+            best_effort: matches!(request.duplicates, Deduplication::Refused(_)),
             danger: request.danger.as_ref().map(ToString::to_string),
             invalid_arguments: request.invalid_arguments.as_ref().map(|why| redact::text(why).into_owned()),
             seed: self.call.seed(),
@@ -203,13 +204,13 @@ impl Finished {
             rule: self.rule.clone(),
             message: self.message.as_deref().map(|message| redact::excerpt(message, LONGEST_MESSAGE)),
             replayed: self.replayed,
-            input_required: self.stage == Stage::InputRequired,
+            input_required: self.stage == ResultStage::InputRequired,
             recorded: match self.recorded {
-                Recorded::NotAsked => None,
-                Recorded::Yes => Some(true),
-                Recorded::No => Some(false),
+                RecordStatus::NotAsked => None,
+                RecordStatus::Yes => Some(true),
+                RecordStatus::No => Some(false),
             },
-            scored: self.call.scored(),
+            scored: self.call.score_outcome(),
             engine: Some(writing.engine.clone()),
             asked: Some(self.asked()),
             trail: self.trail.moments().to_vec(),
@@ -217,57 +218,57 @@ impl Finished {
         }
     }
 
-    fn asked(&self) -> Asked {
+    fn asked(&self) -> RecordedRequest {
         let request = self.call.request();
-        let Annotations { read_only, destructive, idempotent } = self.surface.annotations;
+        let AnnotationHints { read_only, destructive, idempotent } = self.surface.annotations;
         let address = request.address();
-        Asked {
+        RecordedRequest {
             most_attempts: request.limits.attempts,
             most_elapsed_ms: request.limits.elapsed.map(millis),
             timeout_ms: request.limits.attempt.map(millis),
             deadline_at_ms: request.limits.deadline,
             start_by_ms: request.limits.start_by,
-            waits_long: request.waits == Waits::AsLongAsItTakes,
-            run_by_host: request.run_by == RunBy::Host,
-            end_seen: request.end == AttemptEnd::Seen,
+            waits_long: request.waits == CallerPatience::UntilDone,
+            run_by_host: request.run_by == RunnerKind::Host,
+            end_seen: request.end == AttemptEndVisibility::Visible,
             expected_retry_safe: request.hints.expected_retry_safe,
             safety_critical: request.hints.safety_critical,
-            interactive: request.channel == Channel::Interactive,
+            interactive: request.channel == ApprovalChannel::Interactive,
             breaker_hint: self.hint,
             found_by: address.map(|address| address.origin()),
             index: address.and_then(|address| address.index()).map(|index| index.fingerprint()),
-            key_given: request.sent_key == SentKey::Given,
+            key_given: request.sent_key == UpstreamKey::Given,
             computed_since: request.computed_since,
             read_only_hint: read_only,
             destructive_hint: destructive,
             idempotent_hint: idempotent,
-            in_turn: self.surface.in_turn == InTurn::ThatMayComeAgain,
+            in_turn: self.surface.in_turn == TurnResubmission::Possible,
         }
     }
 
-    fn entry(&self, writing: &mut Writing) -> Option<Entry> {
+    fn entry(&self, writing: &mut HistoryWriter) -> Option<JournalEntry> {
         let facts = self.facts(writing);
         writing.text.clear();
         serde_json::to_writer(&mut writing.text, &facts).ok()?;
         let body = std::str::from_utf8(&writing.text).ok()?.into();
-        Some(Entry { at: facts.arrived, subject: facts.request_id.to_shared(), body })
+        Some(JournalEntry { at: facts.arrived, subject: facts.request_id.to_shared(), body })
     }
 }
 
-/// What the writer keeps from entry to entry.
-struct Writing {
-    /// Whose history it is.
+/// State that the writer reuses between entries.
+struct HistoryWriter {
+    /// Engine whose history it writes.
     engine: Arc<str>,
     text: Vec<u8>,
-    /// Signatures as they may be shown. There are few, they come again and again, and looking for secrets in one
-    /// takes longer than everything else here.
+    /// Signatures in redacted form. There are few, they repeat often, and redacting one takes longer than the rest of
+    /// the work here.
     signatures: HashMap<Arc<str>, String>,
 }
 
-/// The most signatures that are remembered; all of them go when there is one more.
+/// Maximum number of remembered signatures. Beyond it, all of them are removed.
 const SIGNATURES: usize = 1024;
 
-impl Writing {
+impl HistoryWriter {
     fn of(engine: Arc<str>) -> Self {
         Self { engine, text: Vec::new(), signatures: HashMap::new() }
     }
@@ -285,31 +286,31 @@ impl Writing {
     }
 }
 
-/// Where finished calls go.
-pub(crate) fn gathered() -> Gathered<Finished> {
-    Gathered::new(Journal::History, |_| 1)
+/// Creates the write queue of finished calls.
+pub(crate) fn new_queue() -> WriteQueue<FinishedCall> {
+    WriteQueue::new(Journal::History, |_| 1)
 }
 
-impl Inner {
-    pub(crate) fn remember(&self, finished: Finished) {
+impl EngineInner {
+    pub(crate) fn remember(&self, finished: FinishedCall) {
         self.history.add(finished, WAITING);
     }
 
     /// Writes the history, for as long as the engine lives.
     pub(crate) async fn write_history(&self) {
-        let mut writing = Writing::of(self.tag.clone());
+        let mut writing = HistoryWriter::of(self.tag.clone());
         loop {
             self.history.due().await;
             self.write_gathered(&mut writing).await;
         }
     }
 
-    /// Writes what waits; for the end of the engine.
+    /// Writes the queued calls. Used at the end of the engine.
     pub(crate) async fn write_history_now(&self) {
-        self.write_gathered(&mut Writing::of(self.tag.clone())).await;
+        self.write_gathered(&mut HistoryWriter::of(self.tag.clone())).await;
     }
 
-    async fn write_gathered(&self, writing: &mut Writing) {
+    async fn write_gathered(&self, writing: &mut HistoryWriter) {
         let written = self.history.write(self, self.history_kept, |calls| {
             calls.iter().filter_map(|call| call.entry(writing)).collect()
         });

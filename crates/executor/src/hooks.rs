@@ -1,7 +1,7 @@
-//! Where users put their own code: before and after each attempt, at a short circuit, and for the key.
+//! Extension points for user code: before and after each attempt, at a short circuit, and for the key.
 //!
-//! A hook sees; it cannot change parameters, and it cannot break a call: one that panics, or takes longer than
-//! [`PATIENCE`], is told of in the log and the call goes on.
+//! A hook observes. It cannot change parameters and cannot break a call: if it panics or takes longer than
+//! [`PATIENCE`], that is logged and the call continues.
 
 use std::fmt;
 use std::future::Future;
@@ -13,38 +13,38 @@ use std::time::Duration;
 use steadfast_core::code::Code;
 use steadfast_core::envelope::CallEnvelope;
 
-use crate::catch::Caught;
-use crate::tool::Answer;
+use crate::panics::CatchPanic;
+use crate::tool::ToolResult;
 
-/// What a hook gives back: it may take its time, within [`PATIENCE`].
+/// The future that a hook returns. It may take up to [`PATIENCE`].
 pub type HookFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// How long a call waits for a hook.
+/// Maximum time that a call waits for a hook.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Code of the user's at named points of a call. Each has a default that does nothing.
+/// User code at named points of a call. The default of each hook does nothing.
 pub trait Hooks: Send + Sync + 'static {
-    /// The key of a call whose caller gave none; asked once, before the claim.
+    /// Returns a key for a call without an idempotency key. Runs once, before the claim.
     fn key<'a>(&'a self, _call: &'a CallEnvelope) -> HookFuture<'a, Option<String>> {
         Box::pin(async { None })
     }
 
-    /// An attempt is about to be made.
+    /// Runs before each attempt.
     fn before_attempt<'a>(&'a self, _call: &'a CallEnvelope, _attempt: u32) -> HookFuture<'a, ()> {
         Box::pin(async {})
     }
 
-    /// An attempt was made.
+    /// Runs after each attempt.
     fn after_attempt<'a>(
         &'a self,
         _call: &'a CallEnvelope,
         _attempt: u32,
-        _answer: &'a Answer,
+        _answer: &'a ToolResult,
     ) -> HookFuture<'a, ()> {
         Box::pin(async {})
     }
 
-    /// The call was answered without an attempt: replayed (no code) or refused.
+    /// Runs when a call ends without an attempt: replayed (no code) or refused.
     fn short_circuit<'a>(&'a self, _call: &'a CallEnvelope, _code: Option<Code>) -> HookFuture<'a, ()> {
         Box::pin(async {})
     }
@@ -52,9 +52,9 @@ pub trait Hooks: Send + Sync + 'static {
 
 /// The hooks of an engine, if it has any.
 #[derive(Clone, Default)]
-pub(crate) struct Hooked(pub(crate) Option<Arc<dyn Hooks>>);
+pub(crate) struct HookRunner(pub(crate) Option<Arc<dyn Hooks>>);
 
-impl Hooked {
+impl HookRunner {
     pub(crate) async fn key(&self, call: &CallEnvelope) -> Option<String> {
         let hooks = self.0.as_ref()?;
         guarded("key", || hooks.key(call)).await.flatten()
@@ -66,7 +66,7 @@ impl Hooked {
         }
     }
 
-    pub(crate) async fn after_attempt(&self, call: &CallEnvelope, attempt: u32, answer: &Answer) {
+    pub(crate) async fn after_attempt(&self, call: &CallEnvelope, attempt: u32, answer: &ToolResult) {
         if let Some(hooks) = &self.0 {
             guarded("after_attempt", || hooks.after_attempt(call, attempt, answer)).await;
         }
@@ -79,27 +79,27 @@ impl Hooked {
     }
 }
 
-/// Runs a hook so that nothing it does can reach the call.
+/// Runs a hook in isolation: neither a panic nor a delay reaches the call.
 async fn guarded<'a, T>(name: &str, hook: impl FnOnce() -> HookFuture<'a, T>) -> Option<T> {
     let made = std::panic::catch_unwind(AssertUnwindSafe(hook)).ok();
     let Some(future) = made else {
-        tracing::warn!(event = "hook.failed", hook = name, "a hook panicked; the call goes on");
+        tracing::warn!(event = "hook.failed", hook = name, "a hook panicked; the call continues");
         return None;
     };
-    match tokio::time::timeout(PATIENCE, Caught(future)).await {
+    match tokio::time::timeout(PATIENCE, CatchPanic(future)).await {
         Ok(Ok(value)) => Some(value),
         Ok(Err(_)) => {
-            tracing::warn!(event = "hook.failed", hook = name, "a hook panicked; the call goes on");
+            tracing::warn!(event = "hook.failed", hook = name, "a hook panicked; the call continues");
             None
         }
         Err(_) => {
-            tracing::warn!(event = "hook.failed", hook = name, "a hook took too long; the call goes on");
+            tracing::warn!(event = "hook.failed", hook = name, "a hook timed out; the call continues");
             None
         }
     }
 }
 
-impl fmt::Debug for Hooked {
+impl fmt::Debug for HookRunner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.is_some() { "Hooked" } else { "NotHooked" })
     }

@@ -1,63 +1,63 @@
-//! When duplicates of a tool were last not recognised.
+//! The last time at which deduplication was off for a tool.
 //!
-//! Where dedupe is turned off and on again, the answers from before are old: calls have run meanwhile that left no record
-//! behind, and what they did may have made the old answers wrong. Answers under keys that somebody gave stay, because the
-//! key says that the same call is meant; those that only a computed key finds are not given again. Each process goes by
-//! the calls that it has seen itself.
+//! If deduplication is turned off and on again, the results from before are old: calls have run meanwhile that left no
+//! record, and their effects may have made the old results wrong. Results with a caller's idempotency key stay valid,
+//! because the key says that the same call is meant. Results that only a computed key finds are not replayed. Each
+//! process considers only the calls that it has seen itself.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
-use steadfast_core::call::Request;
+use steadfast_core::call::CallRequest;
 use steadfast_core::id::{Domain, TenantId, ToolRef};
-use steadfast_core::policy::Mode;
+use steadfast_core::policy::EnforcementMode;
 
-/// The last call of each tool for which dedupe was off.
+/// The last call of each tool while deduplication was off.
 #[derive(Debug, Default)]
-pub(crate) struct Pauses {
-    /// Whether there was any: most engines never see one.
+pub(crate) struct DedupePauses {
+    /// True if there was any. Most engines never have one.
     any: AtomicBool,
-    last: Mutex<BTreeMap<Whose, Timestamp>>,
+    last: Mutex<BTreeMap<PolicySubject, Timestamp>>,
 }
 
-/// What a policy, and so its modes, may depend on.
+/// The parts of a call that its policy, and so its modes, may depend on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Whose {
+struct PolicySubject {
     tenant: Option<TenantId>,
     tool: ToolRef,
     domain: Option<Domain>,
 }
 
-/// The most that are remembered. The one that was off the longest time ago makes room.
+/// Maximum number of entries. Beyond it, the one with the oldest call is removed.
 const MOST: usize = 1024;
 
-impl Pauses {
-    /// Notes a call for which dedupe is off; for any other, says when it last was.
+impl DedupePauses {
+    /// Notes a call without deduplication. For any other call, returns the last time at which it was off.
     pub(crate) fn before(
         &self,
-        request: &Request,
-        dedupe: Mode,
+        request: &CallRequest,
+        dedupe: EnforcementMode,
         now: impl FnOnce() -> Timestamp,
     ) -> Option<Timestamp> {
-        let whose = || Whose {
+        let whose = || PolicySubject {
             tenant: request.tenant.clone(),
             tool: request.tool.clone(),
             domain: request.domain.clone(),
         };
         match dedupe {
-            Mode::Off => {
+            EnforcementMode::Off => {
                 self.note(whose(), now());
                 None
             }
-            Mode::Shadow | Mode::Enforce => {
+            EnforcementMode::Shadow | EnforcementMode::Enforce => {
                 self.any.load(Ordering::Acquire).then(|| self.last.lock().get(&whose()).copied()).flatten()
             }
         }
     }
 
-    fn note(&self, whose: Whose, now: Timestamp) {
+    fn note(&self, whose: PolicySubject, now: Timestamp) {
         let mut last = self.last.lock();
         last.insert(whose, now);
         if last.len() > MOST
@@ -75,16 +75,16 @@ mod tests {
 
     use super::*;
 
-    fn whose(number: usize) -> Whose {
+    fn whose(number: usize) -> PolicySubject {
         let tool = ToolName::new(format!("tool-{number}")).unwrap();
         let tool = ToolRef { namespace: Namespace::new("bank").unwrap(), tool };
-        Whose { tenant: None, tool, domain: None }
+        PolicySubject { tenant: None, tool, domain: None }
     }
 
     #[test]
     fn where_too_many_were_off_the_one_that_was_so_the_longest_time_ago_makes_room() {
-        let pauses = Pauses::default();
-        // The first is off once more before there is one too many, so that it is the second whose turn it is.
+        let pauses = DedupePauses::default();
+        // The first key is off once more before there is one too many, so that the second is removed.
         for (number, at) in (0..MOST).chain([0, MOST]).zip(1..) {
             pauses.note(whose(number), Timestamp::from_millis(at));
         }

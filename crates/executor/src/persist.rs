@@ -1,8 +1,8 @@
-//! What the machines know, kept in the store: breakers, trust, approvals and the guards of conversations.
+//! Persistence of the shared machines: breakers, trust, approvals and loop guards.
 //!
-//! Nothing here is on the way of a call. A change marks a document; a task of the engine writes it a moment later,
-//! newest state once, compared with what is stored. What other processes write is taken over when the store tells
-//! of it. While the store is down the marks stay, so that it heals by itself.
+//! Nothing here is on the path of a call. A change marks a document. A background task writes the newest state a moment
+//! later, once, with a comparison against the stored version. Writes of other processes are adopted when the store
+//! reports them. While the store is down the marks stay, so that the documents are written after it recovers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,118 +11,120 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use steadfast_core::breaker::{self, Breaker, Transition};
-use steadfast_core::call::{BreakerScope, Notice, Request};
-use steadfast_core::guard::{self, LoopGuard, UnsupportedSnapshot};
+use steadfast_core::breaker::{self, BreakerTransition, CircuitBreaker};
+use steadfast_core::call::{BreakerScope, CallNotice, CallRequest};
+use steadfast_core::guard::{self, LoopGuard, UnsupportedGuardSnapshot};
 use steadfast_core::id::{Domain, Namespace, SessionKey, TenantId, ToolName, ToolRef};
 use steadfast_core::notification::Notification;
-use steadfast_core::trust::{Bounds, Snapshot, TrustLedger, changes_between};
-use steadfast_store::{DocumentKind, DocumentName, DocumentWrite, News, StoreError, Trouble, Written};
+use steadfast_core::trust::{TrustBounds, TrustLedger, TrustSnapshot, changes_between};
+use steadfast_store::{
+    DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome, StoreError, StoreErrorKind, StoreEvent,
+};
 use tokio::sync::Notify;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::cells::{DependencyKey, SessionId, ToolKey};
-use crate::engine::Inner;
-use crate::trust_file::TrustKept;
+use crate::engine::EngineInner;
+use crate::trust_file::TrustStorage;
 
-/// What is to be written.
+/// The documents to write.
 #[derive(Debug, Default)]
-pub(crate) struct Marks {
-    marked: Mutex<BTreeSet<Marked>>,
+pub(crate) struct DirtyDocuments {
+    marked: Mutex<BTreeSet<DirtyDocument>>,
     changed: Notify,
-    /// Held by the one writer, so that a shutdown also waits for what the task of the engine is writing.
+    /// Held by the only writer, so that a shutdown also waits for a write by the background task.
     writing: tokio::sync::Mutex<()>,
 }
 
-/// Something whose document is older than it.
+/// A document whose stored version is out of date.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Marked {
+pub(crate) enum DirtyDocument {
     Tool(ToolKey),
     Dependency(DependencyKey),
     Trust(Option<TenantId>),
     Session(SessionId),
 }
 
-/// The name of a document, readable and without two meanings.
+/// The name of a document: readable and unambiguous.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Name {
+enum DocumentId {
     Tool(Option<TenantId>, Namespace, ToolName),
     Dependency(Option<TenantId>, Arc<str>),
     Tenant(Option<TenantId>),
     Session(Option<TenantId>, Option<SessionKey>),
 }
 
-/// Changes are gathered for this long before they are written.
+/// Time for which changes are collected before they are written.
 const GATHER: Duration = Duration::from_millis(50);
-/// How long to leave a failing store alone.
+/// Pause after a failed write.
 const PAUSE: Duration = Duration::from_secs(2);
-/// How long a change by hand waits for the store.
+/// Maximum time that a change by an operator waits for the store.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The interval at which an unavailable store is probed, so that its recovery is noticed.
 const PROBE_EVERY: Duration = Duration::from_secs(2);
-/// How often a write is tried again because somebody else was faster.
+/// Maximum number of tries of a write that loses against concurrent writers.
 const TRIES: u32 = 8;
-/// A guard is not looked at again after this long.
+/// Time for which a loop guard is stored.
 const SESSION_LASTS: Duration = Duration::from_secs(24 * 3600);
-/// A breaker that nothing happened to for this long is closed anyway.
+/// Time for which a breaker is stored. Without activity for this long it is closed anyway.
 const BREAKER_LASTS: Duration = Duration::from_secs(7 * 24 * 3600);
 
-impl Marks {
-    /// Marks what these notices say has changed.
+impl DirtyDocuments {
+    /// Marks the documents that these notices change.
     pub(crate) fn note(
         &self,
-        request: &Request,
+        request: &CallRequest,
         coarser: impl Fn() -> Option<DependencyKey>,
-        notices: &[Notice],
+        notices: &[CallNotice],
     ) {
         for notice in notices {
             let marked = match notice {
-                Notice::BreakerChanged { scope, .. } | Notice::ProbeMoved { scope } => {
-                    match Marked::breaker(*scope, request, &coarser) {
+                CallNotice::BreakerChanged { scope, .. } | CallNotice::ProbeMoved { scope } => {
+                    match DirtyDocument::breaker(*scope, request, &coarser) {
                         Some(marked) => marked,
                         None => continue,
                     }
                 }
-                Notice::TrustChanged(_) => Marked::Trust(request.tenant.clone()),
-                Notice::GuardTripped { .. } => Marked::Session(SessionId {
+                CallNotice::TrustChanged(_) => DirtyDocument::Trust(request.tenant.clone()),
+                CallNotice::GuardTripped { .. } => DirtyDocument::Session(SessionId {
                     tenant: request.tenant.clone(),
                     session: request.session.clone(),
                 }),
-                Notice::CallStarted { .. }
-                | Notice::CallBlocked { .. }
-                | Notice::Following
-                | Notice::Replayed { .. }
-                | Notice::TookOver
-                | Notice::KeyConflict
-                | Notice::ApprovalAsked
-                | Notice::ApprovalEnded { .. }
-                | Notice::AttemptStarted { .. }
-                | Notice::AttemptEnded { .. }
-                | Notice::InputRequired
-                | Notice::RetryScheduled { .. }
-                | Notice::RetryStopped { .. }
-                | Notice::AttemptCut { .. }
-                | Notice::AnsweredEarly { .. }
-                | Notice::OutcomeUnknown { .. }
-                | Notice::Verified { .. }
-                | Notice::FenceLost
-                | Notice::StoreFailed { .. }
-                | Notice::WouldHave(_)
-                | Notice::CallFinished { .. } => continue,
+                CallNotice::CallStarted { .. }
+                | CallNotice::CallBlocked { .. }
+                | CallNotice::Following
+                | CallNotice::Replayed { .. }
+                | CallNotice::TookOver
+                | CallNotice::KeyConflict
+                | CallNotice::ApprovalAsked
+                | CallNotice::ApprovalEnded { .. }
+                | CallNotice::AttemptStarted { .. }
+                | CallNotice::AttemptEnded { .. }
+                | CallNotice::InputRequired
+                | CallNotice::RetryScheduled { .. }
+                | CallNotice::RetryStopped { .. }
+                | CallNotice::AttemptCut { .. }
+                | CallNotice::AnsweredEarly { .. }
+                | CallNotice::OutcomeUnknown { .. }
+                | CallNotice::Verified { .. }
+                | CallNotice::FenceLost
+                | CallNotice::StoreFailed { .. }
+                | CallNotice::WouldHave(_)
+                | CallNotice::CallFinished { .. } => continue,
             };
             self.mark(marked);
         }
     }
 
-    pub(crate) fn mark(&self, marked: Marked) {
+    pub(crate) fn mark(&self, marked: DirtyDocument) {
         self.marked.lock().insert(marked);
         self.changed.notify_one();
     }
 }
 
-impl Inner {
-    /// Writes what is marked, for as long as the engine lives.
+impl EngineInner {
+    /// Writes the marked documents, for as long as the engine lives.
     pub(crate) async fn persist(&self) {
         loop {
             self.marks.changed.notified().await;
@@ -134,15 +136,15 @@ impl Inner {
         }
     }
 
-    /// Writes what is marked; says whether all of it got through. Then everything that was marked before is in the store,
-    /// unless that failed.
+    /// Writes the marked documents. Returns true if all writes succeeded; then everything that was marked before is in
+    /// the store.
     pub(crate) async fn persist_now(&self) -> bool {
         let _writing = self.marks.writing.lock().await;
         let marked = std::mem::take(&mut *self.marks.marked.lock());
         let mut through = true;
         for marked in marked {
             if let Err(error) = self.write(&marked).await {
-                self.telling.store_failed(self.store.kind(), &error);
+                self.telemetry_hooks.store_failed(self.store.kind(), &error);
                 self.marks.marked.lock().insert(marked);
                 through = false;
             }
@@ -150,14 +152,14 @@ impl Inner {
         through
     }
 
-    /// Takes over everything that is stored.
+    /// Loads all stored state.
     pub(crate) async fn load(&self) {
         for kind in DocumentKind::ALL.into_iter().filter(|kind| is_of_machines(*kind)) {
             self.load_kind(kind).await;
         }
     }
 
-    /// Takes over everything of this kind.
+    /// Loads all documents of a kind.
     pub(crate) async fn load_kind(&self, kind: DocumentKind) {
         match self.store.documents(kind).await {
             Ok(documents) => {
@@ -166,12 +168,12 @@ impl Inner {
                     self.adopt(&name, &document.body);
                 }
             }
-            Err(error) => self.telling.store_failed(self.store.kind(), &error),
+            Err(error) => self.telemetry_hooks.store_failed(self.store.kind(), &error),
         }
     }
 
-    /// Takes over what is stored of one.
-    pub(crate) async fn reload_marked(&self, marked: &Marked) -> Result<(), StoreError> {
+    /// Loads the stored version of a document.
+    pub(crate) async fn reload_marked(&self, marked: &DirtyDocument) -> Result<(), StoreError> {
         let name = marked.document()?;
         if let Some(document) = self.store.read(&name).await? {
             self.adopt(&name, &document.body);
@@ -179,14 +181,14 @@ impl Inner {
         Ok(())
     }
 
-    /// Hears what happens to the store, for as long as the engine lives.
+    /// Handles events of the store, for as long as the engine lives.
     pub(crate) async fn listen_to_store(&self) {
-        let mut news = self.store.news();
+        let mut news = self.store.events();
         let mut is_lost = false;
         loop {
             let told = tokio::select! {
                 told = news.recv() => told,
-                // Nobody else may write, and then nobody would learn that it can be written again.
+                // If no other process writes, only a probe shows that the store accepts writes again.
                 () = tokio::time::sleep(PROBE_EVERY), if is_lost => {
                     _ = steadfast_store::probe(&*self.store).await;
                     continue;
@@ -195,19 +197,19 @@ impl Inner {
             match told {
                 Ok(told) => {
                     match &told {
-                        News::Lost(_) => is_lost = true,
-                        News::Back => is_lost = false,
-                        News::DocumentChanged(_) | News::Emptied => {}
+                        StoreEvent::Unavailable(_) => is_lost = true,
+                        StoreEvent::Available => is_lost = false,
+                        StoreEvent::DocumentChanged(_) | StoreEvent::Emptied => {}
                     }
-                    self.telling.store_news(self.store.kind(), &told);
+                    self.telemetry_hooks.store_news(self.store.kind(), &told);
                     match told {
-                        News::DocumentChanged(name) => self.reload(&name).await,
-                        News::Back => {
-                            self.keeper.hurry(self.clock.now());
+                        StoreEvent::DocumentChanged(name) => self.reload(&name).await,
+                        StoreEvent::Available => {
+                            self.keeper.make_due(self.clock.now());
                             self.load().await;
                         }
-                        News::Emptied => self.mark_everything(),
-                        News::Lost(_) => {}
+                        StoreEvent::Emptied => self.mark_everything(),
+                        StoreEvent::Unavailable(_) => {}
                     }
                 }
                 Err(RecvError::Lagged(_)) => self.load().await,
@@ -221,40 +223,41 @@ impl Inner {
         match self.store.read(name).await {
             Ok(Some(document)) => self.adopt(name, &document.body),
             Ok(None) => {}
-            Err(error) => self.telling.store_failed(self.store.kind(), &error),
+            Err(error) => self.telemetry_hooks.store_failed(self.store.kind(), &error),
         }
     }
 
-    /// What is known here is written again.
+    /// Marks everything in memory to be written again.
     fn mark_everything(&self) {
         for (key, _) in self.machines.tools.all() {
-            self.marks.mark(Marked::Tool(key));
+            self.marks.mark(DirtyDocument::Tool(key));
         }
         for (key, _) in self.machines.dependencies.all() {
-            self.marks.mark(Marked::Dependency(key));
+            self.marks.mark(DirtyDocument::Dependency(key));
         }
         for (tenant, _) in self.machines.tenants.all() {
-            self.marks.mark(Marked::Trust(tenant));
+            self.marks.mark(DirtyDocument::Trust(tenant));
         }
     }
 
-    /// Makes what is stored and what is here the same: the newer one of the two.
-    pub(crate) async fn write(&self, marked: &Marked) -> Result<(), StoreError> {
-        if let Marked::Trust(tenant) = marked {
+    /// Synchronizes the state in memory with the stored one: the newer one wins.
+    pub(crate) async fn write(&self, marked: &DirtyDocument) -> Result<(), StoreError> {
+        if let DirtyDocument::Trust(tenant) = marked {
             match &self.trust_kept {
-                TrustKept::InFile(file) if tenant.is_none() => return self.write_trust_file(file).await,
-                TrustKept::Nowhere => return Ok(()),
-                TrustKept::InFile(_) | TrustKept::InStore => {}
+                TrustStorage::InFile(file) if tenant.is_none() => return self.write_trust_file(file).await,
+                TrustStorage::NotStored => return Ok(()),
+                TrustStorage::InFile(_) | TrustStorage::InStore => {}
             }
         }
         self.change_together(marked, || ()).await
     }
 
-    /// Changes what is here and what is stored together. What others stored is taken over first, and not after: it would
-    /// undo a change that only removes something. `change` may be made more than once; the last one counts.
+    /// Changes the state in memory and the stored state together. Writes of other processes are adopted before the
+    /// change and not after it: that would undo a change that only removes something. `change` may run more than once;
+    /// the last run counts.
     async fn change_together<R>(
         &self,
-        marked: &Marked,
+        marked: &DirtyDocument,
         mut change: impl FnMut() -> R,
     ) -> Result<R, StoreError> {
         let name = marked.document()?;
@@ -274,22 +277,22 @@ impl Inner {
                 expires: lasts.map(|lasts| self.store.now() + lasts),
             };
             match self.store.write(&name, write).await? {
-                Written::As(_) => return Ok(changed),
-                Written::Stale(now) => found = now,
+                DocumentWriteOutcome::Written(_) => return Ok(changed),
+                DocumentWriteOutcome::Stale(now) => found = now,
             }
         }
-        Err(StoreError::not_done(Trouble::Full, "it is being changed by too many at once; try again"))
+        Err(StoreError::not_done(StoreErrorKind::Full, "too many concurrent changes; try again"))
     }
 
-    /// Changes the trust of a tenant, where it is stored and here. `change` may be made more than once; the last one counts.
+    /// Changes the trust of a tenant, stored and in memory. `change` may run more than once; the last run counts.
     pub(crate) async fn change_trust<R>(
         &self,
         tenant: &Option<TenantId>,
         mut change: impl FnMut(&mut TrustLedger) -> R,
     ) -> Result<R, StoreError> {
-        let marked = Marked::Trust(tenant.clone());
+        let marked = DirtyDocument::Trust(tenant.clone());
         match &self.trust_kept {
-            TrustKept::Nowhere => {
+            TrustStorage::NotStored => {
                 let cell = self.machines.tenants.get(tenant);
                 let mut judged = cell.judged.lock();
                 let mut result = change(&mut judged.trust);
@@ -298,81 +301,85 @@ impl Inner {
                 }
                 return Ok(result);
             }
-            TrustKept::InFile(_) if tenant.is_none() => {
+            TrustStorage::InFile(_) if tenant.is_none() => {
                 let result = change(&mut self.machines.tenants.get(tenant).judged.lock().trust);
                 self.marks.mark(marked);
                 return Ok(result);
             }
-            TrustKept::InFile(_) | TrustKept::InStore => {}
+            TrustStorage::InFile(_) | TrustStorage::InStore => {}
         }
         let changed = || change(&mut self.machines.tenants.get(tenant).judged.lock().trust);
         self.change_together(&marked, changed).await
     }
 
-    /// Changes a breaker by hand, where it is stored and here. What others stored is taken over first. If the store fails
-    /// the change is made all the same, here. `change` may be made more than once, until it is stored.
+    /// Changes a breaker for an operator, stored and in memory. Writes of other processes are adopted first. If the
+    /// store fails, the change still applies in memory. `change` may run more than once, until it is stored.
     pub(crate) async fn change_breaker(
         &self,
-        marked: &Marked,
-        mut change: impl FnMut(&mut Breaker) -> Option<Transition>,
-    ) -> (Option<Transition>, Result<(), StoreError>) {
+        marked: &DirtyDocument,
+        mut change: impl FnMut(&mut CircuitBreaker) -> Option<BreakerTransition>,
+    ) -> (Option<BreakerTransition>, Result<(), StoreError>) {
         let mut told = None;
         let storing = self.change_together(marked, || {
             let changed = self.with_breaker(marked, &mut change);
-            // Made again, it may change nothing any more: the first time tells what it did.
+            // A repeated change may find nothing to change: the first run determines the result.
             told = Some(told.take().flatten().or(changed));
         });
-        // Who stops a tool in the night does not wait for a store that hangs.
+        // An operator who stops a tool in an emergency does not wait for a store that hangs.
         let stored = tokio::time::timeout(PATIENCE, storing).await.unwrap_or_else(|_| {
-            Err(StoreError::unanswered(Trouble::Unreachable, "the store did not answer in time"))
+            Err(StoreError::outcome_unknown(StoreErrorKind::Unreachable, "the store did not answer in time"))
         });
         let told = told.unwrap_or_else(|| self.with_breaker(marked, &mut change));
         (told, stored)
     }
 
-    fn with_breaker<R: Default>(&self, marked: &Marked, act: impl FnOnce(&mut Breaker) -> R) -> R {
+    fn with_breaker<R: Default>(
+        &self,
+        marked: &DirtyDocument,
+        act: impl FnOnce(&mut CircuitBreaker) -> R,
+    ) -> R {
         match marked {
-            Marked::Tool(key) => act(&mut self.machines.tools.get(key).lock().breaker),
-            Marked::Dependency(key) => act(&mut self.machines.dependencies.get(key).breaker.lock()),
-            Marked::Trust(_) | Marked::Session(_) => R::default(),
+            DirtyDocument::Tool(key) => act(&mut self.machines.tools.get(key).lock().breaker),
+            DirtyDocument::Dependency(key) => act(&mut self.machines.dependencies.get(key).breaker.lock()),
+            DirtyDocument::Trust(_) | DirtyDocument::Session(_) => R::default(),
         }
     }
 
-    /// What there is to write, and for how long it is kept.
-    fn body(&self, marked: &Marked) -> Result<Option<(String, Option<Duration>)>, StoreError> {
+    /// Returns the text to write for a document, and how long it is stored.
+    fn body(&self, marked: &DirtyDocument) -> Result<Option<(String, Option<Duration>)>, StoreError> {
         let json = |lasts: Option<Duration>, text: Result<String, serde_json::Error>| {
             text.map(|text| Some((text, lasts))).map_err(|error| unreadable(&error))
         };
         match marked {
-            Marked::Tool(key) => match self.machines.tools.find(key) {
+            DirtyDocument::Tool(key) => match self.machines.tools.find(key) {
                 Some(cell) => {
                     let snapshot = cell.lock().breaker.snapshot();
                     json(breaker_lasts(&snapshot), serde_json::to_string(&snapshot))
                 }
                 None => Ok(None),
             },
-            Marked::Dependency(key) => match self.machines.dependencies.find(key) {
+            DirtyDocument::Dependency(key) => match self.machines.dependencies.find(key) {
                 Some(cell) => {
                     let snapshot = cell.breaker.lock().snapshot();
                     json(breaker_lasts(&snapshot), serde_json::to_string(&snapshot))
                 }
                 None => Ok(None),
             },
-            Marked::Trust(tenant) => match self.machines.tenants.find(tenant) {
+            DirtyDocument::Trust(tenant) => match self.machines.tenants.find(tenant) {
                 Some(cell) => {
                     let snapshot = cell.judged.lock().trust.snapshot(self.clock.now());
                     json(None, serde_json::to_string(&snapshot))
                 }
                 None => Ok(None),
             },
-            Marked::Session(session) => match self.machines.sessions.find(session) {
+            DirtyDocument::Session(session) => match self.machines.sessions.find(session) {
                 Some(guard) => json(Some(SESSION_LASTS), serde_json::to_string(&guard.lock().snapshot())),
                 None => Ok(None),
             },
         }
     }
 
-    /// Takes over one document. What cannot be read is left alone and told of: it may be a newer version's.
+    /// Adopts one document. One that cannot be read is logged and skipped: it may be from a newer version.
     fn adopt(&self, name: &DocumentName, body: &str) {
         if let Err(why) = self.try_adopt(name, body) {
             tracing::warn!(event = "store.unreadable", document = %name, %why);
@@ -389,31 +396,31 @@ impl Inner {
             return self.adopt_stored_approvals(name, body).map_err(|error| error.to_string());
         }
         match serde_json::from_str(&name.id).map_err(text)? {
-            Name::Tool(tenant, namespace, tool) => {
+            DocumentId::Tool(tenant, namespace, tool) => {
                 let key = ToolKey { tenant, tool: ToolRef { namespace, tool } };
-                let snapshot: breaker::Snapshot = serde_json::from_str(body).map_err(text)?;
+                let snapshot: breaker::BreakerSnapshot = serde_json::from_str(body).map_err(text)?;
                 self.machines.tools.get(&key).lock().breaker.adopt(&snapshot, now);
             }
-            Name::Dependency(tenant, name) => {
-                let snapshot: breaker::Snapshot = serde_json::from_str(body).map_err(text)?;
+            DocumentId::Dependency(tenant, name) => {
+                let snapshot: breaker::BreakerSnapshot = serde_json::from_str(body).map_err(text)?;
                 let cell = self.machines.dependencies.get(&DependencyKey { tenant, name });
                 cell.breaker.lock().adopt(&snapshot, now);
             }
-            Name::Tenant(tenant) => {
+            DocumentId::Tenant(tenant) => {
                 let elsewhere = match &self.trust_kept {
-                    TrustKept::InStore => false,
-                    TrustKept::InFile(_) => tenant.is_none(),
-                    TrustKept::Nowhere => true,
+                    TrustStorage::InStore => false,
+                    TrustStorage::InFile(_) => tenant.is_none(),
+                    TrustStorage::NotStored => true,
                 };
                 if !elsewhere {
-                    let snapshot = Snapshot::read(body).map_err(|error| error.to_string())?;
+                    let snapshot = TrustSnapshot::read(body).map_err(|error| error.to_string())?;
                     self.adopt_trust(&tenant, snapshot)?;
                 }
             }
-            Name::Session(tenant, session) => {
+            DocumentId::Session(tenant, session) => {
                 let id = SessionId { tenant, session };
-                let snapshot: guard::Snapshot = serde_json::from_str(body).map_err(text)?;
-                let unsupported = |error: UnsupportedSnapshot| error.to_string();
+                let snapshot: guard::GuardSnapshot = serde_json::from_str(body).map_err(text)?;
+                let unsupported = |error: UnsupportedGuardSnapshot| error.to_string();
                 match self.machines.sessions.find(&id) {
                     Some(in_use) => in_use.lock().adopt(&snapshot).map_err(unsupported)?,
                     None => {
@@ -427,17 +434,21 @@ impl Inner {
     }
 }
 
-/// What a person said is kept until a person says something else.
-fn breaker_lasts(snapshot: &breaker::Snapshot) -> Option<Duration> {
+/// Returns how long a breaker is stored. One that an operator forced open is stored until an operator changes it.
+fn breaker_lasts(snapshot: &breaker::BreakerSnapshot) -> Option<Duration> {
     match snapshot.state() {
         breaker::State::ForcedOpen => None,
         breaker::State::Closed | breaker::State::Open | breaker::State::HalfOpen => Some(BREAKER_LASTS),
     }
 }
 
-impl Inner {
-    /// Takes over the trust that was stored, and notifies people here of what another process changed.
-    pub(crate) fn adopt_trust(&self, tenant: &Option<TenantId>, snapshot: Snapshot) -> Result<(), String> {
+impl EngineInner {
+    /// Adopts stored trust, and notifies operators of changes by other processes.
+    pub(crate) fn adopt_trust(
+        &self,
+        tenant: &Option<TenantId>,
+        snapshot: TrustSnapshot,
+    ) -> Result<(), String> {
         let cell = self.machines.tenants.get(tenant);
         let now = self.clock.now();
         let rule_of = |tool: Option<&ToolRef>, domain: Option<&Domain>| self.trust_rule(tenant, tool, domain);
@@ -450,15 +461,15 @@ impl Inner {
         if self.is_loaded.load(Ordering::Acquire) {
             for change in &changes {
                 let changed = Notification::trust(tenant.as_ref(), change);
-                self.telling.notify(Notification { is_from_elsewhere: true, ..changed });
+                self.telemetry_hooks.notify(Notification { is_from_elsewhere: true, ..changed });
             }
         }
         Ok(())
     }
 }
 
-/// A ledger that knows nothing takes everything over, single failures too.
-fn adopt_trust(trust: &mut TrustLedger, snapshot: Snapshot, bounds: Bounds) -> Result<(), String> {
+/// Adopts stored trust. An empty ledger takes over everything, including single failures.
+fn adopt_trust(trust: &mut TrustLedger, snapshot: TrustSnapshot, bounds: TrustBounds) -> Result<(), String> {
     let fresh =
         trust.history(None).next().is_none() && trust.snapshot(snapshot.last_updated).tool_states.is_empty();
     if fresh {
@@ -468,11 +479,11 @@ fn adopt_trust(trust: &mut TrustLedger, snapshot: Snapshot, bounds: Bounds) -> R
     trust.adopt(snapshot).map_err(|error| error.to_string())
 }
 
-impl Marked {
-    /// One of the breakers of a call.
+impl DirtyDocument {
+    /// Returns the document of one of the breakers of a call.
     pub(crate) fn breaker(
         scope: BreakerScope,
-        request: &Request,
+        request: &CallRequest,
         coarser: impl Fn() -> Option<DependencyKey>,
     ) -> Option<Self> {
         match scope {
@@ -487,14 +498,14 @@ impl Marked {
         let (kind, name) = match self {
             Self::Tool(key) => (
                 DocumentKind::Breaker,
-                Name::Tool(key.tenant.clone(), key.tool.namespace.clone(), key.tool.tool.clone()),
+                DocumentId::Tool(key.tenant.clone(), key.tool.namespace.clone(), key.tool.tool.clone()),
             ),
             Self::Dependency(key) => {
-                (DocumentKind::Breaker, Name::Dependency(key.tenant.clone(), key.name.clone()))
+                (DocumentKind::Breaker, DocumentId::Dependency(key.tenant.clone(), key.name.clone()))
             }
-            Self::Trust(tenant) => (DocumentKind::Trust, Name::Tenant(tenant.clone())),
+            Self::Trust(tenant) => (DocumentKind::Trust, DocumentId::Tenant(tenant.clone())),
             Self::Session(session) => {
-                (DocumentKind::Session, Name::Session(session.tenant.clone(), session.session.clone()))
+                (DocumentKind::Session, DocumentId::Session(session.tenant.clone(), session.session.clone()))
             }
         };
         let id = serde_json::to_string(&name).map_err(|error| unreadable(&error))?;
@@ -503,7 +514,7 @@ impl Marked {
 }
 
 fn unreadable(error: &serde_json::Error) -> StoreError {
-    StoreError::not_done(Trouble::Unreadable, error.to_string())
+    StoreError::not_done(StoreErrorKind::Unreadable, error.to_string())
 }
 
 /// Returns true for kinds that hold the state of breakers, trust, approvals or guards. Other kinds are read on demand.

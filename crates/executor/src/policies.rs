@@ -1,32 +1,47 @@
-//! Which policy holds for a call.
+//! The source of policies.
 
 use std::sync::Arc;
 
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::Namespace;
-use steadfast_core::json::Value;
-use steadfast_core::policy::{Annotations, Policy};
+use steadfast_core::json::JsonValue;
+use steadfast_core::policy::{AnnotationHints, CallPolicy};
 
-/// Finds the policy of a call. Asked once per call, in line: it must be quick.
-pub trait Policies: Send + Sync + 'static {
-    /// The policy of this call, whose parameters are these and whose tool is said to be like this.
-    fn policy(&self, call: &CallEnvelope, params: Value<'_>, annotations: Annotations) -> Arc<Policy>;
+/// A source of policies. It is queried once per call, in line, so it must be quick.
+pub trait PolicySource: Send + Sync + 'static {
+    /// Returns the policy of a call with these parameters, whose tool has these annotations.
+    fn policy(
+        &self,
+        call: &CallEnvelope,
+        params: JsonValue<'_>,
+        annotations: AnnotationHints,
+    ) -> Arc<CallPolicy>;
 
-    /// Whether a server's own word that a tool is safe to repeat is believed.
+    /// Returns true if the server's claim that a tool is safe to repeat is trusted.
     fn trusts_annotations(&self, _server: &Namespace) -> bool {
         true
     }
 }
 
-/// The same policy for every call.
-impl Policies for Arc<Policy> {
-    fn policy(&self, _call: &CallEnvelope, _params: Value<'_>, _annotations: Annotations) -> Arc<Policy> {
+/// Applies the same policy to every call.
+impl PolicySource for Arc<CallPolicy> {
+    fn policy(
+        &self,
+        _call: &CallEnvelope,
+        _params: JsonValue<'_>,
+        _annotations: AnnotationHints,
+    ) -> Arc<CallPolicy> {
         self.clone()
     }
 }
 
-impl<F: Fn(&CallEnvelope) -> Arc<Policy> + Send + Sync + 'static> Policies for F {
-    fn policy(&self, call: &CallEnvelope, _params: Value<'_>, _annotations: Annotations) -> Arc<Policy> {
+impl<F: Fn(&CallEnvelope) -> Arc<CallPolicy> + Send + Sync + 'static> PolicySource for F {
+    fn policy(
+        &self,
+        call: &CallEnvelope,
+        _params: JsonValue<'_>,
+        _annotations: AnnotationHints,
+    ) -> Arc<CallPolicy> {
         self(call)
     }
 }

@@ -1,20 +1,26 @@
-//! Records for people: to look at, to forget, to settle.
+//! Records for operators: lists, deletion and resolution.
 //!
-//! A record says that a call is in flight until somebody writes otherwise, also where the process that made the call is gone.
-//! So whoever looks at records has each of those judged first, and the outcome recorded as unknown: every surface shows the
-//! same, and the one process that recorded it notifies people.
+//! A record says that a call is in flight until a process writes otherwise, even if the process of the call is gone.
+//! Views therefore check each of their records first, and record the outcome of such a call as unknown. Every surface
+//! shows the same, and the one process that recorded it notifies operators.
 
-use steadfast_core::dedupe::{Record, RecordLoss, Resolution, Resolve, ResolveVerdict, Rules};
-use steadfast_core::key::Key;
+use steadfast_core::dedupe::{
+    DedupeRecord, DedupeRules, RecordLoss, Resolution, ResolutionRequest, ResolveVerdict,
+};
+use steadfast_core::key::RecordKey;
 use steadfast_core::notification::Notification;
-use steadfast_store::{Flush, Page, Selection, StoreError, accept_loss};
+use steadfast_store::{FlushTarget, RecordFilter, RecordPage, StoreError, accept_loss};
 
-use crate::audit::{By, Deed, Done};
-use crate::engine::{Engine, Inner};
+use crate::audit::{AuditAction, AuditChange, OperatorIdentity};
+use crate::engine::{Engine, EngineInner};
 
 impl Engine {
-    /// Records in the order of their keys, those of calls that change nothing among them: they are in this process only.
-    pub async fn records(&self, selection: &Selection, page: Page) -> Result<Vec<Record>, StoreError> {
+    /// Returns records in the order of their keys. Includes those of read-only calls, which exist in this process only.
+    pub async fn records(
+        &self,
+        selection: &RecordFilter,
+        page: RecordPage,
+    ) -> Result<Vec<DedupeRecord>, StoreError> {
         let mut records = self.inner.store.records(selection, page).await?;
         for record in &mut records {
             self.inner.judge(record).await;
@@ -26,8 +32,8 @@ impl Engine {
         Ok(records)
     }
 
-    /// The record under this key.
-    pub async fn record(&self, key: Key) -> Result<Option<Record>, StoreError> {
+    /// Returns the record with this key.
+    pub async fn record(&self, key: RecordKey) -> Result<Option<DedupeRecord>, StoreError> {
         match self.inner.store.record(key).await? {
             Some(mut record) => {
                 self.inner.judge(&mut record).await;
@@ -37,25 +43,27 @@ impl Engine {
         }
     }
 
-    /// Forgets records; says how many. For operators.
-    pub async fn flush(&self, flush: &Flush, by: &By) -> Result<u64, StoreError> {
+    /// Deletes records and returns their number. For operators.
+    pub async fn flush(&self, flush: &FlushTarget, by: &OperatorIdentity) -> Result<u64, StoreError> {
         let flushed = self.inner.store.flush(flush).await? + self.inner.local.flush(flush).await?;
         let (tenant, on) = match flush {
-            Flush::Key(key) => (None, format!("record {}", key.fingerprint())),
-            Flush::Finished(selection) => (selection.tenant.as_ref(), described(selection)),
+            FlushTarget::Key(key) => (None, format!("record {}", key.fingerprint())),
+            FlushTarget::Finished(selection) => (selection.tenant.as_ref(), described(selection)),
         };
         let after = Some(format!("{flushed} forgotten"));
-        self.inner.audited(by, Done { deed: Deed::Flushed, tenant, on, before: None, after }).await;
+        self.inner
+            .audited(by, AuditChange { deed: AuditAction::Flushed, tenant, on, before: None, after })
+            .await;
         Ok(flushed)
     }
 
-    /// Accepts that committed records are lost, so that calls with a key run again. Returns the loss, if there was one. For
-    /// operators.
-    pub async fn accept_loss(&self, by: &By) -> Result<Option<RecordLoss>, StoreError> {
+    /// Accepts that committed records are lost, so that calls with a key run again. Returns the loss, if there was one.
+    /// For operators.
+    pub async fn accept_loss(&self, by: &OperatorIdentity) -> Result<Option<RecordLoss>, StoreError> {
         let accepted = accept_loss(&*self.inner.store).await?;
         if let Some(loss) = &accepted {
-            let done = Done {
-                deed: Deed::LossAccepted,
+            let done = AuditChange {
+                deed: AuditAction::LossAccepted,
                 tenant: None,
                 on: "records".to_owned(),
                 before: Some(loss.to_string()),
@@ -66,22 +74,22 @@ impl Engine {
         Ok(accepted)
     }
 
-    /// Resolves an outcome that is unknown. For operators.
+    /// Resolves an unknown outcome. For operators.
     pub async fn resolve(
         &self,
-        key: Key,
+        key: RecordKey,
         resolution: Resolution,
-        by: &By,
+        by: &OperatorIdentity,
     ) -> Result<ResolveVerdict, StoreError> {
-        self.inner.resolve(&Resolve::by_hand(key, resolution), by).await
+        self.inner.resolve(&ResolutionRequest::by_operator(key, resolution), by).await
     }
 }
 
-impl Inner {
-    /// Judges all open records in the store, for calls whose process is gone.
+impl EngineInner {
+    /// Checks all open records in the store for calls whose process is gone.
     pub(crate) async fn judge_open_records(&self) {
-        let open = Selection { open: true, ..Selection::default() };
-        let mut page = Page { after: None, limit: JUDGED_AT_ONCE };
+        let open = RecordFilter { open: true, ..RecordFilter::default() };
+        let mut page = RecordPage { after: None, limit: JUDGED_AT_ONCE };
         loop {
             let mut records = match self.store.records(&open, page).await {
                 Ok(records) => records,
@@ -97,18 +105,18 @@ impl Inner {
         }
     }
 
-    /// Replaces a record of a call whose process is gone by one that says that its outcome is unknown, here and in the store. A
-    /// store that fails leaves it as it is.
-    async fn judge(&self, record: &mut Record) {
+    /// Records an unknown outcome for a call whose process is gone, in `record` and in the store. If the store fails,
+    /// the record stays unchanged.
+    async fn judge(&self, record: &mut DedupeRecord) {
         if record.owner.process == self.process || !record.may_be_abandoned() {
             return;
         }
         let policy = self.policy_of_tool(&record.tenant, &record.tool);
-        match self.store.mark_abandoned(record.key, &Rules::from(&*policy)).await {
+        match self.store.mark_abandoned(record.key, &DedupeRules::from(&*policy)).await {
             Ok(Some(unknown)) => {
                 let notification = Notification::abandoned(&unknown, self.clock.now());
                 let notification = Notification { for_client: policy.trust.notify, ..notification };
-                self.telling.notify_of_abandoned(&unknown.owner, notification);
+                self.telemetry_hooks.notify_of_abandoned(&unknown.owner, notification);
                 *record = unknown;
             }
             Ok(None) => {}
@@ -116,12 +124,16 @@ impl Inner {
         }
     }
 
-    /// Resolves an outcome that is unknown, and keeps who did.
-    pub(crate) async fn resolve(&self, resolve: &Resolve, by: &By) -> Result<ResolveVerdict, StoreError> {
+    /// Resolves an unknown outcome, and records the operator.
+    pub(crate) async fn resolve(
+        &self,
+        resolve: &ResolutionRequest,
+        by: &OperatorIdentity,
+    ) -> Result<ResolveVerdict, StoreError> {
         let Some(record) = self.store.record(resolve.key).await? else {
             return Ok(ResolveVerdict::NotUnknown);
         };
-        let rules = Rules::from(&*self.policy_of_tool(&record.tenant, &record.tool));
+        let rules = DedupeRules::from(&*self.policy_of_tool(&record.tenant, &record.tool));
         let verdict = self.store.resolve(resolve, &rules).await?;
         if verdict != ResolveVerdict::Resolved {
             return Ok(verdict);
@@ -130,8 +142,8 @@ impl Inner {
             Resolution::Ran => "it ran",
             Resolution::DidNotRun => "it did not run",
         };
-        let done = Done {
-            deed: Deed::Resolved,
+        let done = AuditChange {
+            deed: AuditAction::Resolved,
             tenant: record.tenant.as_ref(),
             on: format!("record {} of {}", resolve.key.fingerprint(), record.tool),
             before: Some("outcome unknown".to_owned()),
@@ -145,7 +157,7 @@ impl Inner {
 /// The page size when open records are searched for calls whose process has ended.
 const JUDGED_AT_ONCE: usize = 1000;
 
-fn described(selection: &Selection) -> String {
+fn described(selection: &RecordFilter) -> String {
     let mut words = vec!["finished records".to_owned()];
     words.extend(selection.tool.iter().map(|tool| format!("of {tool}")));
     words.extend(selection.session.iter().map(|session| format!("in {session}")));

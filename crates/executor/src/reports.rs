@@ -1,23 +1,23 @@
-//! What hosts say about tools that they ran themselves.
+//! Reports of hosts about tools that they ran themselves.
 
 use steadfast_core::id::TenantId;
-use steadfast_core::policy::{Annotations, Mode};
+use steadfast_core::policy::{AnnotationHints, EnforcementMode};
 use steadfast_core::report::ToolReport;
-use steadfast_core::trust::{Rules, TrustChange};
+use steadfast_core::trust::{TrustChange, TrustRules};
 
 use crate::engine::Engine;
-use crate::persist::Marked;
-use crate::telling::Outside;
+use crate::persist::DirtyDocument;
+use crate::telemetry_hooks::SystemEvent;
 
 impl Engine {
-    /// Takes a host's word for how a tool did. It counts for trust and scores as a finished call of that tool would; what
-    /// changed by it is told, to the caller too.
-    pub fn take_report(&self, tenant: Option<&TenantId>, report: &ToolReport) -> Vec<TrustChange> {
+    /// Processes the report of a host about a tool. It counts for trust and scores like a finished call of that tool.
+    /// The changes of trust are reported to listeners and returned.
+    pub fn record_report(&self, tenant: Option<&TenantId>, report: &ToolReport) -> Vec<TrustChange> {
         let (inner, now) = (&self.inner, self.inner.clock.now());
         let owner = tenant.cloned();
         let about = report.about();
         let policy =
-            inner.policy_of_blank(&owner, Some(about.tool), about.depends_on(), Annotations::default());
+            inner.policy_of_blank(&owner, Some(about.tool), about.depends_on(), AnnotationHints::default());
         if policy.modes.are_off() {
             return Vec::new();
         }
@@ -27,9 +27,9 @@ impl Engine {
         }
         let cell = inner.machines.tenants.get(&owner);
         let changes = match policy.modes.trust {
-            Mode::Off => Vec::new(),
-            Mode::Shadow | Mode::Enforce => {
-                let rules = Rules { signature: &policy.trust, domain: policy.domain_trust.as_ref() };
+            EnforcementMode::Off => Vec::new(),
+            EnforcementMode::Shadow | EnforcementMode::Enforce => {
+                let rules = TrustRules { signature: &policy.trust, domain: policy.domain_trust.as_ref() };
                 let trust = &mut cell.judged.lock().trust;
                 match failure {
                     Some(failure) => trust.report_failure(rules, about, failure, now),
@@ -40,10 +40,10 @@ impl Engine {
         let outcome = report.outcome(failure);
         cell.scores.lock().record(about.tool, report.model.as_ref(), outcome, report.took, now);
         if !changes.is_empty() {
-            inner.marks.mark(Marked::Trust(owner));
+            inner.marks.mark(DirtyDocument::Trust(owner));
         }
         for change in &changes {
-            inner.telling.outside(&Outside::Trust { tenant, change });
+            inner.telemetry_hooks.outside(&SystemEvent::Trust { tenant, change });
         }
         changes
     }

@@ -1,17 +1,17 @@
-//! The names that servers have: two of one name that run something else are told apart.
+//! Names of servers: different servers with the same name get different names.
 
 use steadfast_core::id::Namespace;
-use steadfast_core::server_name::{KEPT, ServerClaim, ServerFailure, ServerIdentity, ServersOfName};
+use steadfast_core::server_name::{KEPT, ServerClaim, ServerFailure, ServerIdentity, ServerNameRecord};
 use steadfast_store::{
-    Document, DocumentKind, DocumentName, Neighbours, Sight as _, Store, StoreError, this_process,
-    update_document,
+    Document, DocumentKind, DocumentName, LocalProcessMonitor, ProcessMonitor as _, StateStore, StoreError,
+    this_process, update_document,
 };
 
 use crate::engine::Engine;
 
 impl Engine {
-    /// A server of this name is started here: the name that its tools have. Where the store does not answer, it is the name
-    /// that was asked for.
+    /// Claims a name for a server that starts here, and returns the name for its tools. If the store fails, it is the
+    /// requested name.
     pub async fn claim_server(&self, name: &Namespace, server: &ServerIdentity) -> Namespace {
         match self.try_claim_server(name, server).await {
             Ok(named) => named,
@@ -29,18 +29,20 @@ impl Engine {
     ) -> Result<Namespace, StoreError> {
         let inner = &self.inner;
         let document = document_of(name);
-        let (neighbours, now) = (Neighbours::of(inner.process.clone()), inner.store.now());
+        let (neighbours, now) = (LocalProcessMonitor::of(inner.process.clone()), inner.store.now());
         let mut named = name.clone();
         update_document(&*inner.store, &document, now + KEPT, |found| {
             let mut names = read(found);
-            named = names.claim(name, server, &inner.process, |process| neighbours.sight(process), now);
+            named =
+                names.claim(name, server, &inner.process, |process| neighbours.check_process(process), now);
             serde_json::to_string(&names).unwrap_or_default().into()
         })
         .await?;
         Ok(named)
     }
 
-    /// The server whose tools have this name has failed, or works: it is stored for those who look at the store alone.
+    /// Stores the last failure of a server, or its recovery, for commands that only read the store. `name` is the name
+    /// that its tools have.
     pub async fn note_server(&self, name: &Namespace, failure: Option<&ServerFailure>) {
         if let Err(error) = self.try_note_server(name, failure).await {
             tracing::warn!(event = "server.state_not_stored", server = %name, why = %error);
@@ -54,14 +56,14 @@ impl Engine {
     ) -> Result<(), StoreError> {
         let inner = &self.inner;
         let (document, now) = (document_of(&name.configured()), inner.store.now());
-        // Most servers work, and nothing else is stored of them.
+        // Most servers work, and then nothing else is stored of them.
         let found = inner.store.read(&document).await?;
         if read(found.as_ref()).failure(name) == failure {
             return Ok(());
         }
         update_document(&*inner.store, &document, now + KEPT, |found| {
             let mut names = read(found);
-            names.note(name, failure, now);
+            names.set_failure(name, failure, now);
             serde_json::to_string(&names).unwrap_or_default().into()
         })
         .await
@@ -72,12 +74,12 @@ fn document_of(name: &Namespace) -> DocumentName {
     DocumentName { kind: DocumentKind::Server, id: name.as_str().into() }
 }
 
-fn read(found: Option<&Document>) -> ServersOfName {
+fn read(found: Option<&Document>) -> ServerNameRecord {
     found.and_then(|document| serde_json::from_str(&document.body).ok()).unwrap_or_default()
 }
 
-/// The servers that failed lately and did not work since, by the names that their tools have.
-pub async fn failed_servers(store: &dyn Store) -> Result<Vec<(Namespace, ServerFailure)>, StoreError> {
+/// Returns the servers that failed recently and have not recovered, by the names of their tools.
+pub async fn failed_servers(store: &dyn StateStore) -> Result<Vec<(Namespace, ServerFailure)>, StoreError> {
     let documents = store.documents(DocumentKind::Server).await?;
     let failed = |(_, document): (DocumentName, Document)| {
         let names = read(Some(&document));
@@ -86,13 +88,15 @@ pub async fn failed_servers(store: &dyn Store) -> Result<Vec<(Namespace, ServerF
     Ok(documents.into_iter().flat_map(failed).collect())
 }
 
-/// Servers that run now, are called the same, and are not the same; by that name.
-pub async fn servers_of_one_name(store: &dyn Store) -> Result<Vec<(String, Vec<ServerClaim>)>, StoreError> {
-    let (neighbours, now) = (Neighbours::of(this_process()), store.now());
+/// Returns the running servers that share a requested name but are different servers, by that name.
+pub async fn servers_of_one_name(
+    store: &dyn StateStore,
+) -> Result<Vec<(String, Vec<ServerClaim>)>, StoreError> {
+    let (neighbours, now) = (LocalProcessMonitor::of(this_process()), store.now());
     let documents = store.documents(DocumentKind::Server).await?;
     let clash = |(name, document): (DocumentName, Document)| {
-        let names: ServersOfName = serde_json::from_str(&document.body).ok()?;
-        let clash = names.clash(|process| neighbours.sight(process), now)?;
+        let names: ServerNameRecord = serde_json::from_str(&document.body).ok()?;
+        let clash = names.clash(|process| neighbours.check_process(process), now)?;
         Some((name.id.as_ref().to_owned(), clash.into_iter().cloned().collect()))
     };
     Ok(documents.into_iter().filter_map(clash).collect())

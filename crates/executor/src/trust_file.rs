@@ -1,13 +1,12 @@
-//! Trust in a JSON file, where the host wants to read and carry it.
+//! Trust in a JSON file, for hosts that read and move it.
 //!
-//! The file of the project comes before that of the user. It is written whole: to a temporary file beside it, which
-//! is synced and renamed over it, and the folder is synced; so a reader, or a crash at any moment, finds either the
-//! old state or the new one.
+//! The file of the project takes precedence over that of the user. It is written as a whole: to a temporary file beside
+//! it, which is synced and renamed over it, and the folder is synced. A reader, or a crash at any moment, finds either
+//! the old state or the new one.
 //!
-//! A host may keep the same file. So it is read again before it is written: changes of the host are taken over, dates are
-//! written in the form in which they were found, fields that we do not know stay, and a file that cannot be read is not
-//! written at all
-//! (decision 0021).
+//! A host may write the same file. It is therefore read again before each write: changes of the host are adopted, dates
+//! are written in the form in which they were found, unknown fields stay, and a file that cannot be read is not written
+//! at all (decision 0021).
 
 use std::borrow::Cow;
 use std::fs::{self, File};
@@ -17,51 +16,51 @@ use std::path::{Path, PathBuf};
 use chrono::{DateTime, Local, NaiveDateTime, TimeZone as _, Utc};
 use serde_json::{Map, Value};
 use steadfast_core::Timestamp;
-use steadfast_core::trust::{Bounds, Snapshot, TrustLedger};
-use steadfast_store::{StoreError, Trouble};
+use steadfast_core::trust::{TrustBounds, TrustLedger, TrustSnapshot};
+use steadfast_store::{StoreError, StoreErrorKind};
 
-use crate::engine::Inner;
+use crate::engine::EngineInner;
 
-/// Where trust is kept beyond this process.
+/// Storage of trust beyond this process.
 #[derive(Clone, Debug, Default)]
-pub enum TrustKept {
-    /// With everything else.
+pub enum TrustStorage {
+    /// In the store.
     #[default]
     InStore,
-    /// That of calls without a tenant in this file, that of tenants in the store.
+    /// In this file for calls without a tenant, in the store for those of tenants.
     InFile(TrustFile),
-    /// Not at all: every process begins with full trust.
-    Nowhere,
+    /// Not stored: every process begins with full trust.
+    NotStored,
 }
 
-/// Where trust is kept as a file.
+/// A file with the state of trust.
 #[derive(Clone, Debug)]
 pub struct TrustFile {
     path: PathBuf,
-    plain: PlainJson,
+    plain: JsonConverter,
 }
 
-/// Makes JSON of what was written by hand, or says with its place why it cannot.
-pub type PlainJson = fn(&str) -> Result<Cow<'_, str>, String>;
+/// A function that converts hand-written text to JSON, or returns an error with its position.
+pub type JsonConverter = fn(&str) -> Result<Cow<'_, str>, String>;
 
 impl TrustFile {
-    /// This very file.
+    /// Uses the file at this path.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), plain: |text| Ok(Cow::Borrowed(text)) }
     }
 
-    /// The same file, in which a person may have written with more freedom than JSON has. It is written as plain JSON.
+    /// Sets a parser for hand-written content that is not strict JSON. The file is always written as plain JSON.
     #[must_use]
-    pub fn read_by(self, plain: PlainJson) -> Self {
+    pub fn read_by(self, plain: JsonConverter) -> Self {
         Self { plain, ..self }
     }
 
-    /// Which file it is.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What it says; nothing if there is none yet.
+    /// Reads the file. Returns `None` if it does not exist.
     pub fn read(&self) -> io::Result<Option<String>> {
         match fs::read_to_string(&self.path) {
             Ok(text) => Ok(Some(text)),
@@ -70,7 +69,7 @@ impl TrustFile {
         }
     }
 
-    /// Replaces what it says.
+    /// Replaces the content of the file.
     pub fn write(&self, text: &str) -> io::Result<()> {
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new("."));
@@ -78,7 +77,7 @@ impl TrustFile {
         let unfinished = self.path.with_extension(format!("json.{}.tmp", std::process::id()));
         let written = replace(&unfinished, &self.path, text);
         if written.is_err() {
-            // Half a file is of no use to anybody; that it cannot be removed either changes nothing.
+            // A partial file is useless. A failure to remove it is ignored.
             let _ = fs::remove_file(&unfinished);
         }
         written?;
@@ -93,7 +92,7 @@ fn replace(unfinished: &Path, path: &Path, text: &str) -> io::Result<()> {
     fs::rename(unfinished, path)
 }
 
-/// A new file that only its owner may read: it tells which tools a person uses.
+/// Creates a file that only its owner may read, because it shows which tools they use.
 fn private(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.write(true).create(true).truncate(true);
@@ -102,22 +101,22 @@ fn private(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-/// What a trust file says.
-struct Contents {
-    snapshot: Snapshot,
-    /// The same as JSON, with what we do not know.
+/// The content of a trust file.
+struct TrustFileContent {
+    snapshot: TrustSnapshot,
+    /// The same as JSON, with the unknown fields.
     raw: Map<String, Value>,
-    dates: Dates,
+    dates: DateFormat,
 }
 
-/// How dates are written in a file.
+/// Form of the dates in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Dates {
-    /// Milliseconds since 1970, as we write them.
+enum DateFormat {
+    /// Milliseconds since 1970, the default of this program.
     Millis,
     /// ISO 8601 with an offset.
     WithOffset,
-    /// ISO 8601 without one, in the time of this machine, as Python's `datetime.now()` gives it.
+    /// ISO 8601 without an offset, in local time, as from Python's `datetime.now()`.
     Local,
 }
 
@@ -135,34 +134,36 @@ const DATES: [&str; 10] = [
     "timestamp",
 ];
 
-impl Contents {
+impl TrustFileContent {
     fn parse(text: &str) -> Result<Self, String> {
-        // Read as it stands first: then the place of a mistake is the one in the file.
-        let as_it_stands = Snapshot::read(text).map_err(|error| error.to_string())?;
+        // The original text is parsed first, so that the position of an error is the one in the file.
+        let as_it_stands = TrustSnapshot::read(text).map_err(|error| error.to_string())?;
         let not_read = |error: serde_json::Error| error.to_string();
         let raw: Map<String, Value> = serde_json::from_str(text).map_err(not_read)?;
         let mut in_utc = Value::Object(raw.clone());
-        let mut dates = Dates::Millis;
+        let mut dates = DateFormat::Millis;
         for_each_date(&mut in_utc, &mut |date| {
             let Value::String(text) = &date else { return };
             match local_to_utc(text) {
                 Some(utc) => {
                     *date = Value::String(utc);
-                    dates = Dates::Local;
+                    dates = DateFormat::Local;
                 }
-                None if dates == Dates::Millis => dates = Dates::WithOffset,
+                None if dates == DateFormat::Millis => dates = DateFormat::WithOffset,
                 None => {}
             }
         });
         let snapshot = match dates {
-            Dates::Millis | Dates::WithOffset => as_it_stands,
-            Dates::Local => Snapshot::read(&in_utc.to_string()).map_err(|error| error.to_string())?,
+            DateFormat::Millis | DateFormat::WithOffset => as_it_stands,
+            DateFormat::Local => {
+                TrustSnapshot::read(&in_utc.to_string()).map_err(|error| error.to_string())?
+            }
         };
         Ok(Self { snapshot, raw, dates })
     }
 
-    /// What is known now, as this file would say it.
-    fn updated(self, now: &Snapshot) -> serde_json::Result<String> {
+    /// Returns the new content of the file with the current state.
+    fn updated(self, now: &TrustSnapshot) -> serde_json::Result<String> {
         let mut value = serde_json::to_value(now)?;
         for_each_date(&mut value, &mut |date| {
             if let Some(at) = date.as_u64() {
@@ -174,7 +175,7 @@ impl Contents {
             let known = self.raw.get("tool_states").and_then(Value::as_object);
             for (name, state) in states.iter_mut() {
                 let Value::Object(state) = state else { continue };
-                if self.dates != Dates::Millis {
+                if self.dates != DateFormat::Millis {
                     // The plugin of jaato reads no entry without it.
                     state.insert("failure_key".to_owned(), name.as_str().into());
                 }
@@ -188,7 +189,7 @@ impl Contents {
     }
 }
 
-/// Fields of an entry that are ours: where they are missing now they are over, not unknown.
+/// Fields of an entry that this program owns: if they are missing now, they were removed and are not unknown.
 const OURS: &[&str] = &[
     "domain",
     "escalated_at",
@@ -202,7 +203,7 @@ const OURS: &[&str] = &[
     "signature",
 ];
 
-/// Adds the fields that are missing here and are not ours.
+/// Adds the fields of `from` that are missing in `to` and not owned by this program.
 fn add_unknown(to: &mut Map<String, Value>, from: &Map<String, Value>, ours: &[&str]) {
     for (name, value) in from {
         if !to.contains_key(name) && !ours.contains(&name.as_str()) && name != "all_blocked" {
@@ -227,17 +228,17 @@ fn for_each_date(value: &mut Value, act: &mut impl FnMut(&mut Value)) {
     }
 }
 
-/// A date without an offset, which is in the time of this machine, with one.
+/// Converts a date without an offset, in local time, to UTC.
 fn local_to_utc(text: &str) -> Option<String> {
     if text.get(10..)?.contains(['Z', 'z', '+', '-']) {
         return None;
     }
     let local: NaiveDateTime = text.replacen(' ', "T", 1).parse().ok()?;
-    // An hour that the end of summer time repeats means its later one: better asked once more than once too little.
+    // In the hour that repeats at the end of summer time, the later time counts: one approval too many is safer.
     Some(Local.from_local_datetime(&local).latest()?.with_timezone(&Utc).to_rfc3339())
 }
 
-impl Dates {
+impl DateFormat {
     fn write(self, millis: u64) -> Value {
         let moment = i64::try_from(millis).ok().and_then(DateTime::from_timestamp_millis);
         match (self, moment) {
@@ -252,23 +253,23 @@ impl Dates {
 }
 
 impl TrustFile {
-    fn contents(&self) -> Result<Option<Contents>, String> {
+    fn contents(&self) -> Result<Option<TrustFileContent>, String> {
         let text = self.read().map_err(|error| error.to_string())?;
-        text.map(|text| Contents::parse(&(self.plain)(&text)?)).transpose()
+        text.map(|text| TrustFileContent::parse(&(self.plain)(&text)?)).transpose()
     }
 
-    /// Checks that it can be read: how many tools, signatures and domains it says are not trusted, or the first mistake
-    /// with its place. Nothing if there is no file.
+    /// Checks the file. Returns the number of tools, signatures and domains that are not trusted, `None` if there is no
+    /// file, or the first error with its position.
     pub fn check(&self) -> Result<Option<usize>, String> {
         let Some(contents) = self.contents()? else { return Ok(None) };
-        let ledger =
-            TrustLedger::restore(contents.snapshot, Bounds::default()).map_err(|error| error.to_string())?;
+        let ledger = TrustLedger::restore(contents.snapshot, TrustBounds::default())
+            .map_err(|error| error.to_string())?;
         Ok(Some(ledger.snapshot(Timestamp::ZERO).tool_states.len()))
     }
 }
 
-impl Inner {
-    /// Takes over what the file says.
+impl EngineInner {
+    /// Loads the trust from the file.
     pub(crate) fn load_trust_file(&self, file: &TrustFile) {
         let adopted = file.contents().and_then(|contents| self.adopt_trust_file(contents.as_ref()));
         if let Err(why) = adopted {
@@ -276,7 +277,7 @@ impl Inner {
         }
     }
 
-    fn adopt_trust_file(&self, contents: Option<&Contents>) -> Result<(), String> {
+    fn adopt_trust_file(&self, contents: Option<&TrustFileContent>) -> Result<(), String> {
         let Some(contents) = contents else { return Ok(()) };
         self.adopt_trust(&None, contents.snapshot.clone())
     }
@@ -284,9 +285,10 @@ impl Inner {
     pub(crate) async fn write_trust_file(&self, file: &TrustFile) -> Result<(), StoreError> {
         let failed = |error: io::Error| {
             let why = format!("trust cannot be written to {}: {error}", file.path.display());
-            StoreError::not_done(Trouble::Refused, why)
+            StoreError::not_done(StoreErrorKind::Refused, why)
         };
-        let ended = |error: tokio::task::JoinError| StoreError::not_done(Trouble::Closed, error.to_string());
+        let ended =
+            |error: tokio::task::JoinError| StoreError::not_done(StoreErrorKind::Closed, error.to_string());
         let reading = file.clone();
         let contents = tokio::task::spawn_blocking(move || reading.contents()).await.map_err(ended)?;
         let contents = match contents.and_then(|contents| {
@@ -295,7 +297,7 @@ impl Inner {
         }) {
             Ok(contents) => contents,
             Err(why) => {
-                // What is in it is worth more than what would be written over it. Trust lasts as long as this process.
+                // The file is not overwritten, because its content is worth more. Trust lasts as long as this process.
                 file.tell_unreadable(&why);
                 return Ok(());
             }
@@ -318,7 +320,7 @@ impl TrustFile {
             event = "trust.unreadable",
             file = %self.path.display(),
             %why,
-            "the trust file cannot be read and is left as it is; correct or remove it"
+            "the trust file cannot be read and stays unchanged; correct or remove it"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Questions on the way of a call: whether it may run, put to the caller's end, and what a tool wants to know first.
+//! Questions during a call: approval requests to the client, and tools that ask for input first.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
@@ -6,35 +6,36 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
-use steadfast_core::approval::{Channel, Decision, Grantor, Parked, ParkedId};
-use steadfast_core::classify::{Fault, Source};
+use steadfast_core::approval::{ApprovalChannel, ApprovalDecision, Grantor, ParkedRequest, ParkedRequestId};
+use steadfast_core::classify::{AttemptFault, FaultSource};
 use steadfast_core::code::Code;
-use steadfast_core::envelope::{CallEnvelope, UnknownFields};
-use steadfast_core::output::{Output, RawJson};
-use steadfast_core::policy::{AskWhen, Mode, Policy, Profile, ToolClass};
-use steadfast_core::trust::Target;
+use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
+use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::policy::{ApprovalTrigger, CallPolicy, EnforcementMode, PolicyProfile, ToolClass};
+use steadfast_core::trust::TrustTarget;
 use steadfast_executor::{
-    Answer, Asked, Asker, Asking, Attempt, By, CallOptions, Called, Engine, NotDone, RuntimeClock, Surface,
+    ApprovalPrompter, Attempt, AttemptError, CallOptions, CallResponse, ClientDecision, ClientDecisionFuture,
+    Engine, OperatorIdentity, OperatorSurface, RuntimeClock, ToolResult,
 };
-use steadfast_store::{Journal, MemoryOptions, MemoryStore, Query, Store};
+use steadfast_store::{Journal, JournalQuery, MemoryOptions, MemoryStore, StateStore};
 
-fn by() -> By {
-    By::new("ann", Surface::Library)
+fn by() -> OperatorIdentity {
+    OperatorIdentity::new("ann", OperatorSurface::Library)
 }
 
-fn policy() -> Policy {
-    let mut policy = Profile::Standard.policy(ToolClass::Mutating);
-    policy.modes.guard = Mode::Off;
+fn policy() -> CallPolicy {
+    let mut policy = PolicyProfile::Standard.policy(ToolClass::Mutating);
+    policy.modes.guard = EnforcementMode::Off;
     policy
 }
 
-fn needs_a_person() -> Policy {
+fn needs_a_person() -> CallPolicy {
     let mut policy = policy();
-    policy.approval.when = AskWhen::Always;
+    policy.approval.when = ApprovalTrigger::Always;
     policy
 }
 
-async fn engine(policy: Policy) -> Engine {
+async fn engine(policy: CallPolicy) -> Engine {
     Engine::builder().clock(Arc::new(RuntimeClock::new())).policies(Arc::new(policy)).start().await
 }
 
@@ -44,41 +45,41 @@ fn pay(amount: u32, key: &str) -> CallEnvelope {
             "target":{{"sessionKey":"s","actorId":"ann"}},
             "payload":{{"version":"1.0","params":{{"amount":{amount}}},"idempotencyKey":"{key}"}}}}"#
     );
-    CallEnvelope::parse(text.as_bytes(), UnknownFields::Refuse).unwrap()
+    CallEnvelope::parse(text.as_bytes(), UnknownFieldPolicy::Refuse).unwrap()
 }
 
-fn text(words: &str) -> Output {
-    Output { content: RawJson::string(words), metadata: None }
+fn text(words: &str) -> ToolOutput {
+    ToolOutput { content: RawJson::string(words), metadata: None }
 }
 
-async fn works(_: Attempt) -> Answer {
+async fn works(_: Attempt) -> ToolResult {
     Ok(text("paid"))
 }
 
-fn code(called: &Called) -> Option<Code> {
+fn code(called: &CallResponse) -> Option<Code> {
     called.result.error.as_ref().map(|error| error.code)
 }
 
-/// Says always the same, or nothing at all; notes what was asked and whether it was still wanted.
+/// A prompter with a fixed decision, or none at all. Records the requests, and those that were dropped.
 #[derive(Debug, Default)]
-struct Person {
-    says: Option<Asked>,
-    asked: Mutex<Vec<ParkedId>>,
+struct ScriptedApprover {
+    says: Option<ClientDecision>,
+    asked: Mutex<Vec<ParkedRequestId>>,
     given_up: Arc<AtomicU32>,
 }
 
-struct GivenUp(Arc<AtomicU32>);
+struct DropCounter(Arc<AtomicU32>);
 
-impl Drop for GivenUp {
+impl Drop for DropCounter {
     fn drop(&mut self) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-impl Asker for Person {
-    fn ask(&self, id: ParkedId, _: Parked) -> Asking {
+impl ApprovalPrompter for ScriptedApprover {
+    fn ask(&self, id: ParkedRequestId, _: ParkedRequest) -> ClientDecisionFuture {
         self.asked.lock().push(id);
-        let (says, given_up) = (self.says.clone(), GivenUp(self.given_up.clone()));
+        let (says, given_up) = (self.says.clone(), DropCounter(self.given_up.clone()));
         Box::pin(async move {
             let _given_up = given_up;
             match says {
@@ -89,20 +90,20 @@ impl Asker for Person {
     }
 }
 
-fn asking(person: &Arc<Person>) -> CallOptions {
-    let asker: Arc<dyn Asker> = person.clone();
-    CallOptions { channel: Channel::Interactive, asker: Some(asker), ..CallOptions::default() }
+fn asking(person: &Arc<ScriptedApprover>) -> CallOptions {
+    let asker: Arc<dyn ApprovalPrompter> = person.clone();
+    CallOptions { channel: ApprovalChannel::Interactive, prompter: Some(asker), ..CallOptions::default() }
 }
 
 #[tokio::test(start_paused = true)]
-async fn rp_7_what_the_person_at_the_caller_says_counts() {
+async fn rp_7_the_decision_of_the_user_at_the_client_counts() {
     for (says, expected) in [
-        (Asked::Decided(Decision::Once), None),
-        (Asked::Decided(Decision::Deny), Some(Code::ApprovalDenied)),
-        (Asked::Nobody, Some(Code::ApprovalRequired)),
+        (ClientDecision::Decided(ApprovalDecision::Once), None),
+        (ClientDecision::Decided(ApprovalDecision::Deny), Some(Code::ApprovalDenied)),
+        (ClientDecision::Unavailable, Some(Code::ApprovalRequired)),
     ] {
         let engine = engine(needs_a_person()).await;
-        let person = Arc::new(Person { says: Some(says.clone()), ..Person::default() });
+        let person = Arc::new(ScriptedApprover { says: Some(says.clone()), ..ScriptedApprover::default() });
         for key in ["k", "l"] {
             let called = engine.call_with(pay(1, key), works, asking(&person)).await;
             assert_eq!(code(&called), expected, "{says:?}");
@@ -114,9 +115,9 @@ async fn rp_7_what_the_person_at_the_caller_says_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rp_7_an_operator_who_is_faster_is_heard_and_the_question_is_dropped() {
+async fn rp_7_a_faster_operator_decides_and_the_prompt_is_dropped() {
     let engine = engine(needs_a_person()).await;
-    let person = Arc::new(Person::default());
+    let person = Arc::new(ScriptedApprover::default());
     let calling = tokio::spawn(engine.call_with(pay(1, "k"), works, asking(&person)));
     while person.asked.lock().is_empty() {
         tokio::task::yield_now().await;
@@ -126,7 +127,7 @@ async fn rp_7_an_operator_who_is_faster_is_heard_and_the_question_is_dropped() {
         (person.asked.lock().as_slice(), person.given_up.load(Ordering::SeqCst)),
         ([id].as_slice(), 0)
     );
-    engine.decide(None, id, Decision::Once, Grantor::Operator, &by()).await.unwrap();
+    engine.decide(None, id, ApprovalDecision::Once, Grantor::Operator, &by()).await.unwrap();
     assert_eq!(code(&calling.await.unwrap()), None);
     assert_eq!(person.given_up.load(Ordering::SeqCst), 1);
     let nobody = engine.call_with(pay(1, "l"), works, asking(&person)).await;
@@ -137,7 +138,10 @@ async fn rp_7_an_operator_who_is_faster_is_heard_and_the_question_is_dropped() {
 #[tokio::test(start_paused = true)]
 async fn rp_7_a_question_for_the_caller_is_its_answer_and_nothing_is_claimed_meanwhile() {
     let engine = engine(needs_a_person()).await;
-    let person = Person { says: Some(Asked::PutToCaller(text("may it?"))), ..Person::default() };
+    let person = ScriptedApprover {
+        says: Some(ClientDecision::PutToCaller(text("may it?"))),
+        ..ScriptedApprover::default()
+    };
     let person = Arc::new(person);
     for _ in 0..2 {
         let called = engine.call_with(pay(1, "k"), works, asking(&person)).await;
@@ -145,22 +149,30 @@ async fn rp_7_a_question_for_the_caller_is_its_answer_and_nothing_is_claimed_mea
         assert_eq!((called.result.from_cache, called.result.attempts), (false, 0));
     }
     assert_eq!(engine.approvals(None).len(), 1, "both ask for the same, and an operator can answer it");
-    let says = Arc::new(Person { says: Some(Asked::Decided(Decision::Once)), ..Person::default() });
+    let says = Arc::new(ScriptedApprover {
+        says: Some(ClientDecision::Decided(ApprovalDecision::Once)),
+        ..ScriptedApprover::default()
+    });
     let called = engine.call_with(pay(1, "k"), works, asking(&says)).await;
     assert_eq!(called.result.output, Some(text("paid")));
     assert_eq!(says.asked.lock().last(), person.asked.lock().last(), "the same request");
 }
 
 #[tokio::test(start_paused = true)]
-async fn rp_7_nobody_but_an_operator_is_asked_about_a_blocked_tool() {
+async fn rp_7_only_an_operator_is_asked_about_a_blocked_tool() {
     let mut policy = policy();
     policy.trust.block_after = 1.try_into().unwrap();
     policy.retry.attempts = 1.try_into().unwrap();
-    policy.modes.breaker = Mode::Off;
+    policy.modes.breaker = EnforcementMode::Off;
     let engine = engine(policy).await;
-    let person = Arc::new(Person { says: Some(Asked::Decided(Decision::Once)), ..Person::default() });
-    let fails = async |_: Attempt| -> Answer { Err(Fault::new(Source::Http { status: 500 }, "no").into()) };
-    // Three cost it its trust; what it does with a leave blocks it.
+    let person = Arc::new(ScriptedApprover {
+        says: Some(ClientDecision::Decided(ApprovalDecision::Once)),
+        ..ScriptedApprover::default()
+    });
+    let fails = async |_: Attempt| -> ToolResult {
+        Err(AttemptFault::new(FaultSource::Http { status: 500 }, "no").into())
+    };
+    // Three failures escalate its trust. A failure with an approved call blocks it.
     for number in 0..4 {
         engine.call_with(pay(number, &format!("k{number}")), fails, asking(&person)).await;
     }
@@ -168,14 +180,14 @@ async fn rp_7_nobody_but_an_operator_is_asked_about_a_blocked_tool() {
     let called = engine.call_with(pay(9, "l"), works, asking(&person)).await;
     assert_eq!((code(&called), before), (Some(Code::ToolBlocked), 1));
     assert_eq!(person.asked.lock().len(), before);
-    engine.reset_trust(None, Target::All, &by()).await.unwrap();
+    engine.reset_trust(None, TrustTarget::All, &by()).await.unwrap();
     assert_eq!(code(&engine.call(pay(9, "m"), works).await), None, "forgiven");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_question_of_a_tool_is_given_to_its_caller_each_time_and_remembered_as_one() {
     let clock = Arc::new(RuntimeClock::new());
-    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
+    let store: Arc<dyn StateStore> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
     let engine =
         Engine::builder().clock(clock).store(store.clone()).policies(Arc::new(policy())).start().await;
     let runs = Arc::new(AtomicU32::new(0));
@@ -183,7 +195,7 @@ async fn a_question_of_a_tool_is_given_to_its_caller_each_time_and_remembered_as
         let counted = runs.clone();
         let asks = move |_: Attempt| {
             counted.fetch_add(1, Ordering::SeqCst);
-            std::future::ready(Err::<Output, _>(NotDone::InputRequired(text("which account?"))))
+            std::future::ready(Err::<ToolOutput, _>(AttemptError::InputRequired(text("which account?"))))
         };
         let called = engine.call(pay(1, "k"), asks).await;
         assert_eq!((code(&called), called.result.output), (None, Some(text("which account?"))));
@@ -191,7 +203,7 @@ async fn a_question_of_a_tool_is_given_to_its_caller_each_time_and_remembered_as
     }
     assert_eq!(engine.call(pay(1, "k"), works).await.result.output, Some(text("paid")), "nothing is unknown");
     engine.shutdown(std::time::Duration::ZERO).await;
-    let told = store.entries(&Query::newest(Journal::History, 10)).await.unwrap();
+    let told = store.entries(&JournalQuery::newest(Journal::History, 10)).await.unwrap();
     let asked = told.iter().filter(|(_, entry)| entry.body.contains("\"inputRequired\":true")).count();
     assert_eq!((told.len(), asked), (4, 3));
 }

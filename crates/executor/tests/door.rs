@@ -1,4 +1,4 @@
-//! What happens at the door: calls that are turned away, and what is known about a tool beside its name.
+//! Rejected calls, and details of a tool beyond its name.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
@@ -7,17 +7,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use steadfast_core::call::Notice;
-use steadfast_core::classify::{Fault, Source};
+use steadfast_core::call::CallNotice;
+use steadfast_core::classify::{AttemptFault, FaultSource};
 use steadfast_core::code::Code;
-use steadfast_core::envelope::{CallEnvelope, UnknownFields};
-use steadfast_core::json::Value;
-use steadfast_core::output::{Output, RawJson};
-use steadfast_core::policy::{Annotations, ArgumentCheck, Mode, Modes, Policy, Profile, ToolClass};
-use steadfast_executor::{
-    Answer, Attempt, CallOptions, Called, Engine, Listener, RuntimeClock, ToolInfo, TrustKept, TurnedAway,
+use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
+use steadfast_core::json::JsonValue;
+use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::policy::{
+    AnnotationHints, ArgumentCheck, CallPolicy, EnforcementMode, MechanismModes, PolicyProfile, ToolClass,
 };
-use steadfast_store::{DocumentKind, MemoryOptions, MemoryStore, Store};
+use steadfast_executor::{
+    Attempt, CallOptions, CallResponse, Engine, EngineListener, RejectedCall, RuntimeClock, ToolInfo,
+    ToolResult, TrustStorage,
+};
+use steadfast_store::{DocumentKind, MemoryOptions, MemoryStore, StateStore};
 
 fn text(params: &str) -> String {
     format!(
@@ -27,49 +30,52 @@ fn text(params: &str) -> String {
 }
 
 fn call(params: &str) -> CallEnvelope {
-    CallEnvelope::parse(text(params).as_bytes(), UnknownFields::Refuse).unwrap()
+    CallEnvelope::parse(text(params).as_bytes(), UnknownFieldPolicy::Refuse).unwrap()
 }
 
-fn ok() -> Answer {
-    Ok(Output { content: RawJson::from_trusted("\"paid\""), metadata: None })
+fn ok() -> ToolResult {
+    Ok(ToolOutput { content: RawJson::from_trusted("\"paid\""), metadata: None })
 }
 
-fn code(called: &Called) -> Option<Code> {
+fn code(called: &CallResponse) -> Option<Code> {
     called.result.error.as_ref().map(|error| error.code)
 }
 
-/// Notes whom it heard of at the door.
+/// A listener that records rejected calls.
 #[derive(Default)]
-struct Porter(Mutex<Vec<(Option<String>, Code)>>);
+struct RejectionListener(Mutex<Vec<(Option<String>, Code)>>);
 
-impl Listener for Porter {
-    fn turned_away(&self, away: &TurnedAway<'_>) {
+impl EngineListener for RejectionListener {
+    fn call_rejected(&self, away: &RejectedCall<'_>) {
         let request = away.envelope.map(|envelope| envelope.request_id.as_str().to_owned());
         self.0.lock().push((request, away.error.code));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_is_turned_away_is_told_to_listeners_and_to_the_stream() {
-    let porter = Arc::new(Porter::default());
+async fn a_rejected_call_is_reported_to_listeners_and_to_the_stream() {
+    let porter = Arc::new(RejectionListener::default());
     let start = || {
         let clock = Arc::new(RuntimeClock::new());
         Engine::builder().clock(clock).listener(porter.clone())
     };
-    let engine = start().most_calls(1).start().await;
+    let engine = start().max_calls(1).start().await;
     let mut events = engine.events();
-    let first = engine.call(call("{}"), async |_: Attempt| std::future::pending::<Answer>().await);
+    let first = engine.call(call("{}"), async |_: Attempt| std::future::pending::<ToolResult>().await);
     let second = engine.call(call("{}"), async |_: Attempt| ok()).await;
     assert_eq!(code(&second), Some(Code::Overloaded));
-    assert!(matches!(events.try_recv().unwrap().notice, Notice::CallBlocked { code: Code::Overloaded, .. }));
+    assert!(matches!(
+        events.try_recv().unwrap().notice,
+        CallNotice::CallBlocked { code: Code::Overloaded, .. }
+    ));
     drop(first);
 
     let mut by_hand = call("{}");
     by_hand.payload.params = RawJson::from_trusted("{");
     let engine = start().start().await;
     assert_eq!(code(&engine.call(by_hand, async |_: Attempt| ok()).await), Some(Code::InvalidEnvelope));
-    engine.read(b"{\"contractVersion\":", UnknownFields::Refuse).unwrap_err();
-    engine.read(text("{}").as_bytes(), UnknownFields::Refuse).unwrap();
+    engine.read(b"{\"contractVersion\":", UnknownFieldPolicy::Refuse).unwrap_err();
+    engine.read(text("{}").as_bytes(), UnknownFieldPolicy::Refuse).unwrap();
     engine.shutdown(Duration::ZERO).await;
     engine.call(call("{}"), async |_: Attempt| ok()).await;
 
@@ -86,13 +92,15 @@ async fn a_call_that_is_turned_away_is_told_to_listeners_and_to_the_stream() {
 const SCHEMA: &str = r#"{"type":"object","properties":{"amount":{"type":"integer"}},"required":["amount"]}"#;
 
 fn options(schema: &str) -> CallOptions {
-    let tool =
-        ToolInfo { annotations: Annotations::default(), input_schema: Some(RawJson::from_trusted(schema)) };
+    let tool = ToolInfo {
+        annotations: AnnotationHints::default(),
+        input_schema: Some(RawJson::from_trusted(schema)),
+    };
     CallOptions { tool: Some(Arc::new(tool)), ..CallOptions::default() }
 }
 
 async fn engine(check: ArgumentCheck) -> Engine {
-    let policy = Policy { arguments: check, ..Profile::Standard.policy(ToolClass::Unknown) };
+    let policy = CallPolicy { arguments: check, ..PolicyProfile::Standard.policy(ToolClass::Unknown) };
     Engine::builder().clock(Arc::new(RuntimeClock::new())).policies(Arc::new(policy)).start().await
 }
 
@@ -120,8 +128,8 @@ async fn where_the_schema_is_enforced_the_tool_is_not_bothered() {
 
 #[tokio::test(start_paused = true)]
 async fn a_refusal_of_the_tool_is_explained_from_its_schema() {
-    let refuse = async |_: Attempt| -> Answer {
-        Err(Fault::new(Source::JsonRpc { code: -32602 }, "invalid arguments").into())
+    let refuse = async |_: Attempt| -> ToolResult {
+        Err(AttemptFault::new(FaultSource::JsonRpc { code: -32602 }, "invalid arguments").into())
     };
     let said = async |check| {
         let called = engine(check).await.call_with(call(r#"{"sum":1}"#), refuse, options(SCHEMA)).await;
@@ -135,44 +143,54 @@ async fn a_refusal_of_the_tool_is_explained_from_its_schema() {
     assert!(!said(ArgumentCheck::Off).await.contains("The schema wants"));
 }
 
-/// A tool that its server calls read-only may be resolved as such; that is the business of whoever has the policies.
+/// A tool with a read-only annotation may be resolved as such; that is the decision of the policies.
 #[tokio::test(start_paused = true)]
 async fn what_a_server_says_of_its_tool_reaches_the_policies() {
     #[derive(Clone, Default)]
-    struct Believing(Arc<Mutex<Vec<Annotations>>>);
-    impl steadfast_executor::Policies for Believing {
-        fn policy(&self, _: &CallEnvelope, _: Value<'_>, annotations: Annotations) -> Arc<Policy> {
+    struct AnnotationRecorder(Arc<Mutex<Vec<AnnotationHints>>>);
+    impl steadfast_executor::PolicySource for AnnotationRecorder {
+        fn policy(
+            &self,
+            _: &CallEnvelope,
+            _: JsonValue<'_>,
+            annotations: AnnotationHints,
+        ) -> Arc<CallPolicy> {
             self.0.lock().push(annotations);
-            Arc::new(Profile::Standard.policy(ToolClass::Unknown))
+            Arc::new(PolicyProfile::Standard.policy(ToolClass::Unknown))
         }
     }
-    let asked = Believing::default();
+    let asked = AnnotationRecorder::default();
     let clock = Arc::new(RuntimeClock::new());
     let engine = Engine::builder().clock(clock).policies(asked.clone()).start().await;
-    let annotations = Annotations { read_only: Some(true), ..Annotations::default() };
+    let annotations = AnnotationHints { read_only: Some(true), ..AnnotationHints::default() };
     let options = CallOptions {
         tool: Some(Arc::new(ToolInfo { annotations, input_schema: None })),
         ..CallOptions::default()
     };
     engine.call_with(call("{}"), async |_: Attempt| ok(), options).await;
     engine.call(call("{}"), async |_: Attempt| ok()).await;
-    assert_eq!(*asked.0.lock(), [annotations, Annotations::default()]);
+    assert_eq!(*asked.0.lock(), [annotations, AnnotationHints::default()]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn rp_17_trust_that_is_kept_nowhere_ends_with_the_process() {
     let clock = Arc::new(RuntimeClock::new());
-    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
+    let store: Arc<dyn StateStore> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
     let start = async |kept| {
-        let mut policy = Profile::Standard.policy(ToolClass::Idempotent);
-        policy.modes = Modes { retry: Mode::Off, breaker: Mode::Off, guard: Mode::Off, ..policy.modes };
-        let builder = Engine::builder().clock(clock.clone()).store(store.clone()).trust_kept(kept);
+        let mut policy = PolicyProfile::Standard.policy(ToolClass::Idempotent);
+        policy.modes = MechanismModes {
+            retry: EnforcementMode::Off,
+            breaker: EnforcementMode::Off,
+            guard: EnforcementMode::Off,
+            ..policy.modes
+        };
+        let builder = Engine::builder().clock(clock.clone()).store(store.clone()).trust_storage(kept);
         builder.policies(Arc::new(policy)).start().await
     };
-    let fail = async |_: Attempt| -> Answer {
-        Err(Fault::new(Source::Http { status: 500 }, "internal error").into())
+    let fail = async |_: Attempt| -> ToolResult {
+        Err(AttemptFault::new(FaultSource::Http { status: 500 }, "internal error").into())
     };
-    for (kept, documents) in [(TrustKept::Nowhere, 0), (TrustKept::InStore, 1)] {
+    for (kept, documents) in [(TrustStorage::NotStored, 0), (TrustStorage::InStore, 1)] {
         let engine = start(kept).await;
         for amount in 0..3 {
             engine.call(call(&format!(r#"{{"amount":{amount}}}"#)), fail).await;
@@ -182,9 +200,9 @@ async fn rp_17_trust_that_is_kept_nowhere_ends_with_the_process() {
         engine.shutdown(Duration::from_secs(1)).await;
         assert_eq!(store.documents(DocumentKind::Trust).await.unwrap().len(), documents);
     }
-    let reading = start(TrustKept::InStore).await;
+    let reading = start(TrustStorage::InStore).await;
     let called = reading.call(call("{}"), async |_: Attempt| ok()).await;
     assert_eq!(code(&called), Some(Code::ApprovalRequired), "it was stored");
-    let called = start(TrustKept::Nowhere).await.call(call("{}"), async |_: Attempt| ok()).await;
+    let called = start(TrustStorage::NotStored).await.call(call("{}"), async |_: Attempt| ok()).await;
     assert_eq!(code(&called), None, "and is not read");
 }

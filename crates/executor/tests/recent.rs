@@ -1,27 +1,27 @@
-//! The last calls step by step and the last hour in numbers, as whoever looks sees them while an engine works.
+//! The last calls step by step and the figures of the last hour, read while an engine works.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use steadfast_core::classify::{Fault, Source};
-use steadfast_core::code::{Code, Status};
-use steadfast_core::envelope::{CallEnvelope, UnknownFields};
-use steadfast_core::output::{Output, RawJson};
-use steadfast_core::policy::{Backoff, Mode, Policy, Profile, ToolClass};
-use steadfast_executor::{Answer, Attempt, Called, Engine, Recent, RuntimeClock};
+use steadfast_core::classify::{AttemptFault, FaultSource};
+use steadfast_core::code::{CallStatus, Code};
+use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
+use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::policy::{Backoff, CallPolicy, EnforcementMode, PolicyProfile, ToolClass};
+use steadfast_executor::{Attempt, CallResponse, Engine, RecentActivity, RuntimeClock, ToolResult};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-async fn engine(policy: Policy) -> (Engine, Arc<Recent>) {
-    let recent = Arc::new(Recent::default());
+async fn engine(policy: CallPolicy) -> (Engine, Arc<RecentActivity>) {
+    let recent = Arc::new(RecentActivity::default());
     let clock = Arc::new(RuntimeClock::new());
     let engine = Engine::builder().clock(clock).policies(Arc::new(policy)).listener(recent.clone());
     (engine.start().await, recent)
 }
 
-/// A call under this request, with a key if there is one.
+/// Returns a call with this request id, with or without an idempotency key.
 fn call(request: &str, key: Option<&str>) -> CallEnvelope {
     let key = key.map_or(String::new(), |key| format!(r#","idempotencyKey":"{key}""#));
     let text = format!(
@@ -29,19 +29,23 @@ fn call(request: &str, key: Option<&str>) -> CallEnvelope {
             "target":{{"sessionKey":"s-{request}","actorId":"ann","tenantId":"acme"}},
             "payload":{{"version":"1.0","params":{{"request":"{request}"}}{key}}}}}"#
     );
-    CallEnvelope::parse(text.as_bytes(), UnknownFields::Refuse).unwrap()
+    CallEnvelope::parse(text.as_bytes(), UnknownFieldPolicy::Refuse).unwrap()
 }
 
-async fn works(_: Attempt) -> Answer {
-    Ok(Output { content: RawJson::from_trusted("\"paid\""), metadata: None })
+async fn works(_: Attempt) -> ToolResult {
+    Ok(ToolOutput { content: RawJson::from_trusted("\"paid\""), metadata: None })
 }
 
-async fn fails(_: Attempt) -> Answer {
-    Err(Fault::new(Source::Http { status: 503 }, "busy").into())
+async fn fails(_: Attempt) -> ToolResult {
+    Err(AttemptFault::new(FaultSource::Http { status: 503 }, "busy").into())
 }
 
-/// Begins a call that ends when it is let, and comes back when it is known to run.
-async fn held(engine: &Engine, recent: &Recent, request: &str) -> (Arc<Semaphore>, JoinHandle<Called>) {
+/// Begins a call that waits for permission to end, and returns when it is known to run.
+async fn held(
+    engine: &Engine,
+    recent: &RecentActivity,
+    request: &str,
+) -> (Arc<Semaphore>, JoinHandle<CallResponse>) {
     let may_end = Arc::new(Semaphore::new(0));
     let gate = may_end.clone();
     let calling = engine.call(call(request, None), move |attempt: Attempt| {
@@ -60,7 +64,7 @@ async fn held(engine: &Engine, recent: &Recent, request: &str) -> (Arc<Semaphore
 
 #[tokio::test(start_paused = true)]
 async fn the_last_thousand_calls_are_kept_and_each_is_found_where_it_lies() {
-    let (engine, recent) = engine(Profile::Standard.policy(ToolClass::Idempotent)).await;
+    let (engine, recent) = engine(PolicyProfile::Standard.policy(ToolClass::Idempotent)).await;
     let oldest = held(&engine, &recent, "oldest").await;
     for number in 0..1000 {
         engine.call(call(&format!("r-{number}"), None), works).await;
@@ -81,15 +85,15 @@ async fn the_last_thousand_calls_are_kept_and_each_is_found_where_it_lies() {
         let found = recent.of_request(request);
         let [trace] = &found[..] else { panic!("{request}: {found:?}") };
         assert_eq!(trace.tenant.as_ref().map(|tenant| tenant.as_str()), Some("acme"));
-        assert_eq!(trace.ended.as_ref().map(|ended| ended.status), Some(Status::Success), "{request}");
+        assert_eq!(trace.ended.as_ref().map(|ended| ended.status), Some(CallStatus::Success), "{request}");
     }
     assert_eq!(recent.series(engine.now()).since_start.calls, 1102);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_of_very_many_steps_says_how_many_were_left_out() {
-    let mut policy = Profile::Standard.policy(ToolClass::Idempotent);
-    policy.modes.breaker = Mode::Off;
+    let mut policy = PolicyProfile::Standard.policy(ToolClass::Idempotent);
+    policy.modes.breaker = EnforcementMode::Off;
     policy.retry.attempts = 40.try_into().unwrap();
     policy.retry.backoff = Backoff::Constant(Duration::from_millis(100));
     policy.retry.total = None;
@@ -105,7 +109,7 @@ async fn a_call_of_very_many_steps_says_how_many_were_left_out() {
 
 #[tokio::test(start_paused = true)]
 async fn of_several_calls_under_one_request_the_newest_comes_first() {
-    let (engine, recent) = engine(Profile::Standard.policy(ToolClass::Mutating)).await;
+    let (engine, recent) = engine(PolicyProfile::Standard.policy(ToolClass::Mutating)).await;
     for _ in 0..2 {
         engine.call(call("r", Some("k")), works).await;
     }
@@ -115,8 +119,8 @@ async fn of_several_calls_under_one_request_the_newest_comes_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_was_answered_at_the_door_is_counted() {
-    let (engine, recent) = engine(Profile::Standard.policy(ToolClass::Mutating)).await;
+async fn a_rejected_call_is_counted() {
+    let (engine, recent) = engine(PolicyProfile::Standard.policy(ToolClass::Mutating)).await;
     engine.shutdown(Duration::ZERO).await;
     let called = engine.call(call("r", None), works).await;
     assert_eq!(called.result.error.map(|error| error.code), Some(Code::Overloaded));

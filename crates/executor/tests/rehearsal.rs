@@ -1,5 +1,5 @@
-//! A history of ten thousand calls that the real engine made, replayed: unchanged it must not differ in anything, and
-//! changed it must differ in what was changed and in nothing else.
+//! Rehearsals of a history of ten thousand calls that the real engine made. Without a change of the policies nothing
+//! may differ; with a change, exactly its effects may differ.
 
 #![expect(
     clippy::unwrap_used,
@@ -13,29 +13,37 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::approval::{Channel, Decision, Grantor};
-use steadfast_core::call::EqualCalls;
-use steadfast_core::classify::{Fault, RetryAfter, Source, Transport};
-use steadfast_core::envelope::{CallEnvelope, UnknownFields};
-use steadfast_core::output::{Output, RawJson};
-use steadfast_core::policy::{Ambiguous, AskWhen, LimitPolicy, Mode, Policy, Profile, ToolClass};
-use steadfast_core::rehearse::{Difference, End, Kind, Recorded, Rehearsal, What, WhyTaken};
-use steadfast_executor::{
-    Answer, Attempt, By, CallFacts, CallOptions, Engine, NotDone, Recording, RuntimeClock, Steer, Surface,
+use steadfast_core::approval::{ApprovalChannel, ApprovalDecision, Grantor};
+use steadfast_core::call::EqualCallPolicy;
+use steadfast_core::classify::{AttemptFault, FaultSource, RetryAfter, TransportError};
+use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
+use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::policy::{
+    AmbiguousOutcomePolicy, ApprovalTrigger, CallPolicy, EnforcementMode, LimitPolicy, PolicyProfile,
+    ToolClass,
 };
-use steadfast_store::{Clock, Entry, Journal, Keep, MemoryOptions, MemoryStore, Store};
+use steadfast_core::rehearse::{
+    DifferenceKind, RecordedCall, RecordedEventKind, Rehearsal, ReplayDifference, ReplayEnd, TakenReason,
+};
+use steadfast_executor::{
+    Attempt, AttemptError, BreakerOverride, CallFacts, CallOptions, Engine, OperatorIdentity,
+    OperatorSurface, Recording, RuntimeClock, ToolResult,
+};
+use steadfast_store::{
+    Journal, JournalEntry, JournalLimits, MemoryOptions, MemoryStore, StateStore, TimeSource,
+};
 use tokio::time::Instant;
 
-/// How many calls are recorded and replayed. More under `cargo xtask test --long`.
+/// Returns the number of calls to record and replay. It is larger with `cargo xtask test --long`.
 fn calls() -> u64 {
     if std::env::var_os("LONG_TESTS").is_some() { 10_000 } else { 1_500 }
 }
 
-/// SplitMix64: one number decides everything.
+/// SplitMix64: a random generator whose seed determines everything.
 #[derive(Clone)]
-struct Dice(u64);
+struct SplitMixRandom(u64);
 
-impl Dice {
+impl SplitMixRandom {
     fn roll(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -53,11 +61,12 @@ impl Dice {
     }
 }
 
-/// Goes with the timers, and begins at the same moment in every run: when tools are down follows from the time.
+/// A clock that follows the timers and starts at the same moment in every run, because the outages of tools depend on
+/// the time.
 #[derive(Debug)]
-struct Same(Instant);
+struct RehearsalTestClock(Instant);
 
-impl Clock for Same {
+impl TimeSource for RehearsalTestClock {
     fn now(&self) -> Timestamp {
         Timestamp::from_millis(1_700_000_000_000) + self.0.elapsed()
     }
@@ -72,10 +81,10 @@ const TOOLS: [(&str, &str); 6] = [
     ("shop", "list"),
 ];
 
-type Change = fn(&mut Policy);
+type PolicyChange = fn(&mut CallPolicy);
 
-/// The policies of the tools, with a change to all of them.
-fn policies(change: Change) -> BTreeMap<String, Arc<Policy>> {
+/// Returns the policies of the tools, with a change to all of them.
+fn policies(change: PolicyChange) -> BTreeMap<String, Arc<CallPolicy>> {
     let of = |(namespace, tool): (&str, &str)| {
         let class = match tool {
             "pay" | "order" => ToolClass::Mutating,
@@ -83,16 +92,16 @@ fn policies(change: Change) -> BTreeMap<String, Arc<Policy>> {
             "get" => ToolClass::Idempotent,
             _ => ToolClass::Unknown,
         };
-        let mut policy = Profile::Standard.policy(class);
+        let mut policy = PolicyProfile::Standard.policy(class);
         match tool {
-            "order" => policy.approval.when = AskWhen::Always,
-            "post" => policy.repeat.ambiguous = Ambiguous::Stop,
+            "order" => policy.approval.when = ApprovalTrigger::Always,
+            "post" => policy.repeat.ambiguous = AmbiguousOutcomePolicy::Stop,
             "list" => policy.limits = LimitPolicy { concurrency: NonZeroU32::new(3), rate: None },
             _ => {}
         }
-        // Where nobody has to be asked there is more to see of everything else.
+        // Without approvals, the other mechanisms act more often.
         if matches!(tool, "pay" | "balance" | "get" | "list") {
-            policy.modes.trust = Mode::Off;
+            policy.modes.trust = EnforcementMode::Off;
         }
         change(&mut policy);
         (format!("{namespace}/{tool}"), Arc::new(policy))
@@ -100,11 +109,11 @@ fn policies(change: Change) -> BTreeMap<String, Arc<Policy>> {
     TOOLS.into_iter().map(of).collect()
 }
 
-fn unchanged(_: &mut Policy) {}
+fn unchanged(_: &mut CallPolicy) {}
 
-/// A tool that does what it likes; each has times at which nothing works.
-async fn run(attempt: Attempt, mut dice: Dice, down: bool) -> Answer {
-    let fault = |source, words: &str| -> Answer { Err(Fault::new(source, words).into()) };
+/// A tool with random behavior. Each tool has outages.
+async fn run(attempt: Attempt, mut dice: SplitMixRandom, down: bool) -> ToolResult {
+    let fault = |source, words: &str| -> ToolResult { Err(AttemptFault::new(source, words).into()) };
     for _ in 0..attempt.number {
         dice.roll();
     }
@@ -121,35 +130,46 @@ async fn run(attempt: Attempt, mut dice: Dice, down: bool) -> Answer {
         left -= 10_000;
     }
     tokio::time::sleep(Duration::from_millis(left)).await;
-    let closed = |written| Source::Transport { error: Transport::ConnectionClosed, written };
+    let closed = |written| FaultSource::Transport { error: TransportError::ConnectionClosed, written };
     match dice.below(100) {
         _ if down => match dice.below(3) {
-            0 => fault(Source::Http { status: 503 }, "unavailable"),
+            0 => fault(FaultSource::Http { status: 503 }, "unavailable"),
             1 => fault(closed(true), "the connection was closed"),
-            _ => fault(Source::Transport { error: Transport::ConnectionRefused, written: false }, "refused"),
+            _ => fault(
+                FaultSource::Transport { error: TransportError::ConnectionRefused, written: false },
+                "refused",
+            ),
         },
-        0..3 => fault(Source::Http { status: 500 }, &format!("internal error in request {}", dice.roll())),
+        0..3 => {
+            fault(FaultSource::Http { status: 500 }, &format!("internal error in request {}", dice.roll()))
+        }
         3 => fault(closed(true), "the connection was closed"),
         4 => fault(closed(false), "the connection was closed"),
-        5 => fault(Source::JsonRpc { code: -32602 }, "amount must be a number"),
-        6 => fault(Source::IsError, "there is not enough money"),
+        5 => fault(FaultSource::JsonRpc { code: -32602 }, "amount must be a number"),
+        6 => fault(FaultSource::IsError, "there is not enough money"),
         7..9 => {
             let retry_after = Some(RetryAfter::Delay(Duration::from_millis(dice.below(3000))));
-            let fault = Fault { retry_after, ..Fault::new(Source::Http { status: 429 }, "slow down") };
+            let fault = AttemptFault {
+                retry_after,
+                ..AttemptFault::new(FaultSource::Http { status: 429 }, "slow down")
+            };
             Err(fault.into())
         }
-        9 => Err(NotDone::InputRequired(Output { content: RawJson::string("which one?"), metadata: None })),
-        _ => Ok(Output { content: RawJson::from_trusted("{\"done\":true}"), metadata: None }),
+        9 => Err(AttemptError::InputRequired(ToolOutput {
+            content: RawJson::string("which one?"),
+            metadata: None,
+        })),
+        _ => Ok(ToolOutput { content: RawJson::from_trusted("{\"done\":true}"), metadata: None }),
     }
 }
 
-fn envelope(number: u64, dice: &mut Dice, tool: (&str, &str), now: Timestamp) -> CallEnvelope {
+fn envelope(number: u64, dice: &mut SplitMixRandom, tool: (&str, &str), now: Timestamp) -> CallEnvelope {
     let session = dice.below(40);
     let mut text = format!(
         r#"{{"contractVersion":"1.1","requestId":"r{number}","toolName":"{}","toolNamespace":"{}","#,
         tool.1, tool.0
     );
-    // Turns follow each other; some hosts do not tell them.
+    // Turns follow each other. Some hosts do not report them.
     let turn =
         if session.is_multiple_of(8) { String::new() } else { format!(r#","turnId":"t{}""#, number / 200) };
     text.push_str(&format!(r#""target":{{"sessionKey":"s{session}","actorId":"ann"{turn}}},"#));
@@ -178,23 +198,27 @@ fn envelope(number: u64, dice: &mut Dice, tool: (&str, &str), now: Timestamp) ->
     let hints = if dice.percent(5) { r#","callHints":{"timeoutMs":5000}"# } else { "" };
     let amount = number / 60 * 10 + dice.below(10);
     text.push_str(&format!(r#""payload":{{"version":"1.0","params":{{"amount":{amount}}}{key}{hints}}}}}"#));
-    CallEnvelope::parse(text.as_bytes(), UnknownFields::Refuse).unwrap()
+    CallEnvelope::parse(text.as_bytes(), UnknownFieldPolicy::Refuse).unwrap()
 }
 
-/// Makes calls, some of them at once, and gives what is remembered of them.
+/// Makes calls, some of them concurrently, and returns their recording.
 async fn record(calls: u64, seed: u64) -> Recording {
-    let clock = Arc::new(Same(Instant::now()));
+    let clock = Arc::new(RehearsalTestClock(Instant::now()));
     let options = MemoryOptions::new(clock.clone());
-    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions { most: 100_000, ..options }));
+    let store: Arc<dyn StateStore> = Arc::new(MemoryStore::new(MemoryOptions { most: 100_000, ..options }));
     let by_tool = policies(unchanged);
     let engine = Engine::builder()
         .clock(clock)
         .store(store.clone())
         .policies(move |call: &CallEnvelope| by_tool[&call.tool().to_string()].clone())
-        .history(Keep { most: 1_000_000, most_per_subject: None, age: Duration::from_secs(30 * 24 * 3600) })
+        .history(JournalLimits {
+            most: 1_000_000,
+            most_per_subject: None,
+            age: Duration::from_secs(30 * 24 * 3600),
+        })
         .start()
         .await;
-    let mut dice = Dice(seed);
+    let mut dice = SplitMixRandom(seed);
     let mut callers = Vec::new();
     for number in 0..calls {
         let pause = if dice.percent(60) { dice.below(300) } else { 0 };
@@ -202,7 +226,7 @@ async fn record(calls: u64, seed: u64) -> Recording {
         if number.is_multiple_of(20) {
             answer_requests(&engine, &mut dice).await;
         }
-        let mut own = Dice(seed ^ number.wrapping_mul(0x1234_5678_9abc_def1));
+        let mut own = SplitMixRandom(seed ^ number.wrapping_mul(0x1234_5678_9abc_def1));
         let tool = match own.below(20) {
             0 => ("shop", "order"),
             1..6 => ("bank", "pay"),
@@ -218,10 +242,10 @@ async fn record(calls: u64, seed: u64) -> Recording {
         let envelope = envelope(number, &mut own, tool, now);
         let mut options = CallOptions::default();
         if own.percent(30) {
-            options.equal_calls = EqualCalls::Joined;
+            options.equal_calls = EqualCallPolicy::Joined;
         }
         if own.percent(30) {
-            options.channel = Channel::Interactive;
+            options.channel = ApprovalChannel::Interactive;
         }
         let arrives = own.percent(80);
         let patience = own.percent(8).then(|| own.below(5000));
@@ -245,42 +269,42 @@ async fn record(calls: u64, seed: u64) -> Recording {
                     Err(_) => return,
                 },
             };
-            if let Some(arrival) = called.arrival.filter(|_| arrives) {
-                engine.delivered(arrival);
+            if let Some(arrival) = called.delivery.filter(|_| arrives) {
+                engine.mark_delivered(arrival);
             }
         }));
     }
     for caller in callers {
         caller.await.unwrap();
     }
-    while engine.open_calls() > 0 {
+    while engine.in_flight_calls() > 0 {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     engine.shutdown(Duration::ZERO).await;
     Recording::read(&*store, Timestamp::ZERO, 1_000_000).await.unwrap()
 }
 
-/// An operator looks in now and then.
-async fn answer_requests(engine: &Engine, dice: &mut Dice) {
+/// Decides approval requests now and then, as an operator would.
+async fn answer_requests(engine: &Engine, dice: &mut SplitMixRandom) {
     for (id, _) in engine.approvals(None) {
         let decision = match dice.below(4) {
-            0 => Decision::Deny,
+            0 => ApprovalDecision::Deny,
             1 => continue,
-            _ => Decision::Once,
+            _ => ApprovalDecision::Once,
         };
-        let by = By::new("ann", Surface::Library);
+        let by = OperatorIdentity::new("ann", OperatorSurface::Library);
         // It may be over by now.
         drop(engine.decide(None, id, decision, Grantor::Operator, &by).await);
     }
 }
 
-fn rehearse<'r>(recording: &'r Recording, change: Change) -> (Rehearsal<'r>, Vec<Difference>) {
+fn rehearse<'r>(recording: &'r Recording, change: PolicyChange) -> (Rehearsal<'r>, Vec<ReplayDifference>) {
     let (was, would) = (policies(unchanged), policies(change));
-    let of = |policies: &BTreeMap<String, Arc<Policy>>, call: &Recorded| {
+    let of = |policies: &BTreeMap<String, Arc<CallPolicy>>, call: &RecordedCall| {
         policies[&call.request.tool.to_string()].clone()
     };
     let rehearsal = Rehearsal::of(&recording.calls, &mut |call| of(&was, call), &[], &mut |_| {});
-    let replayed = rehearsal.under(&mut |call| of(&would, call), &[], &mut |_| {});
+    let replayed = rehearsal.replay_under(&mut |call| of(&would, call), &[], &mut |_| {});
     let differences = rehearsal.differences(&replayed);
     (rehearsal, differences)
 }
@@ -293,78 +317,82 @@ async fn a_long_history_comes_out_as_it_was() {
     let codes: BTreeSet<_> = recording.facts.iter().filter_map(|facts| facts.code).collect();
     assert!(codes.len() > 8, "there is something to explain: {codes:?}");
     let (rehearsal, differences) = rehearse(&recording, unchanged);
-    if let Some(first) = rehearsal.before().calls.iter().position(|call| matches!(call.end, End::Taken(_))) {
+    if let Some(first) =
+        rehearsal.before().calls.iter().position(|call| matches!(call.end, ReplayEnd::Taken(_)))
+    {
         let policies = policies(unchanged);
-        let of = |call: &Recorded| policies[&call.request.tool.to_string()].clone();
+        let of = |call: &RecordedCall| policies[&call.request.tool.to_string()].clone();
         let again = Rehearsal::of(&recording.calls, &mut |call| of(call), &[first], &mut |_| {});
         let (facts, would) = (&recording.facts[first], &again.before().calls[first]);
         panic!("the first that is not explained: {facts:#?}, replayed as {would:#?}");
     }
-    assert_eq!(rehearsal.taken(WhyTaken::NotExplained), 0, "every answer is explained");
-    assert_eq!(rehearsal.taken(WhyTaken::TooLittleIsKnown), 0);
+    assert_eq!(rehearsal.count_taken(TakenReason::NotExplained), 0, "every answer is explained");
+    assert_eq!(rehearsal.count_taken(TakenReason::TooLittleIsKnown), 0);
     assert_eq!(differences, []);
 }
 
-// ---- small stories, each with one change ----
+// ---- short recordings, each with one change ----
 
-/// What a tool answers to an attempt.
+/// Reply of a tool to an attempt.
 #[derive(Clone, Copy)]
-enum Says {
+enum ScriptedReply {
     Yes,
     /// It is down.
     No,
-    /// Yes, after so many seconds.
+    /// Success, after this many seconds.
     Late(u64),
 }
 
-/// A call a second after the one before it.
+/// A call that comes one second after the previous one.
 #[derive(Clone)]
-struct Planned {
+struct ScheduledCall {
     amount: u32,
     key: Option<&'static str>,
-    says: Vec<Says>,
+    says: Vec<ScriptedReply>,
 }
 
-fn planned(says: &[Says]) -> Planned {
-    Planned { amount: 1, key: None, says: says.to_vec() }
+fn planned(says: &[ScriptedReply]) -> ScheduledCall {
+    ScheduledCall { amount: 1, key: None, says: says.to_vec() }
 }
 
-fn keyed(key: &'static str) -> Planned {
-    Planned { key: Some(key), ..planned(&[Says::Yes]) }
+fn keyed(key: &'static str) -> ScheduledCall {
+    ScheduledCall { key: Some(key), ..planned(&[ScriptedReply::Yes]) }
 }
 
-/// The standard profile, with nothing but retries, breaker and dedupe.
-fn plain() -> Policy {
-    let mut policy = Profile::Standard.policy(ToolClass::Idempotent);
-    (policy.modes.guard, policy.modes.trust) = (Mode::Off, Mode::Off);
+/// Returns the standard profile with only retries, breaker and deduplication.
+fn plain() -> CallPolicy {
+    let mut policy = PolicyProfile::Standard.policy(ToolClass::Idempotent);
+    (policy.modes.guard, policy.modes.trust) = (EnforcementMode::Off, EnforcementMode::Off);
     policy
 }
 
-async fn start(policy: &Policy) -> (Engine, Arc<dyn Store>) {
+async fn start(policy: &CallPolicy) -> (Engine, Arc<dyn StateStore>) {
     let clock = Arc::new(RuntimeClock::new());
-    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
+    let store: Arc<dyn StateStore> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
     let policies = Arc::new(policy.clone());
     (Engine::builder().clock(clock).store(store.clone()).policies(policies).start().await, store)
 }
 
-async fn make(engine: &Engine, number: usize, planned: Planned) {
+async fn make(engine: &Engine, number: usize, planned: ScheduledCall) {
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let Planned { amount, key, says } = planned;
+    let ScheduledCall { amount, key, says } = planned;
     let key = key.map_or(String::new(), |key| format!(r#","idempotencyKey":"{key}""#));
     let text = format!(
         r#"{{"contractVersion":"1.1","requestId":"r{number}","toolName":"pay","toolNamespace":"bank",
             "target":{{"sessionKey":"s","actorId":"ann"}},
             "payload":{{"version":"1.0","params":{{"amount":{amount}}}{key}}}}}"#
     );
-    let envelope = CallEnvelope::parse(text.as_bytes(), UnknownFields::Refuse).unwrap();
+    let envelope = CallEnvelope::parse(text.as_bytes(), UnknownFieldPolicy::Refuse).unwrap();
     let tool = move |attempt: Attempt| {
         let says = says[usize::try_from(attempt.number).unwrap() - 1];
         async move {
-            let ok = || Ok(Output { content: RawJson::string("paid"), metadata: None });
+            let ok = || Ok(ToolOutput { content: RawJson::string("paid"), metadata: None });
             match says {
-                Says::Yes => ok(),
-                Says::No => Err(Fault::new(Source::Http { status: 503 }, "unavailable").into()),
-                Says::Late(seconds) => {
+                ScriptedReply::Yes => ok(),
+                ScriptedReply::No => {
+                    Err(AttemptFault::new(FaultSource::Http { status: 503 }, "unavailable").into())
+                }
+                ScriptedReply::Late(seconds) => {
                     tokio::time::sleep(Duration::from_secs(seconds)).await;
                     ok()
                 }
@@ -374,7 +402,7 @@ async fn make(engine: &Engine, number: usize, planned: Planned) {
     engine.call(envelope, tool).await;
 }
 
-async fn story(policy: &Policy, calls: impl IntoIterator<Item = Planned>) -> Recording {
+async fn story(policy: &CallPolicy, calls: impl IntoIterator<Item = ScheduledCall>) -> Recording {
     let (engine, store) = start(policy).await;
     for (number, planned) in calls.into_iter().enumerate() {
         make(&engine, number, planned).await;
@@ -383,14 +411,18 @@ async fn story(policy: &Policy, calls: impl IntoIterator<Item = Planned>) -> Rec
     Recording::read(&*store, Timestamp::ZERO, 1000).await.unwrap()
 }
 
-/// The differences: which call, in what way, and the code that it would get; `?` where nobody knows.
-fn changed(recording: &Recording, was: &Policy, would: &Policy) -> Vec<(usize, Kind, String)> {
+/// Returns the differences: the call, the kind, and the code that it would get, or `?` if that is unknown.
+fn changed(
+    recording: &Recording,
+    was: &CallPolicy,
+    would: &CallPolicy,
+) -> Vec<(usize, DifferenceKind, String)> {
     let (was, would) = (Arc::new(was.clone()), Arc::new(would.clone()));
     let rehearsal = Rehearsal::of(&recording.calls, &mut |_| was.clone(), &[], &mut |_| {});
-    let same = rehearsal.under(&mut |_| was.clone(), &[], &mut |_| {});
+    let same = rehearsal.replay_under(&mut |_| was.clone(), &[], &mut |_| {});
     assert_eq!(rehearsal.differences(&same), [], "unchanged it is the same");
-    let replayed = rehearsal.under(&mut |_| would.clone(), &[], &mut |_| {});
-    let one = |difference: Difference| {
+    let replayed = rehearsal.replay_under(&mut |_| would.clone(), &[], &mut |_| {});
+    let one = |difference: ReplayDifference| {
         let code = match difference.would {
             None => "?".to_owned(),
             Some(would) => would.code.map_or("success".to_owned(), |code| code.to_string()),
@@ -400,11 +432,11 @@ fn changed(recording: &Recording, was: &Policy, would: &Policy) -> Vec<(usize, K
     rehearsal.differences(&replayed).into_iter().map(one).collect()
 }
 
-fn taken(recording: &Recording, policy: &Policy) -> Vec<usize> {
+fn taken(recording: &Recording, policy: &CallPolicy) -> Vec<usize> {
     let policy = Arc::new(policy.clone());
     let rehearsal = Rehearsal::of(&recording.calls, &mut |_| policy.clone(), &[], &mut |_| {});
     let calls = rehearsal.before().calls.iter().enumerate();
-    calls.filter(|(_, call)| matches!(call.end, End::Taken(_))).map(|(index, _)| index).collect()
+    calls.filter(|(_, call)| matches!(call.end, ReplayEnd::Taken(_))).map(|(index, _)| index).collect()
 }
 
 const NONE: [usize; 0] = [];
@@ -416,104 +448,115 @@ fn number(number: u32) -> NonZeroU32 {
 #[tokio::test(start_paused = true)]
 async fn a_lower_threshold_shows_the_calls_that_the_breaker_would_have_refused() {
     let mut was = plain();
-    was.modes.retry = Mode::Off;
-    let failures = [Says::No, Says::No, Says::Yes, Says::Yes].map(|says| planned(&[says]));
+    was.modes.retry = EnforcementMode::Off;
+    let failures = [ScriptedReply::No, ScriptedReply::No, ScriptedReply::Yes, ScriptedReply::Yes]
+        .map(|says| planned(&[says]));
     let recording = story(&was, failures).await;
     assert_eq!(taken(&recording, &was), NONE);
     let mut would = was.clone();
     would.breaker.consecutive = Some(number(2));
-    let refused = |call| (call, Kind::RefusedByBreaker, "circuit_open".to_owned());
+    let refused = |call| (call, DifferenceKind::RefusedByBreaker, "circuit_open".to_owned());
     assert_eq!(changed(&recording, &was, &would), [refused(2), refused(3)]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_higher_threshold_lets_calls_run_of_which_nobody_knows_the_outcome() {
+async fn a_higher_threshold_lets_calls_run_with_unknown_outcomes() {
     let mut was = plain();
-    was.modes.retry = Mode::Off;
+    was.modes.retry = EnforcementMode::Off;
     was.breaker.consecutive = Some(number(2));
-    let recording =
-        story(&was, [Says::No, Says::No, Says::Yes, Says::Yes].map(|says| planned(&[says]))).await;
+    let recording = story(
+        &was,
+        [ScriptedReply::No, ScriptedReply::No, ScriptedReply::Yes, ScriptedReply::Yes]
+            .map(|says| planned(&[says])),
+    )
+    .await;
     let mut would = was.clone();
     would.breaker.consecutive = Some(number(5));
-    let unknown = |call| (call, Kind::RunAlthoughRefused, "?".to_owned());
+    let unknown = |call| (call, DifferenceKind::RunAlthoughRefused, "?".to_owned());
     assert_eq!(changed(&recording, &was, &would), [unknown(2), unknown(3)]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn fewer_and_more_retries_are_told_apart() {
+async fn fewer_and_more_retries_are_distinguished() {
     let mut two = plain();
     two.retry.attempts = number(2);
-    let calls = [&[Says::No, Says::Yes][..], &[Says::Yes], &[Says::No, Says::No]].map(planned);
+    let calls = [
+        &[ScriptedReply::No, ScriptedReply::Yes][..],
+        &[ScriptedReply::Yes],
+        &[ScriptedReply::No, ScriptedReply::No],
+    ]
+    .map(planned);
     let recording = story(&two, calls).await;
     assert_eq!(taken(&recording, &two), NONE);
     let mut off = two.clone();
-    off.modes.retry = Mode::Off;
-    let less = |call, code: &str| (call, Kind::RetriedLess, code.to_owned());
+    off.modes.retry = EnforcementMode::Off;
+    let less = |call, code: &str| (call, DifferenceKind::RetriedLess, code.to_owned());
     let code = "upstream_unavailable";
     assert_eq!(changed(&recording, &two, &off), [less(0, code), less(2, code)]);
     let mut four = two.clone();
     four.retry.attempts = number(4);
-    assert_eq!(changed(&recording, &two, &four), [(2, Kind::RetriedMore, "?".to_owned())]);
+    assert_eq!(changed(&recording, &two, &four), [(2, DifferenceKind::RetriedMore, "?".to_owned())]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn without_dedupe_what_was_given_again_would_run_and_with_it_the_second_would_not() {
     let calls = [keyed("k"), keyed("k"), keyed("other")];
     let (on, mut off) = (plain(), plain());
-    off.modes.dedupe = Mode::Off;
+    off.modes.dedupe = EnforcementMode::Off;
     let recording = story(&on, calls.clone()).await;
-    assert_eq!(changed(&recording, &on, &off), [(1, Kind::RunInsteadOfReplay, "?".to_owned())]);
+    assert_eq!(changed(&recording, &on, &off), [(1, DifferenceKind::RunInsteadOfReplay, "?".to_owned())]);
     let recording = story(&off, calls).await;
-    assert_eq!(changed(&recording, &off, &on), [(1, Kind::Replayed, "success".to_owned())]);
+    assert_eq!(changed(&recording, &off, &on), [(1, DifferenceKind::Replayed, "success".to_owned())]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_stricter_guard_shows_the_calls_that_it_would_have_refused() {
     let mut was = plain();
-    was.modes.guard = Mode::Enforce;
-    (was.modes.retry, was.modes.breaker) = (Mode::Off, Mode::Off);
+    was.modes.guard = EnforcementMode::Enforce;
+    (was.modes.retry, was.modes.breaker) = (EnforcementMode::Off, EnforcementMode::Off);
     was.guard.identical = number(4);
-    let recording = story(&was, vec![planned(&[Says::No]); 4]).await;
+    let recording = story(&was, vec![planned(&[ScriptedReply::No]); 4]).await;
     assert_eq!(taken(&recording, &was), NONE);
     let mut would = was.clone();
     would.guard.identical = number(2);
-    let refused = |call| (call, Kind::RefusedByGuard, "loop_detected".to_owned());
+    let refused = |call| (call, DifferenceKind::RefusedByGuard, "loop_detected".to_owned());
     assert_eq!(changed(&recording, &was, &would), [refused(2), refused(3)]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_would_have_to_be_asked_is_told() {
+async fn calls_that_would_need_approval_are_reported() {
     let was = plain();
-    let recording = story(&was, [planned(&[Says::Yes])]).await;
+    let recording = story(&was, [planned(&[ScriptedReply::Yes])]).await;
     let mut would = was.clone();
-    would.modes.trust = Mode::Enforce;
-    would.approval.when = AskWhen::Always;
-    let asked = (0, Kind::ApprovalAsked, "approval_required".to_owned());
+    would.modes.trust = EnforcementMode::Enforce;
+    would.approval.when = ApprovalTrigger::Always;
+    let asked = (0, DifferenceKind::ApprovalAsked, "approval_required".to_owned());
     assert_eq!(changed(&recording, &was, &would), [asked]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn less_time_ends_an_attempt_and_more_time_leads_to_where_nobody_was() {
+async fn less_time_ends_an_attempt_and_more_time_has_an_unknown_result() {
     let long = plain();
     let mut short = plain();
     short.time.attempt = Duration::from_secs(5);
-    (short.modes.retry, short.modes.breaker) = (Mode::Off, Mode::Off);
-    let long = Policy { modes: short.modes, ..long };
-    let calls = [Says::Late(2), Says::Late(10)].map(|says| planned(&[says]));
+    (short.modes.retry, short.modes.breaker) = (EnforcementMode::Off, EnforcementMode::Off);
+    let long = CallPolicy { modes: short.modes, ..long };
+    let calls = [ScriptedReply::Late(2), ScriptedReply::Late(10)].map(|says| planned(&[says]));
     let recording = story(&long, calls.clone()).await;
-    let timeout = (1, Kind::AnsweredDifferently, "timeout".to_owned());
+    let timeout = (1, DifferenceKind::AnsweredDifferently, "timeout".to_owned());
     assert_eq!(changed(&recording, &long, &short), [timeout]);
     let recording = story(&short, calls).await;
     assert_eq!(taken(&recording, &short), NONE);
-    assert_eq!(changed(&recording, &short, &long), [(1, Kind::GivenMoreTime, "?".to_owned())]);
+    assert_eq!(changed(&recording, &short, &long), [(1, DifferenceKind::GivenMoreTime, "?".to_owned())]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_began_before_the_recording_is_no_difference() {
     let mut was = plain();
-    was.modes.retry = Mode::Off;
+    was.modes.retry = EnforcementMode::Off;
     was.breaker.consecutive = Some(number(2));
-    let says = [Says::No, Says::No, Says::Yes, Says::Yes].map(|says| planned(&[says]));
+    let says = [ScriptedReply::No, ScriptedReply::No, ScriptedReply::Yes, ScriptedReply::Yes]
+        .map(|says| planned(&[says]));
     let mut recording = story(&was, says).await;
     recording = Recording::of(recording.facts.split_off(2));
     assert_eq!(taken(&recording, &was), [0, 1], "the breaker was open before");
@@ -523,19 +566,19 @@ async fn what_began_before_the_recording_is_no_difference() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_person_did_by_hand_is_no_difference_and_is_believed() {
+async fn operator_changes_are_taken_over_and_are_no_difference() {
     let mut was = plain();
-    was.modes.retry = Mode::Off;
+    was.modes.retry = EnforcementMode::Off;
     was.breaker.consecutive = Some(number(2));
     let (engine, store) = start(&was).await;
     for at in 0..3 {
-        make(&engine, at, planned(&[Says::No])).await;
+        make(&engine, at, planned(&[ScriptedReply::No])).await;
     }
-    let by = By::new("ann", Surface::Library);
+    let by = OperatorIdentity::new("ann", OperatorSurface::Library);
     let key = engine.breakers(None).await[0].key.clone();
-    engine.steer_breaker(None, &key, Steer::Reset, &by).await;
+    engine.update_breaker(None, &key, BreakerOverride::Reset, &by).await;
     for at in 3..6 {
-        make(&engine, at, planned(&[Says::Yes])).await;
+        make(&engine, at, planned(&[ScriptedReply::Yes])).await;
     }
     engine.shutdown(Duration::ZERO).await;
     let recording = Recording::read(&*store, Timestamp::ZERO, 1000).await.unwrap();
@@ -550,8 +593,8 @@ async fn what_a_person_did_by_hand_is_no_difference_and_is_believed() {
 #[tokio::test(start_paused = true)]
 async fn calls_of_an_older_version_are_taken_as_they_were_and_count_for_those_after_them() {
     let mut was = plain();
-    was.modes.retry = Mode::Off;
-    let says = [Says::No, Says::No, Says::Yes].map(|says| planned(&[says]));
+    was.modes.retry = EnforcementMode::Off;
+    let says = [ScriptedReply::No, ScriptedReply::No, ScriptedReply::Yes].map(|says| planned(&[says]));
     let mut recording = story(&was, says).await;
     for facts in recording.facts.iter_mut().take(2) {
         let text = serde_json::to_value(&*facts).unwrap();
@@ -564,11 +607,14 @@ async fn calls_of_an_older_version_are_taken_as_they_were_and_count_for_those_af
     assert_eq!(taken(&recording, &was), [0, 1]);
     let mut would = was.clone();
     would.breaker.consecutive = Some(number(2));
-    assert_eq!(changed(&recording, &was, &would), [(2, Kind::RefusedByBreaker, "circuit_open".to_owned())]);
+    assert_eq!(
+        changed(&recording, &was, &would),
+        [(2, DifferenceKind::RefusedByBreaker, "circuit_open".to_owned())]
+    );
 }
 
-/// The calls that ended because of an open breaker, each with the call that had opened it.
-fn refused_and_by_whom(recording: &Recording, policy: &Policy) -> Vec<(usize, Option<usize>)> {
+/// Returns the calls that an open breaker refused, each with the call that had opened it.
+fn refused_and_by_whom(recording: &Recording, policy: &CallPolicy) -> Vec<(usize, Option<usize>)> {
     let policy = Arc::new(policy.clone());
     let all: Vec<_> = (0..recording.calls.len()).collect();
     let rehearsal = Rehearsal::of(&recording.calls, &mut |_| policy.clone(), &all, &mut |_| {});
@@ -581,14 +627,14 @@ fn refused_and_by_whom(recording: &Recording, policy: &Policy) -> Vec<(usize, Op
 #[tokio::test(start_paused = true)]
 async fn a_call_that_an_open_breaker_refused_knows_the_call_that_opened_it() {
     let mut policy = plain();
-    policy.modes.retry = Mode::Off;
+    policy.modes.retry = EnforcementMode::Off;
     policy.breaker.consecutive = Some(number(2));
     policy.breaker.cooldown.first = Duration::from_millis(1500);
     // The second one opens it, the fourth is a probe and opens it again.
-    let says = [Says::No; 5].map(|says| planned(&[says]));
+    let says = [ScriptedReply::No; 5].map(|says| planned(&[says]));
     let recording = story(&policy, says).await;
     assert_eq!(refused_and_by_whom(&recording, &policy), [(2, Some(1)), (4, Some(3))]);
-    // What an older version recorded opened it as well.
+    // A call that an older version recorded opens it as well.
     let mut older = recording.facts.clone();
     for facts in older.iter_mut().take(2) {
         facts.asked = None;
@@ -596,20 +642,28 @@ async fn a_call_that_an_open_breaker_refused_knows_the_call_that_opened_it() {
     let older = Recording::of(older);
     assert_eq!(taken(&older, &policy), [0, 1]);
     assert_eq!(refused_and_by_whom(&older, &policy), [(2, Some(1)), (4, Some(3))]);
-    // Of what began before the recording nobody knows.
+    // The cause is unknown if it happened before the recording.
     let later = Recording::of(recording.facts[2..].to_vec());
     assert_eq!(refused_and_by_whom(&later, &policy).first(), Some(&(0, None)));
 }
 
-/// Breaks what is remembered of a call, as a damaged store or a liar might.
-fn broken(facts: &mut CallFacts, dice: &mut Dice) {
-    let place = |dice: &mut Dice, most: usize| {
+/// Corrupts the facts of a call, like a damaged store or a false record.
+fn broken(facts: &mut CallFacts, dice: &mut SplitMixRandom) {
+    let place = |dice: &mut SplitMixRandom, most: usize| {
         usize::try_from(dice.below(u64::try_from(most.max(1)).unwrap())).unwrap()
     };
-    let odd = |dice: &mut Dice| [0, 1, 7_777, 1 << 40, u64::MAX - 5, u64::MAX][place(dice, 6)];
+    let odd = |dice: &mut SplitMixRandom| [0, 1, 7_777, 1 << 40, u64::MAX - 5, u64::MAX][place(dice, 6)];
     let at = place(dice, facts.trail.len());
-    let what =
-        [What::Came, What::Mine, What::Follow, What::Time, What::Ran, What::Saved, What::Started, What::Gone];
+    let what = [
+        RecordedEventKind::Came,
+        RecordedEventKind::Mine,
+        RecordedEventKind::Follow,
+        RecordedEventKind::Time,
+        RecordedEventKind::Ran,
+        RecordedEventKind::Saved,
+        RecordedEventKind::Started,
+        RecordedEventKind::Gone,
+    ];
     let what = what[place(dice, 8)];
     match dice.below(12) {
         0 => facts.trail.truncate(at),
@@ -631,10 +685,10 @@ fn broken(facts: &mut CallFacts, dice: &mut Dice) {
 async fn a_recording_that_makes_no_sense_comes_to_an_end_and_unchanged_it_does_not_differ() {
     let sound = record(400, 2).await;
     let (rehearsal, _) = rehearse(&sound, unchanged);
-    assert_eq!(rehearsal.taken(WhyTaken::NotExplained), 0, "what is sound is explained");
+    assert_eq!(rehearsal.count_taken(TakenReason::NotExplained), 0, "what is sound is explained");
     let (mut taken, mut calls) = (0, 0);
     for seed in 0..60 {
-        let mut dice = Dice(seed);
+        let mut dice = SplitMixRandom(seed);
         let mut facts = sound.facts.clone();
         // Every third one only has gaps.
         let damaged = if seed.is_multiple_of(3) { 0 } else { 25 };
@@ -643,17 +697,17 @@ async fn a_recording_that_makes_no_sense_comes_to_an_end_and_unchanged_it_does_n
                 broken(facts, &mut dice);
             }
         }
-        // Some are lost, and some are there twice.
+        // Some are lost, and some are duplicated.
         facts.retain(|_| !dice.percent(5));
         facts.extend(facts.clone().into_iter().filter(|_| dice.percent(2)));
         let recording = Recording::of(facts);
         let (rehearsal, differences) = rehearse(&recording, unchanged);
         assert_eq!(differences, [], "seed {seed}");
-        taken += rehearsal.taken(WhyTaken::NotExplained);
+        taken += rehearsal.count_taken(TakenReason::NotExplained);
         calls += recording.calls.len();
-        let changes: [Change; 3] = [
+        let changes: [PolicyChange; 3] = [
             |policy| policy.breaker.consecutive = NonZeroU32::new(1),
-            |policy| policy.modes.dedupe = Mode::Off,
+            |policy| policy.modes.dedupe = EnforcementMode::Off,
             |policy| policy.time.attempt = Duration::from_millis(50),
         ];
         for change in changes {
@@ -667,14 +721,14 @@ async fn a_recording_that_makes_no_sense_comes_to_an_end_and_unchanged_it_does_n
 async fn what_a_newer_version_recorded_is_counted_and_left_out() {
     let (engine, store) = start(&plain()).await;
     for at in 0..2 {
-        make(&engine, at, planned(&[Says::Yes])).await;
+        make(&engine, at, planned(&[ScriptedReply::Yes])).await;
     }
     engine.shutdown(Duration::ZERO).await;
     let mut facts = Recording::read(&*store, Timestamp::ZERO, 1000).await.unwrap().facts.remove(0);
     facts.format += 1;
-    let entry = |body: String| Entry { at: facts.arrived, subject: "new".into(), body: body.into() };
+    let entry = |body: String| JournalEntry { at: facts.arrived, subject: "new".into(), body: body.into() };
     let newer = [entry(serde_json::to_string(&facts).unwrap()), entry("{\"other\":1}".to_owned())];
-    let keep = Keep { most: 100, most_per_subject: None, age: Duration::from_secs(3600) };
+    let keep = JournalLimits { most: 100, most_per_subject: None, age: Duration::from_secs(3600) };
     store.append(Journal::History, &newer, keep).await.unwrap();
     let recording = Recording::read(&*store, Timestamp::ZERO, 1000).await.unwrap();
     assert_eq!((recording.facts.len(), recording.calls.len(), recording.unreadable), (2, 2, 2));

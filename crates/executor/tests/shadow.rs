@@ -1,8 +1,8 @@
-//! Shadow mode answers as if nothing were there, and tells of each call the first thing that enforcing would have done.
+//! Shadow mode responds as if all mechanisms were off, and reports for each call the first action of enforce mode.
 //!
-//! A stream of calls is run three times, each time by a new engine: off, in shadow, and enforced. Shadow's answers are those
-//! of off, byte for byte, whatever the stream. What it tells is compared with what enforcing did on streams where one
-//! decision does not change the next: duplicates, the guard, the first opening of a breaker.
+//! A stream of calls runs three times, each time with a new engine: off, shadow, and enforce. The responses of shadow
+//! mode are those of off, byte for byte, for any stream. Its reports are compared with the actions of enforce mode on
+//! streams in which one decision does not change the next: duplicates, the loop guard, the first opening of a breaker.
 
 #![expect(
     clippy::unwrap_used,
@@ -20,21 +20,21 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use steadfast_core::Timestamp;
-use steadfast_core::call::{Notice, Shadowed};
-use steadfast_core::classify::{Fault, RetryAfter, Source, Transport};
+use steadfast_core::call::{CallNotice, ShadowDecision};
+use steadfast_core::classify::{AttemptFault, FaultSource, RetryAfter, TransportError};
 use steadfast_core::code::Code;
-use steadfast_core::envelope::{CallEnvelope, UnknownFields};
-use steadfast_core::guard::Layer;
-use steadfast_core::output::{Output, RawJson};
-use steadfast_core::policy::{Mode, Modes, Policy, Profile, ToolClass};
-use steadfast_executor::{About, Answer, Attempt, Engine, Listener};
-use steadfast_store::Clock;
+use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
+use steadfast_core::guard::GuardLayer;
+use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::policy::{CallPolicy, EnforcementMode, MechanismModes, PolicyProfile, ToolClass};
+use steadfast_executor::{Attempt, Engine, EngineListener, NoticeContext, ToolResult};
+use steadfast_store::TimeSource;
 use tokio::time::Instant;
 
 /// One call of a stream.
 #[derive(Clone, Debug)]
-struct Given {
-    /// Milliseconds since the call before it came.
+struct StreamCall {
+    /// Milliseconds since the previous call arrived.
     after: u64,
     arguments: u32,
     key: Option<u32>,
@@ -44,120 +44,122 @@ struct Given {
     deadline: Option<u64>,
     /// Milliseconds that the tool takes.
     takes: u64,
-    fares: Fares,
+    fares: ToolBehavior,
 }
 
-/// How the tool fares with a call.
+/// Behavior of the tool for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fares {
+enum ToolBehavior {
     Well,
-    /// It says no, and always will.
+    /// It refuses the call, permanently.
     Refused,
-    /// The model has made a mistake.
+    /// The arguments are wrong.
     Malformed,
-    /// It is down; nobody knows how far the call got.
+    /// It is down, and it is unknown how far the call got.
     Down,
-    /// It is busy, and was not bothered.
+    /// It is busy, and did not run.
     Busy,
     /// It is busy for an hour.
     BusyForLong,
-    /// The connection broke when the call was on its way.
+    /// The connection broke while the call was in flight.
     Lost,
 }
 
-impl Fares {
-    fn answer(self, arguments: u32) -> Answer {
-        let fault = |source| Fault::new(source, format!("no luck with {arguments}"));
-        let busy = |wait| Fault {
+impl ToolBehavior {
+    fn answer(self, arguments: u32) -> ToolResult {
+        let fault = |source| AttemptFault::new(source, format!("no luck with {arguments}"));
+        let busy = |wait| AttemptFault {
             retry_after: Some(RetryAfter::Delay(wait)),
-            ..fault(Source::Http { status: 429 })
+            ..fault(FaultSource::Http { status: 429 })
         };
         Err(match self {
             Self::Well => {
                 let content = RawJson::from_trusted(format!("{{\"did\":{arguments}}}"));
-                return Ok(Output { content, metadata: None });
+                return Ok(ToolOutput { content, metadata: None });
             }
-            Self::Refused => fault(Source::Http { status: 404 }),
-            Self::Malformed => fault(Source::JsonRpc { code: -32602 }),
-            Self::Down => fault(Source::Http { status: 503 }),
+            Self::Refused => fault(FaultSource::Http { status: 404 }),
+            Self::Malformed => fault(FaultSource::JsonRpc { code: -32602 }),
+            Self::Down => fault(FaultSource::Http { status: 503 }),
             Self::Busy => busy(Duration::from_millis(1)),
             Self::BusyForLong => busy(Duration::from_secs(3600)),
-            Self::Lost => fault(Source::Transport { error: Transport::ConnectionReset, written: true }),
+            Self::Lost => {
+                fault(FaultSource::Transport { error: TransportError::ConnectionReset, written: true })
+            }
         }
         .into())
     }
 }
 
-/// What became of a stream: for each call its answer, what the tool saw of it, and the notices about it.
+/// Log of a stream: for each call its response, its attempts, and its notices.
 #[derive(Debug, Default)]
-struct Seen {
+struct StreamLog {
     answers: Vec<String>,
     asked: Vec<(String, u32, Option<Timestamp>)>,
-    notices: BTreeMap<String, Vec<Notice>>,
+    notices: BTreeMap<String, Vec<CallNotice>>,
 }
 
-impl Seen {
-    /// What shadow mode told of each call.
-    fn told(&self) -> Vec<Vec<Shadowed>> {
-        let told = |notice: &Notice| match notice {
-            Notice::WouldHave(shadowed) => Some(*shadowed),
+impl StreamLog {
+    /// Returns the reports of shadow mode for each call.
+    fn told(&self) -> Vec<Vec<ShadowDecision>> {
+        let told = |notice: &CallNotice| match notice {
+            CallNotice::WouldHave(shadowed) => Some(*shadowed),
             _ => None,
         };
         self.each(|notices| notices.iter().filter_map(told).collect())
     }
 
-    /// The first thing that was done to each call that off would not have done.
-    fn done(&self) -> Vec<Vec<Shadowed>> {
+    /// Returns the first action on each call that off mode would not have taken.
+    fn done(&self) -> Vec<Vec<ShadowDecision>> {
         self.each(|notices| first_done(notices).into_iter().collect())
     }
 
-    fn each<T>(&self, of: impl Fn(&[Notice]) -> T) -> Vec<T> {
+    fn each<T>(&self, of: impl Fn(&[CallNotice]) -> T) -> Vec<T> {
         (0..self.answers.len()).map(|number| of(&self.notices[&format!("r{number}")])).collect()
     }
 }
 
-fn first_done(notices: &[Notice]) -> Option<Shadowed> {
+fn first_done(notices: &[CallNotice]) -> Option<ShadowDecision> {
     let mut ran = false;
     notices.iter().find_map(|notice| match notice {
-        Notice::AttemptStarted { .. } => {
+        CallNotice::AttemptStarted { .. } => {
             ran = true;
             None
         }
-        Notice::Following | Notice::Replayed { .. } => Some(Shadowed::Duplicate),
-        // It learnt of a run that was another's.
-        Notice::OutcomeUnknown { .. } if !ran => Some(Shadowed::Duplicate),
-        Notice::OutcomeUnknown { .. } => Some(Shadowed::Told(Code::OutcomeUnknown)),
-        Notice::CallBlocked { code, .. } => Some(Shadowed::Refused(*code)),
-        Notice::ApprovalAsked => Some(Shadowed::Asked),
-        Notice::RetryScheduled { .. } => Some(Shadowed::Retried),
-        Notice::AttemptCut { .. } => Some(Shadowed::Cut),
-        Notice::GuardTripped { layer } => Some(Shadowed::Remarked(*layer)),
+        CallNotice::Following | CallNotice::Replayed { .. } => Some(ShadowDecision::Duplicate),
+        // The outcome is that of another call's run.
+        CallNotice::OutcomeUnknown { .. } if !ran => Some(ShadowDecision::Duplicate),
+        CallNotice::OutcomeUnknown { .. } => Some(ShadowDecision::Failed(Code::OutcomeUnknown)),
+        CallNotice::CallBlocked { code, .. } => Some(ShadowDecision::Refused(*code)),
+        CallNotice::ApprovalAsked => Some(ShadowDecision::Asked),
+        CallNotice::RetryScheduled { .. } => Some(ShadowDecision::Retried),
+        CallNotice::AttemptCut { .. } => Some(ShadowDecision::Cut),
+        CallNotice::GuardTripped { layer } => Some(ShadowDecision::Remarked(*layer)),
         _ => None,
     })
 }
 
-struct Ear(Arc<Mutex<Seen>>);
+struct NoticeListener(Arc<Mutex<StreamLog>>);
 
-impl Listener for Ear {
-    fn notice(&self, about: &About<'_>, notice: &Notice) {
+impl EngineListener for NoticeListener {
+    fn notice(&self, about: &NoticeContext<'_>, notice: &CallNotice) {
         let id = about.request.id.as_str().to_owned();
         self.0.lock().notices.entry(id).or_default().push(notice.clone());
     }
 }
 
-/// Begins at the same moment in every run, and goes with the timers.
+/// A clock that starts at the same moment in every run and follows the timers.
 #[derive(Debug)]
-struct Same(Instant);
+struct ShadowTestClock(Instant);
 
 const START: Timestamp = Timestamp::from_millis(1_700_000_000_000);
 
-impl Clock for Same {
+impl TimeSource for ShadowTestClock {
     fn now(&self) -> Timestamp {
         START + self.0.elapsed()
     }
 }
 
-fn envelope(number: usize, given: &Given, at: Timestamp) -> CallEnvelope {
+fn envelope(number: usize, given: &StreamCall, at: Timestamp) -> CallEnvelope {
     let mut call = serde_json::json!({
         "contractVersion": "1.1", "requestId": format!("r{number}"), "toolName": "pay", "toolNamespace": "bank",
         "target": { "sessionKey": "s", "actorId": "ann" },
@@ -175,19 +177,19 @@ fn envelope(number: usize, given: &Given, at: Timestamp) -> CallEnvelope {
         call["control"] =
             serde_json::json!({ "deadlineAtMs": (at + Duration::from_millis(span)).as_millis() });
     }
-    CallEnvelope::parse(call.to_string().as_bytes(), UnknownFields::Refuse).unwrap()
+    CallEnvelope::parse(call.to_string().as_bytes(), UnknownFieldPolicy::Refuse).unwrap()
 }
 
-fn run(stream: &[Given], policy: Policy) -> Seen {
+fn run(stream: &[StreamCall], policy: CallPolicy) -> StreamLog {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
-        let seen = Arc::new(Mutex::new(Seen::default()));
-        let clock = Arc::new(Same(Instant::now()));
+        let seen = Arc::new(Mutex::new(StreamLog::default()));
+        let clock = Arc::new(ShadowTestClock(Instant::now()));
         let engine = Engine::builder()
             .clock(clock.clone())
             .policies(Arc::new(policy))
-            .listener(Arc::new(Ear(seen.clone())))
+            .listener(Arc::new(NoticeListener(seen.clone())))
             .start()
             .await;
         let mut calls = Vec::new();
@@ -217,49 +219,59 @@ fn run(stream: &[Given], policy: Policy) -> Seen {
     })
 }
 
-/// Runs a stream with these modes off, in shadow and enforced; gives what shadow told and what enforcing did.
+/// Runs a stream with these modes off, in shadow and enforced. Returns the reports of shadow and the actions of
+/// enforce.
 fn compare(
-    stream: &[Given],
-    policy: &Policy,
-    modes: impl Fn(Mode) -> Modes,
-) -> (Vec<Vec<Shadowed>>, Vec<Vec<Shadowed>>) {
-    let with = |mode| run(stream, Policy { modes: modes(mode), ..policy.clone() });
-    let shadow = with(Mode::Shadow);
-    assert_as_off(&with(Mode::Off), &shadow);
-    let enforced = with(Mode::Enforce);
+    stream: &[StreamCall],
+    policy: &CallPolicy,
+    modes: impl Fn(EnforcementMode) -> MechanismModes,
+) -> (Vec<Vec<ShadowDecision>>, Vec<Vec<ShadowDecision>>) {
+    let with = |mode| run(stream, CallPolicy { modes: modes(mode), ..policy.clone() });
+    let shadow = with(EnforcementMode::Shadow);
+    assert_as_off(&with(EnforcementMode::Off), &shadow);
+    let enforced = with(EnforcementMode::Enforce);
     assert_eq!(enforced.told(), vec![vec![]; stream.len()], "who acts has nothing to wish for");
     (shadow.told(), enforced.done())
 }
 
-fn assert_as_off(off: &Seen, shadow: &Seen) {
+fn assert_as_off(off: &StreamLog, shadow: &StreamLog) {
     assert_eq!(shadow.answers, off.answers);
     assert_eq!(shadow.asked, off.asked, "the tool sees no difference either");
     assert_eq!(off.told(), vec![vec![]; off.answers.len()]);
     assert!(shadow.told().iter().all(|told| told.len() <= 1), "{:?}", shadow.told());
 }
 
-fn plain(class: ToolClass) -> Policy {
-    let mut policy = Profile::Standard.policy(class);
+fn plain(class: ToolClass) -> CallPolicy {
+    let mut policy = PolicyProfile::Standard.policy(class);
     policy.retry.attempts = 1.try_into().unwrap();
     policy
 }
 
-/// A call without a key, at once.
-fn call(arguments: u32, fares: Fares) -> Given {
-    Given { after: 1, arguments, key: None, turn: None, best_effort: false, deadline: None, takes: 0, fares }
+/// Returns a call without an idempotency key, with no delay.
+fn call(arguments: u32, fares: ToolBehavior) -> StreamCall {
+    StreamCall {
+        after: 1,
+        arguments,
+        key: None,
+        turn: None,
+        best_effort: false,
+        deadline: None,
+        takes: 0,
+        fares,
+    }
 }
 
-fn only_dedupe(mode: Mode) -> Modes {
-    Modes { dedupe: mode, ..Modes::all(Mode::Off) }
+fn only_dedupe(mode: EnforcementMode) -> MechanismModes {
+    MechanismModes { dedupe: mode, ..MechanismModes::all(EnforcementMode::Off) }
 }
 
-fn without_judges(mode: Mode) -> Modes {
-    Modes { guard: Mode::Off, trust: Mode::Off, ..Modes::all(mode) }
+fn without_judges(mode: EnforcementMode) -> MechanismModes {
+    MechanismModes { guard: EnforcementMode::Off, trust: EnforcementMode::Off, ..MechanismModes::all(mode) }
 }
 
-/// What the tool makes of a key is the same each time, as a duplicate assumes.
-fn duplicates() -> impl Strategy<Value = (ToolClass, Vec<Given>)> {
-    let fares = [Fares::Well, Fares::Refused, Fares::Lost, Fares::Busy];
+/// Duplicates whose tool behaves the same for each use of a key.
+fn duplicates() -> impl Strategy<Value = (ToolClass, Vec<StreamCall>)> {
+    let fares = [ToolBehavior::Well, ToolBehavior::Refused, ToolBehavior::Lost, ToolBehavior::Busy];
     (class(), vec(0..200_u64, fares.len())).prop_flat_map(move |(class, takes)| {
         let one = (
             0..4_u32,
@@ -269,13 +281,14 @@ fn duplicates() -> impl Strategy<Value = (ToolClass, Vec<Given>)> {
         );
         let given = move |(key, after, other, best_effort): (u32, u64, bool, bool)| {
             let fares = fares[key as usize];
-            // Who follows a run that leaves nothing runs in its turn, later than shadow would have it: nobody follows one.
+            // A follower of a run without a stored result runs itself, later than shadow mode assumes: no call follows
+            // one.
             let leaves_nothing = match fares {
-                Fares::Busy => true,
-                Fares::Lost => class != ToolClass::Mutating,
+                ToolBehavior::Busy => true,
+                ToolBehavior::Lost => class != ToolClass::Mutating,
                 _ => false,
             };
-            Given {
+            StreamCall {
                 after,
                 arguments: if other { key + 100 } else { key },
                 key: Some(key),
@@ -288,43 +301,55 @@ fn duplicates() -> impl Strategy<Value = (ToolClass, Vec<Given>)> {
     })
 }
 
-/// Calls of a model that runs into a loop and stays in it. What is held is never of use again: enforcing would not find out
-/// that it works by now, or let others that work go first. The holds do not end, and no turn comes back.
-fn loops() -> impl Strategy<Value = Vec<Given>> {
+/// Calls of a model that enters a loop and stays in it. A held tool never works again: enforce mode would not find out
+/// that it works by now, or let other working tools run first. The holds do not end, and no turn comes back.
+fn loops() -> impl Strategy<Value = Vec<StreamCall>> {
     let turn = || prop::option::weighted(0.7, 0..2_u32);
     let after = prop_oneof![6 => 1..1000_u64, 1 => Just(61_000_u64), 1 => Just(125_000_u64)];
     let works = vec((0..5_u32, after, turn()), 0..8);
-    let fails = (select(vec![Fares::Refused, Fares::Malformed]), vec((1..1000_u64, turn()), 1..30));
+    let fails =
+        (select(vec![ToolBehavior::Refused, ToolBehavior::Malformed]), vec((1..1000_u64, turn()), 1..30));
     (works, fails).prop_map(|(works, (fares, mut fails))| {
         fails.sort_by_key(|(_, turn)| *turn);
-        let works =
-            works.into_iter().map(|(number, after, turn)| Given { after, turn, ..call(number, Fares::Well) });
-        works.chain(fails.into_iter().map(|(after, turn)| Given { after, turn, ..call(9, fares) })).collect()
-    })
-}
-
-/// Calls of a tool that may fall ill, within less than the time that its breaker stays open.
-fn falling_ill() -> impl Strategy<Value = Vec<Given>> {
-    let fares = select(vec![Fares::Down, Fares::Down, Fares::Down, Fares::Well, Fares::Refused]);
-    let one = (fares, 1..600_u64, 0..900_u64);
-    vec(one, 1..40).prop_map(|stream| {
-        let numbered = (0..).zip(stream);
-        numbered
-            .map(|(number, (fares, after, takes))| Given { after, takes, ..call(number, fares) })
+        let works = works.into_iter().map(|(number, after, turn)| StreamCall {
+            after,
+            turn,
+            ..call(number, ToolBehavior::Well)
+        });
+        works
+            .chain(fails.into_iter().map(|(after, turn)| StreamCall { after, turn, ..call(9, fares) }))
             .collect()
     })
 }
 
-/// Anything.
-fn wild() -> impl Strategy<Value = Vec<Given>> {
+/// Calls of a tool that may start to fail, within less time than its breaker stays open.
+fn falling_ill() -> impl Strategy<Value = Vec<StreamCall>> {
     let fares = select(vec![
-        Fares::Well,
-        Fares::Refused,
-        Fares::Malformed,
-        Fares::Down,
-        Fares::Busy,
-        Fares::BusyForLong,
-        Fares::Lost,
+        ToolBehavior::Down,
+        ToolBehavior::Down,
+        ToolBehavior::Down,
+        ToolBehavior::Well,
+        ToolBehavior::Refused,
+    ]);
+    let one = (fares, 1..600_u64, 0..900_u64);
+    vec(one, 1..40).prop_map(|stream| {
+        let numbered = (0..).zip(stream);
+        numbered
+            .map(|(number, (fares, after, takes))| StreamCall { after, takes, ..call(number, fares) })
+            .collect()
+    })
+}
+
+/// Any stream of calls.
+fn wild() -> impl Strategy<Value = Vec<StreamCall>> {
+    let fares = select(vec![
+        ToolBehavior::Well,
+        ToolBehavior::Refused,
+        ToolBehavior::Malformed,
+        ToolBehavior::Down,
+        ToolBehavior::Busy,
+        ToolBehavior::BusyForLong,
+        ToolBehavior::Lost,
     ]);
     let takes = prop_oneof![6 => 0..500_u64, 1 => Just(45_000_u64)];
     let one = (
@@ -337,7 +362,7 @@ fn wild() -> impl Strategy<Value = Vec<Given>> {
         takes,
         fares,
     );
-    let given = |(after, arguments, key, turn, best_effort, deadline, takes, fares)| Given {
+    let given = |(after, arguments, key, turn, best_effort, deadline, takes, fares)| StreamCall {
         after,
         arguments,
         key,
@@ -359,26 +384,26 @@ proptest! {
 
     #[test]
     fn shadow_changes_no_answer(stream in wild(), class in class()) {
-        let mut policy = Profile::Standard.policy(class);
+        let mut policy = PolicyProfile::Standard.policy(class);
         policy.limits.concurrency = 2.try_into().ok();
-        let with = |mode| run(&stream, Policy { modes: Modes::all(mode), ..policy.clone() });
-        assert_as_off(&with(Mode::Off), &with(Mode::Shadow));
+        let with = |mode| run(&stream, CallPolicy { modes: MechanismModes::all(mode), ..policy.clone() });
+        assert_as_off(&with(EnforcementMode::Off), &with(EnforcementMode::Shadow));
     }
 
     #[test]
-    fn shadow_tells_the_duplicates_that_enforcing_answers((class, stream) in duplicates()) {
+    fn shadow_reports_the_duplicates_that_enforce_replays((class, stream) in duplicates()) {
         let (told, done) = compare(&stream, &plain(class), only_dedupe);
         prop_assert_eq!(told, done);
     }
 
     #[test]
-    fn shadow_tells_what_an_enforcing_guard_says_and_refuses(stream in loops()) {
-        let (told, done) = compare(&stream, &plain(ToolClass::Idempotent), Modes::all);
+    fn shadow_reports_the_remarks_and_refusals_of_an_enforcing_guard(stream in loops()) {
+        let (told, done) = compare(&stream, &plain(ToolClass::Idempotent), MechanismModes::all);
         prop_assert_eq!(told, done);
     }
 
     #[test]
-    fn shadow_tells_what_a_breaker_refuses_when_it_first_opens(stream in falling_ill()) {
+    fn shadow_reports_the_refusals_of_a_breaker_that_first_opens(stream in falling_ill()) {
         let (told, done) = compare(&stream, &plain(ToolClass::Idempotent), without_judges);
         prop_assert_eq!(told, done);
     }
@@ -386,79 +411,83 @@ proptest! {
 
 #[test]
 fn each_kind_of_decision_occurs_in_these_streams() {
-    let keyed = |key, arguments, fares| Given { key: Some(key), ..call(arguments, fares) };
-    let mut busy = keyed(1, 1, Fares::Well);
+    let keyed = |key, arguments, fares| StreamCall { key: Some(key), ..call(arguments, fares) };
+    let mut busy = keyed(1, 1, ToolBehavior::Well);
     busy.takes = 100;
     let stream = [
         busy.clone(),
         busy.clone(),
-        Given { best_effort: true, ..busy },
-        keyed(1, 2, Fares::Well),
-        keyed(3, 3, Fares::Lost),
+        StreamCall { best_effort: true, ..busy },
+        keyed(1, 2, ToolBehavior::Well),
+        keyed(3, 3, ToolBehavior::Lost),
     ];
-    let duplicate = vec![Shadowed::Duplicate];
-    let refused = |code| vec![Shadowed::Refused(code)];
+    let duplicate = vec![ShadowDecision::Duplicate];
+    let refused = |code| vec![ShadowDecision::Refused(code)];
     let expected = [
         vec![],
         duplicate,
         refused(Code::InFlight),
         refused(Code::IdempotencyConflict),
-        vec![Shadowed::Told(Code::OutcomeUnknown)],
+        vec![ShadowDecision::Failed(Code::OutcomeUnknown)],
     ];
     let (told, done) = compare(&stream, &plain(ToolClass::Mutating), only_dedupe);
     assert_eq!((&told[..], &done[..]), (&expected[..], &expected[..]));
 
-    let stream = vec![call(1, Fares::Refused); 4];
+    let stream = vec![call(1, ToolBehavior::Refused); 4];
     let expected = [
         vec![],
-        vec![Shadowed::Remarked(Layer::Loop)],
+        vec![ShadowDecision::Remarked(GuardLayer::Loop)],
         refused(Code::LoopDetected),
         refused(Code::LoopDetected),
     ];
-    let (told, done) = compare(&stream, &plain(ToolClass::Idempotent), Modes::all);
+    let (told, done) = compare(&stream, &plain(ToolClass::Idempotent), MechanismModes::all);
     assert_eq!((&told[..], &done[..]), (&expected[..], &expected[..]));
 
-    let stream: Vec<Given> = (0..7).map(|number| call(number, Fares::Down)).collect();
+    let stream: Vec<StreamCall> = (0..7).map(|number| call(number, ToolBehavior::Down)).collect();
     let open = refused(Code::CircuitOpen);
     let expected = [vec![], vec![], vec![], vec![], vec![], open.clone(), open];
     let (told, done) = compare(&stream, &plain(ToolClass::Idempotent), without_judges);
     assert_eq!((&told[..], &done[..]), (&expected[..], &expected[..]));
 }
 
-/// What speaks against a run says nothing about a call that would not have run: enforcing looks for its answer first.
+/// Reasons against a run do not matter for a call that would not have run: enforce mode looks for a stored result
+/// first.
 #[test]
-fn a_duplicate_is_told_before_an_open_breaker() {
-    let keyed = |key, fares| Given { key: Some(key), ..call(key, fares) };
-    let mut stream = vec![keyed(99, Fares::Well)];
-    stream.extend((0..5).map(|number| keyed(number, Fares::Down)));
-    stream.extend([keyed(99, Fares::Well), keyed(7, Fares::Well)]);
+fn a_duplicate_is_reported_before_an_open_breaker() {
+    let keyed = |key, fares| StreamCall { key: Some(key), ..call(key, fares) };
+    let mut stream = vec![keyed(99, ToolBehavior::Well)];
+    stream.extend((0..5).map(|number| keyed(number, ToolBehavior::Down)));
+    stream.extend([keyed(99, ToolBehavior::Well), keyed(7, ToolBehavior::Well)]);
     let (told, done) = compare(&stream, &plain(ToolClass::Idempotent), without_judges);
-    assert_eq!(told[6..], [vec![Shadowed::Duplicate], vec![Shadowed::Refused(Code::CircuitOpen)]]);
+    assert_eq!(
+        told[6..],
+        [vec![ShadowDecision::Duplicate], vec![ShadowDecision::Refused(Code::CircuitOpen)]]
+    );
     assert_eq!(told, done);
 }
 
-/// Enforcing, the rest of a call's life would differ; what is told is how it begins to.
+/// In enforce mode the rest of the call would differ. Shadow mode reports the first difference.
 #[test]
-fn limits_that_no_mechanism_has_are_told_and_not_kept() {
-    let mut policy = Profile::Standard.policy(ToolClass::Idempotent);
+fn limits_of_no_mechanism_are_reported_and_not_enforced() {
+    let mut policy = PolicyProfile::Standard.policy(ToolClass::Idempotent);
     policy.limits.concurrency = 1.try_into().ok();
-    let slow = |takes, deadline| Given { takes, deadline, ..call(1, Fares::Well) };
+    let slow = |takes, deadline| StreamCall { takes, deadline, ..call(1, ToolBehavior::Well) };
     for (stream, expected) in [
-        (vec![slow(1, Some(0))], Shadowed::Refused(Code::DeadlineExceeded)),
-        (vec![slow(500, Some(100))], Shadowed::Cut),
-        (vec![slow(45_000, None)], Shadowed::Cut),
-        (vec![slow(500, None), slow(1, None)], Shadowed::Refused(Code::Overloaded)),
-        (vec![call(1, Fares::Down)], Shadowed::Retried),
-        (vec![call(1, Fares::BusyForLong)], Shadowed::Told(Code::RetryExhausted)),
+        (vec![slow(1, Some(0))], ShadowDecision::Refused(Code::DeadlineExceeded)),
+        (vec![slow(500, Some(100))], ShadowDecision::Cut),
+        (vec![slow(45_000, None)], ShadowDecision::Cut),
+        (vec![slow(500, None), slow(1, None)], ShadowDecision::Refused(Code::Overloaded)),
+        (vec![call(1, ToolBehavior::Down)], ShadowDecision::Retried),
+        (vec![call(1, ToolBehavior::BusyForLong)], ShadowDecision::Failed(Code::RetryExhausted)),
     ] {
-        let with = |mode| run(&stream, Policy { modes: Modes::all(mode), ..policy.clone() });
-        let shadow = with(Mode::Shadow);
-        assert_as_off(&with(Mode::Off), &shadow);
+        let with = |mode| run(&stream, CallPolicy { modes: MechanismModes::all(mode), ..policy.clone() });
+        let shadow = with(EnforcementMode::Shadow);
+        assert_as_off(&with(EnforcementMode::Off), &shadow);
         assert_eq!(shadow.told().last().unwrap(), &[expected], "{stream:?}");
-        let done = with(Mode::Enforce).done();
+        let done = with(EnforcementMode::Enforce).done();
         match expected {
-            // It is a failure like any other, told differently.
-            Shadowed::Told(_) => assert_eq!(done.last().unwrap(), &[]),
+            // It fails like any other call, with a different error.
+            ShadowDecision::Failed(_) => assert_eq!(done.last().unwrap(), &[]),
             expected => assert_eq!(done.last().unwrap(), &[expected], "{stream:?}"),
         }
     }

@@ -1,4 +1,4 @@
-//! What people see of an engine, and what they change by hand.
+//! Views of an engine for operators, and the changes that they make.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
@@ -10,56 +10,59 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use steadfast_core::approval::{Decision, Grantor};
-use steadfast_core::breaker::{Reason, State};
-use steadfast_core::classify::{Fault, Source};
-use steadfast_core::code::{Code, Status};
+use steadfast_core::approval::{ApprovalDecision, Grantor};
+use steadfast_core::breaker::{State, TransitionReason};
+use steadfast_core::classify::{AttemptFault, FaultSource};
+use steadfast_core::code::{CallStatus, Code};
 use steadfast_core::dedupe::{Resolution, ResolveVerdict};
-use steadfast_core::envelope::{CallEnvelope, UnknownFields};
-use steadfast_core::guard::Layer;
+use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
+use steadfast_core::guard::GuardLayer;
 use steadfast_core::id::{Namespace, SessionKey, TenantId, ToolName, ToolRef};
-use steadfast_core::key::Key;
-use steadfast_core::output::{Output, RawJson};
-use steadfast_core::policy::{Annotations, AskWhen, Policy, Profile, ToolClass};
+use steadfast_core::key::RecordKey;
+use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::policy::{AnnotationHints, ApprovalTrigger, CallPolicy, PolicyProfile, ToolClass};
 use steadfast_core::report::{ReportKind, ToolReport};
-use steadfast_core::trust::{Target, TrustState};
+use steadfast_core::trust::{TrustState, TrustTarget};
 use steadfast_executor::{
-    Answer, Attempt, AuditEntry, AuditPage, BreakerKey, By, Called, Counted, Deed, Done, Engine, Listener,
-    Offered, Outside, Reach, RuntimeClock, Steer, Surface, Tenants,
+    Attempt, AuditAction, AuditChange, AuditEntry, AuditQuery, AvailableTool, BreakerKey, BreakerOverride,
+    CallResponse, ChangeScope, CountSource, Engine, EngineListener, OperatorIdentity, OperatorSurface,
+    RuntimeClock, SystemEvent, TenantFilter, ToolResult,
 };
-use steadfast_store::{Clock, Flush, MemoryOptions, MemoryStore, Page, Selection, Store};
+use steadfast_store::{
+    FlushTarget, MemoryOptions, MemoryStore, RecordFilter, RecordPage, StateStore, TimeSource,
+};
 use tokio::sync::Semaphore;
 
-use faulty::{Faulty, Health};
+use faulty::{FaultMode, FaultyStore};
 
-fn policy() -> Policy {
-    let mut policy = Profile::Standard.policy(ToolClass::Idempotent);
+fn policy() -> CallPolicy {
+    let mut policy = PolicyProfile::Standard.policy(ToolClass::Idempotent);
     policy.retry.attempts = std::num::NonZeroU32::MIN;
-    // These tests fail on purpose, and neither is the matter here.
+    // These tests fail on purpose; the loop guard and trust are not their subject.
     policy.guard.identical = std::num::NonZeroU32::new(1000).unwrap();
     policy.guard.per_turn = std::num::NonZeroU32::new(1000).unwrap();
     policy.trust.count = None;
     policy
 }
 
-fn by() -> By {
-    By::new("ann", Surface::Cli)
+fn by() -> OperatorIdentity {
+    OperatorIdentity::new("ann", OperatorSurface::Cli)
 }
 
-/// A world of several engines on one store, as processes that come and go.
-struct World {
+/// Several engines on one store, like processes that come and go.
+struct SharedStoreWorld {
     clock: Arc<RuntimeClock>,
-    store: Arc<Faulty>,
+    store: Arc<FaultyStore>,
 }
 
-impl World {
+impl SharedStoreWorld {
     fn new() -> Self {
         let clock = Arc::new(RuntimeClock::new());
-        let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(clock.clone()))));
+        let store = Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(clock.clone()))));
         Self { clock, store }
     }
 
-    async fn engine(&self, policy: Policy) -> Engine {
+    async fn engine(&self, policy: CallPolicy) -> Engine {
         let builder = Engine::builder().clock(self.clock.clone()).store(self.store.clone());
         let engine = builder.policies(Arc::new(policy)).start().await;
         // It listens to its store in a task of its own.
@@ -67,9 +70,9 @@ impl World {
         engine
     }
 
-    /// Everybody hears what the others have written.
+    /// Waits until all engines have adopted the writes of the others.
     async fn hear(&self) {
-        self.store.becomes(Health::Up);
+        self.store.becomes(FaultMode::Up);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -80,26 +83,26 @@ fn call(tool: &str, params: &Value) -> CallEnvelope {
         "target": { "sessionKey": "s", "actorId": "ann", "modelId": "m" },
         "payload": { "version": "1.0", "params": params },
     });
-    CallEnvelope::parse(text.to_string().as_bytes(), UnknownFields::Refuse).unwrap()
+    CallEnvelope::parse(text.to_string().as_bytes(), UnknownFieldPolicy::Refuse).unwrap()
 }
 
-fn ok() -> Answer {
-    Ok(Output { content: RawJson::from_trusted("\"paid\""), metadata: None })
+fn ok() -> ToolResult {
+    Ok(ToolOutput { content: RawJson::from_trusted("\"paid\""), metadata: None })
 }
 
-fn broken() -> Answer {
-    Err(Fault::new(Source::Http { status: 500 }, "internal error").into())
+fn broken() -> ToolResult {
+    Err(AttemptFault::new(FaultSource::Http { status: 500 }, "internal error").into())
 }
 
-async fn pay(engine: &Engine) -> Called {
+async fn pay(engine: &Engine) -> CallResponse {
     engine.call(call("pay", &json!({ "amount": 1 })), async |_: Attempt| ok()).await
 }
 
-async fn fail(engine: &Engine) -> Called {
+async fn fail(engine: &Engine) -> CallResponse {
     engine.call(call("pay", &json!({ "amount": 1 })), async |_: Attempt| broken()).await
 }
 
-fn code(called: &Called) -> Option<Code> {
+fn code(called: &CallResponse) -> Option<Code> {
     called.result.error.as_ref().map(|error| error.code)
 }
 
@@ -117,41 +120,52 @@ async fn state(engine: &Engine) -> Option<State> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_breaker_forced_open_refuses_and_says_that_a_person_did_it() {
-    let world = World::new();
+async fn a_breaker_forced_open_refuses_and_names_the_operator() {
+    let world = SharedStoreWorld::new();
     let engine = world.engine(policy()).await;
-    assert_eq!(pay(&engine).await.result.status, Status::Success);
+    assert_eq!(pay(&engine).await.result.status, CallStatus::Success);
     let until = engine.now() + Duration::from_secs(600);
-    let steered = engine.steer_breaker(None, &key(), Steer::Open { until: Some(until) }, &by()).await;
-    assert_eq!((steered.before, steered.known, steered.reach), (State::Closed, true, Reach::Everywhere));
+    let steered =
+        engine.update_breaker(None, &key(), BreakerOverride::Open { until: Some(until) }, &by()).await;
+    assert_eq!(
+        (steered.before, steered.known, steered.reach),
+        (State::Closed, true, ChangeScope::Everywhere)
+    );
     assert_eq!(
         steered.change.map(|change| (change.to, change.reason)),
-        Some((State::ForcedOpen, Reason::Forced))
+        Some((State::ForcedOpen, TransitionReason::Forced))
     );
 
     let refused = pay(&engine).await.result;
     let error = refused.error.unwrap();
-    assert_eq!((refused.status, error.code, refused.attempts), (Status::CircuitOpen, Code::CircuitOpen, 0));
+    assert_eq!(
+        (refused.status, error.code, refused.attempts),
+        (CallStatus::CircuitOpen, Code::CircuitOpen, 0)
+    );
     assert_eq!(error.rule.as_deref(), Some("breaker.forced_by_hand"));
-    assert!(error.message.contains("an operator has stopped calls to bank/pay by hand"), "{}", error.message);
+    assert!(
+        error.message.contains("an operator opened the circuit breaker of bank/pay"),
+        "{}",
+        error.message
+    );
     assert!(error.retry_after_ms.is_some_and(|wait| (599_000..=600_000).contains(&wait)));
     assert_eq!(error.breaker_state, Some(State::ForcedOpen));
 
-    // Until then one call finds out, as after a cool-down.
+    // After that, one call is let through as a probe, as after a cool-down.
     tokio::time::advance(Duration::from_secs(601)).await;
     assert_eq!(state(&engine).await, Some(State::HalfOpen));
     for _ in 0..2 {
-        assert_eq!(pay(&engine).await.result.status, Status::Success);
+        assert_eq!(pay(&engine).await.result.status, CallStatus::Success);
     }
     assert_eq!(state(&engine).await, Some(State::Closed));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_breaker_forced_open_stays_so_over_a_restart_for_weeks_and_in_other_processes_until_it_is_reset() {
-    let world = World::new();
+    let world = SharedStoreWorld::new();
     let (first, second) = (world.engine(policy()).await, world.engine(policy()).await);
     pay(&second).await;
-    first.steer_breaker(None, &key(), Steer::Open { until: None }, &by()).await;
+    first.update_breaker(None, &key(), BreakerOverride::Open { until: None }, &by()).await;
     world.hear().await;
     assert_eq!(code(&pay(&second).await), Some(Code::CircuitOpen), "another process");
     drop(first);
@@ -162,20 +176,20 @@ async fn a_breaker_forced_open_stays_so_over_a_restart_for_weeks_and_in_other_pr
     assert_eq!(code(&refused), Some(Code::CircuitOpen), "a month later, in a process that comes then");
     assert_eq!(refused.result.error.unwrap().rule.as_deref(), Some("breaker.forced_by_hand"));
 
-    let reset = third.steer_breaker(None, &key(), Steer::Reset, &by()).await;
-    assert_eq!((reset.before, reset.reach), (State::ForcedOpen, Reach::Everywhere));
-    assert_eq!(pay(&third).await.result.status, Status::Success);
+    let reset = third.update_breaker(None, &key(), BreakerOverride::Reset, &by()).await;
+    assert_eq!((reset.before, reset.reach), (State::ForcedOpen, ChangeScope::Everywhere));
+    assert_eq!(pay(&third).await.result.status, CallStatus::Success);
     world.hear().await;
-    assert_eq!(pay(&second).await.result.status, Status::Success);
+    assert_eq!(pay(&second).await.result.status, CallStatus::Success);
 }
 
-/// The second process has opened and probed and closed its breaker in the meantime, and nobody could tell it.
+/// The second process has opened, probed and closed its breaker meanwhile, without access to the store.
 #[tokio::test(start_paused = true)]
-async fn a_person_is_obeyed_also_by_a_process_that_went_its_own_way_while_the_store_was_away() {
-    let world = World::new();
+async fn an_operator_change_wins_over_a_process_that_diverged_during_a_store_outage() {
+    let world = SharedStoreWorld::new();
     let (first, second) = (world.engine(policy()).await, world.engine(policy()).await);
-    first.steer_breaker(None, &key(), Steer::Open { until: None }, &by()).await;
-    world.store.becomes(Health::Down);
+    first.update_breaker(None, &key(), BreakerOverride::Open { until: None }, &by()).await;
+    world.store.becomes(FaultMode::Down);
     for _ in 0..3 {
         for _ in 0..5 {
             assert_eq!(code(&fail(&second).await), Some(Code::ToolError));
@@ -183,7 +197,7 @@ async fn a_person_is_obeyed_also_by_a_process_that_went_its_own_way_while_the_st
         assert_eq!(state(&second).await, Some(State::Open));
         tokio::time::sleep(Duration::from_secs(31)).await;
         for _ in 0..2 {
-            assert_eq!(pay(&second).await.result.status, Status::Success);
+            assert_eq!(pay(&second).await.result.status, CallStatus::Success);
         }
         assert_eq!(state(&second).await, Some(State::Closed));
     }
@@ -199,14 +213,14 @@ async fn a_person_is_obeyed_also_by_a_process_that_went_its_own_way_while_the_st
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_the_store_fails_a_person_is_obeyed_here_at_once_and_elsewhere_when_it_is_back() {
-    for health in [Health::Down, Health::Silent] {
-        let world = World::new();
+async fn an_operator_change_applies_here_at_once_and_elsewhere_after_a_store_outage() {
+    for health in [FaultMode::Down, FaultMode::Silent] {
+        let world = SharedStoreWorld::new();
         let (first, second) = (world.engine(policy()).await, world.engine(policy()).await);
         world.store.becomes(health);
-        let steered = first.steer_breaker(None, &key(), Steer::Open { until: None }, &by()).await;
-        assert_eq!(steered.reach, Reach::OnlyHere, "{health:?}");
-        if health == Health::Down {
+        let steered = first.update_breaker(None, &key(), BreakerOverride::Open { until: None }, &by()).await;
+        assert_eq!(steered.reach, ChangeScope::OnlyHere, "{health:?}");
+        if health == FaultMode::Down {
             assert_eq!(code(&pay(&first).await), Some(Code::CircuitOpen));
         }
         world.hear().await;
@@ -219,22 +233,22 @@ async fn where_the_store_fails_a_person_is_obeyed_here_at_once_and_elsewhere_whe
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_takes_its_time_is_waited_for() {
-    let world = World::new();
+    let world = SharedStoreWorld::new();
     let (first, second) = (world.engine(policy()).await, world.engine(policy()).await);
-    world.store.becomes(Health::Slow);
-    let steered = first.steer_breaker(None, &key(), Steer::Open { until: None }, &by()).await;
-    assert_eq!(steered.reach, Reach::Everywhere);
+    world.store.becomes(FaultMode::Slow);
+    let steered = first.update_breaker(None, &key(), BreakerOverride::Open { until: None }, &by()).await;
+    assert_eq!(steered.reach, ChangeScope::Everywhere);
     world.hear().await;
     assert_eq!(code(&pay(&second).await), Some(Code::CircuitOpen));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_under_way_when_it_was_forced_or_reset_changes_nothing() {
-    let world = World::new();
+async fn attempts_in_flight_at_a_change_do_not_count_for_the_breaker() {
+    let world = SharedStoreWorld::new();
     let engine = world.engine(policy()).await;
     let leave = Arc::new(Semaphore::new(0));
     let started = Arc::new(AtomicU32::new(0));
-    for steer in [Steer::Open { until: None }, Steer::Reset] {
+    for steer in [BreakerOverride::Open { until: None }, BreakerOverride::Reset] {
         let calls: Vec<_> = (0..8)
             .map(|number| {
                 let (leave, started) = (leave.clone(), started.clone());
@@ -252,20 +266,20 @@ async fn what_was_under_way_when_it_was_forced_or_reset_changes_nothing() {
         while started.swap(0, Ordering::SeqCst) < 8 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        engine.steer_breaker(None, &key(), steer, &by()).await;
+        engine.update_breaker(None, &key(), steer, &by()).await;
         let before = engine.breakers(None).await;
         leave.add_permits(8);
         for call in calls {
             assert_eq!(code(&call.await.unwrap()), Some(Code::ToolError));
         }
         assert_eq!(engine.breakers(None).await, before, "{steer:?}");
-        engine.steer_breaker(None, &key(), Steer::Reset, &by()).await;
+        engine.update_breaker(None, &key(), BreakerOverride::Reset, &by()).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn breakers_are_listed_with_what_people_want_to_know() {
-    let world = World::new();
+async fn breakers_are_listed_with_their_details() {
+    let world = SharedStoreWorld::new();
     let engine = world.engine(policy()).await;
     assert_eq!(engine.breakers(None).await, []);
     pay(&engine).await;
@@ -294,13 +308,13 @@ async fn breakers_are_listed_with_what_people_want_to_know() {
         breaker["changes"],
         json!([{ "from": "CLOSED", "to": "OPEN", "reason": "consecutive", "at": since }])
     );
-    // What is stored is there, in a process that has not called anything; another tenant sees nothing of it.
+    // The stored breakers are listed in a process that has not called anything. Another tenant sees none of them.
     let other = world.engine(policy()).await;
     assert_eq!(serde_json::to_value(other.breakers(None).await).unwrap()[0]["state"], json!("OPEN"));
     assert_eq!(other.breakers(Some(&TenantId::new("t").unwrap())).await, []);
-    // A coarser breaker is listed where somebody uses it.
+    // A coarser breaker is listed if callers use it.
     let global: BreakerKey = "dependency:*".parse().unwrap();
-    let steered = other.steer_breaker(None, &global, Steer::Open { until: None }, &by()).await;
+    let steered = other.update_breaker(None, &global, BreakerOverride::Open { until: None }, &by()).await;
     assert!(!steered.known);
     assert!(other.breakers(None).await.iter().any(|breaker| breaker.key == global));
 }
@@ -308,21 +322,23 @@ async fn breakers_are_listed_with_what_people_want_to_know() {
 const SECRET: &str =
     "sk-ant-api03-aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zA5bC7dE9fG1hJ3kL5mN7pQ9rS1tU3vW5xY7zA9bC-AAAA";
 
-fn wrong() -> Answer {
-    Err(Fault::new(Source::Tool, format!("Missing required parameter: path (token {SECRET})")).into())
+fn wrong() -> ToolResult {
+    Err(AttemptFault::new(FaultSource::Tool, format!("Missing required parameter: path (token {SECRET})"))
+        .into())
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_guard_shows_who_is_stopped_and_what_the_model_sent_until_it_is_reset() {
-    let world = World::new();
-    let strict = Policy { guard: Profile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
+    let world = SharedStoreWorld::new();
+    let strict =
+        CallPolicy { guard: PolicyProfile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
     let engine = world.engine(strict).await;
     let sent = json!({ "path": "x".repeat(9000), "token": SECRET });
     for _ in 0..5 {
         engine.call(call("read", &sent), async |_: Attempt| wrong()).await;
     }
     let view = engine.guard(None);
-    assert!(view.stopped.iter().any(|stopped| stopped.stopped.layer == Layer::Loop
+    assert!(view.stopped.iter().any(|stopped| stopped.stopped.layer == GuardLayer::Loop
         && stopped.stopped.tool == Some(tool("read"))
         && stopped.session.as_ref().map(SessionKey::as_str) == Some("s")));
     assert_eq!(view.trips.len(), 1, "equal calls are one trip");
@@ -340,7 +356,7 @@ async fn the_guard_shows_who_is_stopped_and_what_the_model_sent_until_it_is_rese
     assert!(!freed.is_empty());
     assert_eq!(engine.guard(None).stopped, []);
     let works = engine.call(call("read", &sent), async |_: Attempt| ok()).await;
-    assert_eq!(works.result.status, Status::Success);
+    assert_eq!(works.result.status, CallStatus::Success);
     // Also for a process that comes later.
     drop(engine);
     assert_eq!(world.engine(policy()).await.guard(None).stopped, []);
@@ -348,8 +364,9 @@ async fn the_guard_shows_who_is_stopped_and_what_the_model_sent_until_it_is_rese
 
 #[tokio::test(start_paused = true)]
 async fn a_guard_that_is_reset_in_one_process_is_reset_in_all_that_serve_the_conversation() {
-    let world = World::new();
-    let strict = Policy { guard: Profile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
+    let world = SharedStoreWorld::new();
+    let strict =
+        CallPolicy { guard: PolicyProfile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
     let (one, other) = (world.engine(strict.clone()).await, world.engine(strict.clone()).await);
     let operators = world.engine(strict).await;
     let sent = json!({ "path": "x" });
@@ -367,9 +384,9 @@ async fn a_guard_that_is_reset_in_one_process_is_reset_in_all_that_serve_the_con
         assert_eq!(serving.guard(None).stopped, []);
     }
     let works = other.call(call("read", &sent), async |_: Attempt| ok()).await;
-    assert_eq!(works.result.status, Status::Success);
+    assert_eq!(works.result.status, CallStatus::Success);
 
-    // Whoever fails again is stopped again, and what the others store of that time does not free it.
+    // A session that fails again is stopped again, and stored state of others from that time does not free it.
     for serving in [&one, &other] {
         for _ in 0..3 {
             serving.call(call("read", &sent), async |_: Attempt| wrong()).await;
@@ -381,10 +398,11 @@ async fn a_guard_that_is_reset_in_one_process_is_reset_in_all_that_serve_the_con
 
 #[tokio::test(start_paused = true)]
 async fn a_guard_that_only_another_process_knows_of_is_reset_too() {
-    let world = World::new();
-    let strict = Policy { guard: Profile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
+    let world = SharedStoreWorld::new();
+    let strict =
+        CallPolicy { guard: PolicyProfile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
     let (serving, operators) = (world.engine(strict.clone()).await, world.engine(strict).await);
-    // One failure stops nobody yet, so nothing of it is stored.
+    // One failure stops no session yet, so none of it is stored.
     serving.call(call("read", &json!({})), async |_: Attempt| broken()).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     let session = SessionKey::new("s").unwrap();
@@ -396,8 +414,9 @@ async fn a_guard_that_only_another_process_knows_of_is_reset_too() {
 
 #[tokio::test(start_paused = true)]
 async fn trips_are_bounded() {
-    let world = World::new();
-    let strict = Policy { guard: Profile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
+    let world = SharedStoreWorld::new();
+    let strict =
+        CallPolicy { guard: PolicyProfile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
     let engine = world.engine(strict).await;
     for number in 0..600 {
         engine.call(call("pay", &json!({ "amount": number })), async |_: Attempt| broken()).await;
@@ -406,29 +425,29 @@ async fn trips_are_bounded() {
 }
 
 #[derive(Default)]
-struct Heard(Mutex<Vec<String>>);
+struct SystemEventListener(Mutex<Vec<String>>);
 
-impl Listener for Heard {
-    fn outside(&self, fact: &Outside<'_>) {
+impl EngineListener for SystemEventListener {
+    fn system_event(&self, fact: &SystemEvent<'_>) {
         self.0.lock().push(match fact {
-            Outside::Breaker { change, .. } => format!("breaker {:?}", change.to),
-            Outside::Trust { change, .. } => format!("trust {}", change.to),
-            Outside::Waiting { before, now } => format!("{before} waited, {now} wait"),
-            Outside::ByHand(entry) => format!("{:?} by {}", entry.deed, entry.by),
+            SystemEvent::Breaker { change, .. } => format!("breaker {:?}", change.to),
+            SystemEvent::Trust { change, .. } => format!("trust {}", change.to),
+            SystemEvent::Waiting { before, now } => format!("{before} waited, {now} wait"),
+            SystemEvent::ByHand(entry) => format!("{:?} by {}", entry.deed, entry.by),
         });
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_nobody_answered_in_time_is_not_counted_as_waiting() {
-    let heard = Arc::new(Heard::default());
+async fn an_expired_approval_request_is_not_counted_as_pending() {
+    let heard = Arc::new(SystemEventListener::default());
     let mut policy = policy();
-    policy.approval.when = AskWhen::Always;
+    policy.approval.when = ApprovalTrigger::Always;
     let expires = policy.approval.parked;
     let builder = Engine::builder().clock(Arc::new(RuntimeClock::new())).listener(heard.clone());
     let engine = builder.policies(Arc::new(policy)).start().await;
     assert_eq!(code(&pay(&engine).await), Some(Code::ApprovalRequired));
-    // The request is kept after the answer was given.
+    // The request stays after the response was sent.
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(*heard.0.lock(), ["0 waited, 1 wait"]);
     tokio::time::sleep(expires + Duration::from_secs(60)).await;
@@ -439,17 +458,17 @@ fn reported(text: &Value, kind: ReportKind) -> ToolReport {
     ToolReport::parse(text.to_string().as_bytes(), kind).unwrap()
 }
 
-/// Both read the same state, one of them is written first, and the other one is made once more on top of it.
+/// Both read the same state, one of them is written first, and the other one is repeated on top of it.
 #[tokio::test(start_paused = true)]
-async fn rp_8_changes_by_hand_in_two_processes_at_once_are_both_made_and_told() {
-    let world = World::new();
-    let rules = Policy { trust: Profile::Standard.policy(ToolClass::Unknown).trust, ..policy() };
+async fn rp_8_concurrent_operator_changes_in_two_processes_are_both_made_and_reported() {
+    let world = SharedStoreWorld::new();
+    let rules = CallPolicy { trust: PolicyProfile::Standard.policy(ToolClass::Unknown).trust, ..policy() };
     let (one, other) = (world.engine(rules.clone()).await, world.engine(rules).await);
     for name in ["pay", "draw"] {
         let failure =
             json!({ "toolName": name, "pluginName": "bank", "error": "x", "severity": "server_error" });
         for _ in 0..3 {
-            one.take_report(None, &reported(&failure, ReportKind::Failure));
+            one.record_report(None, &reported(&failure, ReportKind::Failure));
         }
     }
     tokio::time::sleep(Duration::from_secs(5)).await;
@@ -458,14 +477,14 @@ async fn rp_8_changes_by_hand_in_two_processes_at_once_are_both_made_and_told() 
         engine.trust(None).into_iter().map(|one| one.standing.state).collect()
     };
     assert_eq!(standing(&other), [TrustState::Escalated; 2]);
-    world.store.becomes(Health::HoldsDocuments);
+    world.store.becomes(FaultMode::HoldsDocuments);
     let (pay, draw, by) = (tool("pay"), tool("draw"), by());
     let (first, second, ()) = tokio::join!(
-        one.approve_recovery(None, Target::Tool(&pay), &by),
-        other.approve_recovery(None, Target::Tool(&draw), &by),
+        one.approve_recovery(None, TrustTarget::Tool(&pay), &by),
+        other.approve_recovery(None, TrustTarget::Tool(&draw), &by),
         async {
             tokio::time::sleep(Duration::from_millis(10)).await;
-            world.store.becomes(Health::Up);
+            world.store.becomes(FaultMode::Up);
         }
     );
     assert_eq!((first.unwrap().len(), second.unwrap().len()), (1, 1));
@@ -477,43 +496,47 @@ async fn rp_8_changes_by_hand_in_two_processes_at_once_are_both_made_and_told() 
 
 #[tokio::test(start_paused = true)]
 async fn rp_9_reports_of_hosts_count_for_trust_and_scores_as_calls_do() {
-    let world = World::new();
-    let heard = Arc::new(Heard::default());
-    let rules = Policy { trust: Profile::Standard.policy(ToolClass::Unknown).trust, ..policy() };
+    let world = SharedStoreWorld::new();
+    let heard = Arc::new(SystemEventListener::default());
+    let rules = CallPolicy { trust: PolicyProfile::Standard.policy(ToolClass::Unknown).trust, ..policy() };
     let builder = Engine::builder().clock(world.clock.clone()).store(world.store.clone());
     let engine = builder.policies(Arc::new(rules.clone())).listener(heard.clone()).start().await;
     let failure =
         json!({ "toolName": "pay", "pluginName": "bank", "error": "x", "severity": "server_error" });
     for _ in 0..2 {
-        assert_eq!(engine.take_report(None, &reported(&failure, ReportKind::Failure)), []);
+        assert_eq!(engine.record_report(None, &reported(&failure, ReportKind::Failure)), []);
     }
     let mistake =
         json!({ "toolName": "pay", "pluginName": "bank", "error": "x", "severity": "invalid_input" });
-    assert_eq!(engine.take_report(None, &reported(&mistake, ReportKind::Failure)), [], "the model's mistake");
-    let changes = engine.take_report(None, &reported(&failure, ReportKind::Failure));
+    assert_eq!(
+        engine.record_report(None, &reported(&mistake, ReportKind::Failure)),
+        [],
+        "the model's mistake"
+    );
+    let changes = engine.record_report(None, &reported(&failure, ReportKind::Failure));
     assert_eq!(changes.iter().map(|change| change.to).collect::<Vec<_>>(), [TrustState::Escalated]);
     assert_eq!(*heard.0.lock(), ["trust ESCALATED"]);
     assert_eq!(code(&pay(&engine).await), Some(Code::ApprovalRequired), "calls of that tool are asked about");
     let success = json!({ "toolName": "pay", "pluginName": "bank", "durationMs": 100 });
-    engine.take_report(None, &reported(&success, ReportKind::Success));
+    engine.record_report(None, &reported(&success, ReportKind::Success));
     let score = engine.score(None, &tool("pay")).unwrap();
     assert_eq!((score.score.samples, score.trust, score.breaker), (4, TrustState::Escalated, State::Closed));
     assert!((score.score.success_rate - 0.25).abs() < 1e-9);
 
-    // It heals by time and successes, as after calls; one that cannot recover does not.
+    // Trust recovers with time and successes, as after calls. A tool that cannot recover does not.
     for (recoverable, expected) in [(true, TrustState::Recovering), (false, TrustState::Escalated)] {
-        engine.reset_trust(None, Target::All, &by()).await.unwrap();
+        engine.reset_trust(None, TrustTarget::All, &by()).await.unwrap();
         let mut failure = failure.clone();
         failure["recoverable"] = recoverable.into();
         for _ in 0..3 {
-            engine.take_report(None, &reported(&failure, ReportKind::Failure));
+            engine.record_report(None, &reported(&failure, ReportKind::Failure));
         }
         tokio::time::advance(Duration::from_secs(2 * 3600)).await;
         assert_eq!(engine.trust(None)[0].standing.state, expected, "recoverable: {recoverable}");
     }
-    // A security concern blocks at once, and other processes hear of it.
+    // A security concern blocks at once, and other processes adopt that.
     let concern = json!({ "toolName": "pay", "pluginName": "bank", "error": "x", "severity": "security" });
-    engine.take_report(None, &reported(&concern, ReportKind::Failure));
+    engine.record_report(None, &reported(&concern, ReportKind::Failure));
     assert_eq!(code(&pay(&engine).await), Some(Code::ToolBlocked));
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(code(&pay(&world.engine(rules).await).await), Some(Code::ToolBlocked));
@@ -521,18 +544,18 @@ async fn rp_9_reports_of_hosts_count_for_trust_and_scores_as_calls_do() {
 
 #[tokio::test(start_paused = true)]
 async fn tools_are_seen_with_their_numbers_and_found_in_the_history_by_others() {
-    let world = World::new();
+    let world = SharedStoreWorld::new();
     let engine = world.engine(policy()).await;
     pay(&engine).await;
     fail(&engine).await;
-    engine.steer_breaker(None, &key(), Steer::Open { until: None }, &by()).await;
+    engine.update_breaker(None, &key(), BreakerOverride::Open { until: None }, &by()).await;
     pay(&engine).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let unused = Offered {
+    let unused = AvailableTool {
         tool: tool("unused"),
-        annotations: Annotations { read_only: Some(true), ..Annotations::default() },
+        annotations: AnnotationHints { read_only: Some(true), ..AnnotationHints::default() },
     };
-    let pay_too = Offered { tool: tool("pay"), annotations: Annotations::default() };
+    let pay_too = AvailableTool { tool: tool("pay"), annotations: AnnotationHints::default() };
     let tools = engine.tools(None, [unused, pay_too]).await;
     assert_eq!(tools.len(), 2, "each once");
     let unused = serde_json::to_value(&tools[1]).unwrap();
@@ -541,7 +564,7 @@ async fn tools_are_seen_with_their_numbers_and_found_in_the_history_by_others() 
         (&json!("unused"), &json!(false), &json!(0), None)
     );
     let seen = &tools[0];
-    assert_eq!((seen.calls, seen.failures, seen.refused, seen.counted), (3, 1, 1, Counted::SinceStart));
+    assert_eq!((seen.calls, seen.failures, seen.refused, seen.counted), (3, 1, 1, CountSource::SinceStart));
     assert_eq!(
         (seen.breaker, seen.trust, seen.class),
         (State::ForcedOpen, TrustState::Trusted, ToolClass::Idempotent)
@@ -556,12 +579,12 @@ async fn tools_are_seen_with_their_numbers_and_found_in_the_history_by_others() 
     let later = world.engine(policy()).await.tools(None, []).await;
     let elsewhere = &later[0];
     assert_eq!((elsewhere.calls, elsewhere.failures, elsewhere.refused), (3, 1, 1));
-    assert_eq!((elsewhere.counted, elsewhere.breaker), (Counted::InHistory, State::ForcedOpen));
+    assert_eq!((elsewhere.counted, elsewhere.breaker), (CountSource::InHistory, State::ForcedOpen));
 }
 
 #[tokio::test(start_paused = true)]
 async fn scores_go_on_after_a_restart_where_they_were() {
-    let world = World::new();
+    let world = SharedStoreWorld::new();
     let engine = world.engine(policy()).await;
     let slow = async |_: Attempt| {
         tokio::time::sleep(Duration::from_millis(400)).await;
@@ -569,7 +592,7 @@ async fn scores_go_on_after_a_restart_where_they_were() {
     };
     fail(&engine).await;
     engine.call(call("read", &json!({})), async |_: Attempt| wrong()).await;
-    // What is old weighs less, also after a restart.
+    // Old calls have less weight, also after a restart.
     tokio::time::sleep(Duration::from_secs(5 * 3600)).await;
     engine.call(call("pay", &json!({ "amount": 1 })), slow).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -587,10 +610,10 @@ async fn scores_go_on_after_a_restart_where_they_were() {
 
 #[tokio::test(start_paused = true)]
 async fn everything_that_is_changed_by_hand_is_in_the_audit_with_who_and_when() {
-    let world = World::new();
+    let world = SharedStoreWorld::new();
     let asking = {
         let mut policy = policy();
-        policy.approval.when = AskWhen::Always;
+        policy.approval.when = ApprovalTrigger::Always;
         policy
     };
     let engine = world.engine(asking).await;
@@ -600,23 +623,26 @@ async fn everything_that_is_changed_by_hand_is_in_the_audit_with_who_and_when() 
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let (id, _) = engine.approvals(None)[0].clone();
-    engine.decide(None, id, Decision::Once, Grantor::Operator, &by()).await.unwrap();
-    engine.steer_breaker(None, &key(), Steer::Open { until: None }, &by()).await;
-    engine.steer_breaker(None, &key(), Steer::Reset, &by()).await;
-    engine.reset_trust(None, Target::Tool(&tool("pay")), &by()).await.unwrap();
+    engine.decide(None, id, ApprovalDecision::Once, Grantor::Operator, &by()).await.unwrap();
+    engine.update_breaker(None, &key(), BreakerOverride::Open { until: None }, &by()).await;
+    engine.update_breaker(None, &key(), BreakerOverride::Reset, &by()).await;
+    engine.reset_trust(None, TrustTarget::Tool(&tool("pay")), &by()).await.unwrap();
     engine.reset_guard(None, Some(&SessionKey::new("s").unwrap()), &by()).await.unwrap();
     engine
-        .flush(&Flush::Finished(Selection { tool: Some(tool("pay")), ..Selection::default() }), &by())
+        .flush(
+            &FlushTarget::Finished(RecordFilter { tool: Some(tool("pay")), ..RecordFilter::default() }),
+            &by(),
+        )
         .await
         .unwrap();
-    let nothing = Key(steadfast_core::id::Digest::of(b"nothing"));
+    let nothing = RecordKey(steadfast_core::id::Digest::of(b"nothing"));
     assert_eq!(
         engine.resolve(nothing, Resolution::Ran, &by()).await.unwrap(),
         ResolveVerdict::NotUnknown,
         "nothing changed, nothing is said"
     );
-    let done = Done {
-        deed: Deed::Switched,
+    let done = AuditChange {
+        deed: AuditAction::Switched,
         tenant: Some(&TenantId::new("t").unwrap()),
         on: "trust".to_owned(),
         before: Some("enforce".to_owned()),
@@ -624,22 +650,22 @@ async fn everything_that_is_changed_by_hand_is_in_the_audit_with_who_and_when() 
     };
     engine.audited(&by(), done).await;
 
-    let entries = engine.audit(&AuditPage::default()).await.unwrap().found;
+    let entries = engine.audit(&AuditQuery::default()).await.unwrap().found;
     let told: Vec<_> = entries.iter().rev().map(|entry| (entry.deed, entry.on.as_str())).collect();
     assert_eq!(
         told,
         [
-            (Deed::Approved, "request 0 of bank/pay"),
-            (Deed::BreakerForcedOpen, "tool:bank:pay"),
-            (Deed::BreakerReset, "tool:bank:pay"),
-            (Deed::TrustReset, "bank/pay"),
-            (Deed::GuardReset, "s"),
-            (Deed::Flushed, "finished records of bank/pay"),
-            (Deed::Switched, "trust"),
+            (AuditAction::Approved, "request 0 of bank/pay"),
+            (AuditAction::BreakerForcedOpen, "tool:bank:pay"),
+            (AuditAction::BreakerReset, "tool:bank:pay"),
+            (AuditAction::TrustReset, "bank/pay"),
+            (AuditAction::GuardReset, "s"),
+            (AuditAction::Flushed, "finished records of bank/pay"),
+            (AuditAction::Switched, "trust"),
         ]
     );
     assert!(entries.iter().all(|entry| entry.by == by() && entry.at >= began && entry.at <= engine.now()));
-    let reset = entries.iter().find(|entry| entry.deed == Deed::BreakerReset).unwrap();
+    let reset = entries.iter().find(|entry| entry.deed == AuditAction::BreakerReset).unwrap();
     assert_eq!((reset.before.as_deref(), reset.after.as_deref()), (Some("FORCED_OPEN"), Some("CLOSED")));
     assert!(!format!("{entries:?}").contains("hunter2secret"));
     let written = serde_json::to_value(reset).unwrap();
@@ -647,48 +673,48 @@ async fn everything_that_is_changed_by_hand_is_in_the_audit_with_who_and_when() 
         (&written["by"], &written["deed"]),
         (&json!({ "name": "ann", "from": "cli" }), &json!("breaker_reset"))
     );
-    // Tenants apart, and page by page.
-    let of_none = AuditPage { tenants: Tenants::One(None), limit: 2, ..AuditPage::default() };
+    // By tenant, and page by page.
+    let of_none = AuditQuery { tenants: TenantFilter::One(None), limit: 2, ..AuditQuery::default() };
     let page = engine.audit(&of_none).await.unwrap();
     let deeds = |entries: &[AuditEntry]| entries.iter().map(|entry| entry.deed).collect::<Vec<_>>();
-    assert_eq!(deeds(&page.found), [Deed::Flushed, Deed::GuardReset]);
-    let next = engine.audit(&AuditPage { behind: page.next, limit: 9, ..of_none }).await.unwrap();
+    assert_eq!(deeds(&page.found), [AuditAction::Flushed, AuditAction::GuardReset]);
+    let next = engine.audit(&AuditQuery { behind: page.next, limit: 9, ..of_none }).await.unwrap();
     assert_eq!((deeds(&next.found), next.next), (deeds(&entries[3..]), None));
-    let resets = AuditPage { deed: Some(Deed::BreakerReset), ..AuditPage::default() };
-    assert_eq!(deeds(&engine.audit(&resets).await.unwrap().found), [Deed::BreakerReset]);
-    let nobodys = AuditPage { by: Some("nobody".to_owned()), ..AuditPage::default() };
+    let resets = AuditQuery { deed: Some(AuditAction::BreakerReset), ..AuditQuery::default() };
+    assert_eq!(deeds(&engine.audit(&resets).await.unwrap().found), [AuditAction::BreakerReset]);
+    let nobodys = AuditQuery { by: Some("nobody".to_owned()), ..AuditQuery::default() };
     assert_eq!(engine.audit(&nobodys).await.unwrap().found, []);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_written_to_the_audit_is_done_all_the_same() {
-    let world = World::new();
+    let world = SharedStoreWorld::new();
     let engine = world.engine(policy()).await;
-    for health in [Health::Down, Health::Silent] {
+    for health in [FaultMode::Down, FaultMode::Silent] {
         world.store.becomes(health);
-        engine.steer_breaker(None, &key(), Steer::Open { until: None }, &by()).await;
-        world.store.becomes(Health::Up);
+        engine.update_breaker(None, &key(), BreakerOverride::Open { until: None }, &by()).await;
+        world.store.becomes(FaultMode::Up);
         assert_eq!(state(&engine).await, Some(State::ForcedOpen), "{health:?}");
-        engine.steer_breaker(None, &key(), Steer::Reset, &by()).await;
+        engine.update_breaker(None, &key(), BreakerOverride::Reset, &by()).await;
     }
-    let entries = engine.audit(&AuditPage::default()).await.unwrap().found;
-    assert!(entries.iter().all(|entry| entry.deed == Deed::BreakerReset), "{entries:?}");
+    let entries = engine.audit(&AuditQuery::default()).await.unwrap().found;
+    assert!(entries.iter().all(|entry| entry.deed == AuditAction::BreakerReset), "{entries:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn records_are_seen_wherever_they_are_kept() {
-    let world = World::new();
-    let engine = world.engine(Policy { class: ToolClass::ReadOnly, ..policy() }).await;
+    let world = SharedStoreWorld::new();
+    let engine = world.engine(CallPolicy { class: ToolClass::ReadOnly, ..policy() }).await;
     let mut keyed = call("read", &json!({}));
     keyed.payload.idempotency_key = Some(steadfast_core::envelope::IdempotencyKey::new("k").unwrap());
     engine.call(keyed, async |_: Attempt| ok()).await;
-    let page = Page { after: None, limit: 10 };
-    let records = engine.records(&Selection::default(), page).await.unwrap();
+    let page = RecordPage { after: None, limit: 10 };
+    let records = engine.records(&RecordFilter::default(), page).await.unwrap();
     assert_eq!(records.len(), 1, "it is in memory only, because it changes nothing");
-    assert!(world.store.records(&Selection::default(), page).await.unwrap().is_empty());
+    assert!(world.store.records(&RecordFilter::default(), page).await.unwrap().is_empty());
     let found = engine.record(records[0].key).await.unwrap();
     assert_eq!(found.map(|record| record.tool), Some(tool("read")));
-    assert_eq!(engine.flush(&Flush::Key(records[0].key), &by()).await.unwrap(), 1);
+    assert_eq!(engine.flush(&FlushTarget::Key(records[0].key), &by()).await.unwrap(), 1);
     assert_eq!(engine.record(records[0].key).await.unwrap(), None);
     assert!(world.clock.now() > steadfast_core::Timestamp::ZERO);
 }

@@ -1,12 +1,13 @@
-//! Asking the person at the client whether a call may run.
+//! Approval requests to the user of the MCP client.
 //!
-//! In the older era the client is asked while the call waits. In the newer one it is asked by the answer to the call: that
-//! has an elicitation in it and a state of ours, and the call comes again with both. A server may have asked for input of
-//! its own before; what the client brought for that is kept inside our state, so that neither question loses the other.
+//! In the legacy era the client gets an elicitation request while the call waits. In the modern era the result of the
+//! call contains an elicitation and an opaque `requestState`, and the client sends the call again with both. The server
+//! may have asked for input of its own before. The client's answers to that travel inside our state, so that neither
+//! request overwrites the other.
 //!
-//! The state is no secret and decides nothing by itself. It says which request was shown, under a code that only this
-//! process can make, and counts only if the call that brings it asks for that very request: same tool, same arguments, same
-//! conversation. After a restart it is not known any more, and the person is asked again.
+//! The state is not secret and grants nothing by itself. It names the approval request that was shown and carries a
+//! seal that only this process can make. It counts only for a call with the same tool, arguments and conversation.
+//! After a restart the seal is no longer valid and the user is asked again.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,115 +19,119 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
-use steadfast_core::approval::{Channel, Decision, Parked, ParkedId};
+use steadfast_core::approval::{ApprovalChannel, ApprovalDecision, ParkedRequest, ParkedRequestId};
 use steadfast_core::id::Digest;
 use steadfast_core::millis;
-use steadfast_core::output::{Output, RawJson as Kept};
-use steadfast_core::trust::Level;
-use steadfast_executor::{Asked, Asker, Asking};
-use steadfast_mcp::http::{Era, META_CAPABILITIES};
-use steadfast_mcp::message::{Id, Message};
-use steadfast_mcp::raw::{self, RawJson};
+use steadfast_core::output::{RawJson as Kept, ToolOutput};
+use steadfast_core::trust::PromptLevel;
+use steadfast_executor::{ApprovalPrompter, ClientDecision, ClientDecisionFuture};
+use steadfast_mcp::http::{META_CAPABILITIES, ProtocolEra};
+use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_mcp::message::{RpcId, RpcMessage};
 use tokio::sync::oneshot;
 
-use crate::client::Voice;
+use crate::client::RequestChannel;
+use crate::seal::SealKey;
 use crate::server::cancel;
 
-/// Asks the person at the client of one call.
+/// Asks the user of the client that made one call.
 pub(crate) struct Elicitation {
-    way: Way,
-    conversation: Conversation,
+    way: ApprovalRoute,
+    conversation: ConversationStatus,
     /// The decision that came with the call.
-    brought: Option<Brought>,
+    brought: Option<ReturnedDecision>,
 }
 
-/// How the client is asked.
-enum Way {
-    /// By a request of ours, while the call waits.
-    Request(Arc<Questions>, Voice),
-    /// By the answer to its call. What came with it comes back with the decision.
-    Answer(Carried),
+/// The form in which the client gets the approval request.
+enum ApprovalRoute {
+    /// A request from the gateway, while the call waits.
+    Request(Arc<ElicitationRequests>, RequestChannel),
+    /// The result of the call. The client sends its input back together with the decision.
+    Answer(ClientInput),
 }
 
-/// Whether it is known which conversation a call belongs to. Where it is not, nothing can be allowed for all of it.
+/// States if the conversation of a call is known. If it is not, no approval can cover a whole session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Conversation {
+pub(crate) enum ConversationStatus {
     Known,
     Unknown,
 }
 
-/// What a client brings back to a call that asked for input, as it came.
+/// The input that a client sends back for a call whose result asked for it.
 #[derive(Debug, Default)]
-struct Carried {
+struct ClientInput {
     request_state: Option<Box<RawValue>>,
     input_responses: Option<Box<RawValue>>,
 }
 
-/// A decision that came with a call, and the request that it was made about.
+/// A decision that came with a call, and the approval request that it answers.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Brought {
-    request: ParkedId,
+pub(crate) struct ReturnedDecision {
+    request: ParkedRequestId,
     arguments: Digest,
-    decision: Decision,
+    decision: ApprovalDecision,
 }
 
 impl Elicitation {
-    /// Who asks the client of this request, which is of this era; nobody where it cannot be asked. `legacy` says what the
-    /// client can do in the era that agrees on that beforehand.
+    /// Returns the asker for the client of this request, or `None` if the client cannot be asked. `legacy` returns true
+    /// if a client of the legacy era declared the capability in its handshake.
     pub(crate) fn of(
-        request: &Message,
-        era: Era,
+        request: &RpcMessage,
+        era: ProtocolEra,
         legacy: impl FnOnce() -> bool,
-        questions: &Arc<Questions>,
-        voice: &Voice,
-        conversation: Conversation,
-        brought: Option<Brought>,
-    ) -> Option<Arc<dyn Asker>> {
+        questions: &Arc<ElicitationRequests>,
+        voice: &RequestChannel,
+        conversation: ConversationStatus,
+        brought: Option<ReturnedDecision>,
+    ) -> Option<Arc<dyn ApprovalPrompter>> {
         let way = match era {
-            Era::Legacy => legacy().then(|| Way::Request(questions.clone(), voice.clone())),
-            Era::Modern => request
+            ProtocolEra::Legacy => legacy().then(|| ApprovalRoute::Request(questions.clone(), voice.clone())),
+            ProtocolEra::Modern => request
                 .meta_member(META_CAPABILITIES)
                 .is_some_and(elicits)
-                .then(|| Way::Answer(Carried::by(request))),
+                .then(|| ApprovalRoute::Answer(ClientInput::by(request))),
         }?;
         Some(Arc::new(Self { way, conversation, brought }))
     }
 }
 
-/// Whether somebody can answer while a call waits.
-pub(crate) fn channel(asker: Option<&Arc<dyn Asker>>) -> Channel {
+/// Returns the channel on which a call can be approved while it waits.
+pub(crate) fn channel(asker: Option<&Arc<dyn ApprovalPrompter>>) -> ApprovalChannel {
     match asker {
-        Some(_) => Channel::Interactive,
-        None => Channel::Headless,
+        Some(_) => ApprovalChannel::Interactive,
+        None => ApprovalChannel::Headless,
     }
 }
 
-/// Whether a client with these capabilities shows forms.
+/// Returns true if a client with these capabilities supports form elicitation.
 pub(crate) fn elicits(capabilities: &str) -> bool {
-    raw::get(capabilities, "elicitation").is_some_and(|elicitation| {
-        let has = |mode| raw::get(elicitation, mode).is_some();
+    json_text::get(capabilities, "elicitation").is_some_and(|elicitation| {
+        let has = |mode| json_text::get(elicitation, mode).is_some();
         elicitation.starts_with('{') && (has("form") || !has("url"))
     })
 }
 
-impl Asker for Elicitation {
-    fn ask(&self, id: ParkedId, request: Parked) -> Asking {
+impl ApprovalPrompter for Elicitation {
+    fn ask(&self, id: ParkedRequestId, request: ParkedRequest) -> ClientDecisionFuture {
         if let Some(brought) = &self.brought
             && (brought.request, brought.arguments) == (id, request.arguments)
         {
-            return Box::pin(std::future::ready(within(self.conversation, Asked::Decided(brought.decision))));
+            return Box::pin(std::future::ready(within(
+                self.conversation,
+                ClientDecision::Decided(brought.decision),
+            )));
         }
         let question = form(&request, self.conversation);
         match &self.way {
-            Way::Request(questions, voice) => {
+            ApprovalRoute::Request(questions, voice) => {
                 let (questions, voice) = (questions.clone(), voice.clone());
                 let conversation = self.conversation;
                 Box::pin(async move { within(conversation, questions.ask(&voice, &question).await) })
             }
-            Way::Answer(carried) => {
+            ApprovalRoute::Answer(carried) => {
                 let asked = match state(id, &request, carried) {
-                    Some(state) => Asked::PutToCaller(question_result(&question, &state)),
-                    None => Asked::Nobody,
+                    Some(state) => ClientDecision::PutToCaller(question_result(&question, &state)),
+                    None => ClientDecision::Unavailable,
                 };
                 Box::pin(std::future::ready(asked))
             }
@@ -134,19 +139,21 @@ impl Asker for Elicitation {
     }
 }
 
-/// Nobody can allow more than was offered: all calls that belong to no conversation are not one.
-fn within(conversation: Conversation, asked: Asked) -> Asked {
+/// Limits a decision to the options that were offered: without a known conversation, an approval covers one call.
+fn within(conversation: ConversationStatus, asked: ClientDecision) -> ClientDecision {
     match (conversation, asked) {
-        (Conversation::Unknown, Asked::Decided(Decision::Session)) => Asked::Decided(Decision::Once),
-        (Conversation::Known | Conversation::Unknown, asked) => asked,
+        (ConversationStatus::Unknown, ClientDecision::Decided(ApprovalDecision::Session)) => {
+            ClientDecision::Decided(ApprovalDecision::Once)
+        }
+        (ConversationStatus::Known | ConversationStatus::Unknown, asked) => asked,
     }
 }
 
 impl fmt::Debug for Elicitation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let way = match &self.way {
-            Way::Request(..) => "Request",
-            Way::Answer(_) => "Answer",
+            ApprovalRoute::Request(..) => "Request",
+            ApprovalRoute::Answer(_) => "Answer",
         };
         f.debug_struct("Elicitation").field("way", &way).finish_non_exhaustive()
     }
@@ -154,16 +161,16 @@ impl fmt::Debug for Elicitation {
 
 // ---- the question ----
 
-/// The parameters of an elicitation.
-fn form(request: &Parked, conversation: Conversation) -> serde_json::Value {
+/// Builds the parameters of an elicitation.
+fn form(request: &ParkedRequest, conversation: ConversationStatus) -> serde_json::Value {
     let all = [
         ("once", "Approve this call"),
         ("session", "Approve for this session"),
-        ("recover", "Approve, and let it earn trust back"),
+        ("recover", "Approve, and let the tool recover trust"),
         ("deny", "Deny"),
     ];
     let offered = all.into_iter().filter(|(word, _)| match *word {
-        "session" => conversation == Conversation::Known,
+        "session" => conversation == ConversationStatus::Known,
         "recover" => request.prompt.waits_for_recovery,
         _ => true,
     });
@@ -174,20 +181,20 @@ fn form(request: &Parked, conversation: Conversation) -> serde_json::Value {
         "requestedSchema": {
             "type": "object",
             "properties": {
-                DECISION: { "type": "string", "title": "May it run?", "enum": words, "enumNames": names },
+                DECISION: { "type": "string", "title": "Approve this call?", "enum": words, "enumNames": names },
             },
             "required": [DECISION],
         },
     })
 }
 
-/// What the person reads.
-fn message(request: &Parked) -> String {
+/// Builds the message that the user reads.
+fn message(request: &ParkedRequest) -> String {
     let prompt = &request.prompt;
     let level = match prompt.level {
-        Level::Info => "info",
-        Level::Warning => "warning",
-        Level::Error => "error",
+        PromptLevel::Info => "info",
+        PromptLevel::Warning => "warning",
+        PromptLevel::Error => "error",
     };
     let mut lines = vec![prompt.summary.clone()];
     lines.extend(prompt.warnings.iter().cloned());
@@ -204,17 +211,17 @@ fn message(request: &Parked) -> String {
     lines.join("\n")
 }
 
-/// What an answer to an elicitation decides; nothing if it makes no sense.
-fn decision(result: &str) -> Option<Decision> {
-    match raw::get(result, "action").and_then(raw::string)?.as_ref() {
-        "decline" | "cancel" => Some(Decision::Deny),
+/// Parses the decision from the result of an elicitation. Returns `None` if the result is malformed.
+fn decision(result: &str) -> Option<ApprovalDecision> {
+    match json_text::get(result, "action").and_then(json_text::string)?.as_ref() {
+        "decline" | "cancel" => Some(ApprovalDecision::Deny),
         "accept" => {
-            let content = raw::get(result, "content")?;
-            match raw::get(content, DECISION).and_then(raw::string)?.as_ref() {
-                "once" => Some(Decision::Once),
-                "session" => Some(Decision::Session),
-                "recover" => Some(Decision::Recover),
-                "deny" => Some(Decision::Deny),
+            let content = json_text::get(result, "content")?;
+            match json_text::get(content, DECISION).and_then(json_text::string)?.as_ref() {
+                "once" => Some(ApprovalDecision::Once),
+                "session" => Some(ApprovalDecision::Session),
+                "recover" => Some(ApprovalDecision::Recover),
+                "deny" => Some(ApprovalDecision::Deny),
                 _ => None,
             }
         }
@@ -222,98 +229,102 @@ fn decision(result: &str) -> Option<Decision> {
     }
 }
 
-/// The field of the form.
+/// The name of the form field.
 const DECISION: &str = "decision";
 
-// ---- the older era: a request of ours ----
+// ---- the legacy era: a request of the gateway ----
 
-/// The questions that the client of one session was asked and has not answered.
+/// The elicitation requests that one session has sent to its client and that have no answer yet.
 #[derive(Debug, Default)]
-pub(crate) struct Questions {
-    open: Mutex<BTreeMap<u64, oneshot::Sender<Asked>>>,
+pub(crate) struct ElicitationRequests {
+    open: Mutex<BTreeMap<u64, oneshot::Sender<ClientDecision>>>,
     next: AtomicU64,
 }
 
-/// The most questions that wait for one client.
+/// The maximum number of open elicitation requests for one client.
 const MOST_OPEN: usize = 64;
-/// How the ids of our own requests begin. What servers ask has numbers.
+/// The prefix of the ids of the gateway's own requests. The ids of server requests are numbers.
 const OURS: &str = "steadfast-";
 
-impl Questions {
-    /// Takes the answer to a question of ours; says whether it was one.
-    pub(crate) fn answered(&self, id: &Id, answer: &Message) -> bool {
-        let Some(text) = raw::string(id.as_str()) else { return false };
+impl ElicitationRequests {
+    /// Takes the answer to an elicitation request. Returns true if the id is one of the gateway's.
+    pub(crate) fn answered(&self, id: &RpcId, answer: &RpcMessage) -> bool {
+        let Some(text) = json_text::string(id.as_str()) else { return false };
         let Some(number) = text.strip_prefix(OURS).and_then(|number| number.parse().ok()) else {
             return false;
         };
-        // One that was withdrawn may still be answered.
+        // The client may still answer a request that was cancelled.
         if let Some(waiting) = self.open.lock().remove(&number) {
-            let decided = answer.result().and_then(decision).map_or(Asked::Nobody, Asked::Decided);
+            let decided = answer
+                .result()
+                .and_then(decision)
+                .map_or(ClientDecision::Unavailable, ClientDecision::Decided);
             let _ = waiting.send(decided);
         }
         true
     }
 
-    async fn ask(&self, voice: &Voice, form: &serde_json::Value) -> Asked {
-        let Ok(params) = RawJson::parse(form.to_string()) else { return Asked::Nobody };
+    async fn ask(&self, voice: &RequestChannel, form: &serde_json::Value) -> ClientDecision {
+        let Ok(params) = JsonText::parse(form.to_string()) else { return ClientDecision::Unavailable };
         let (sender, answer) = oneshot::channel();
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         {
             let mut open = self.open.lock();
             if open.len() >= MOST_OPEN {
-                return Asked::Nobody;
+                return ClientDecision::Unavailable;
             }
             open.insert(number, sender);
         }
-        let id = Id::string(&format!("{OURS}{number}"));
-        let _withdrawal = Withdrawal { questions: self, number, id: &id, voice };
-        voice.say(&Message::request(&id, "elicitation/create", Some(&params))).await;
-        answer.await.unwrap_or(Asked::Nobody)
+        let id = RpcId::string(&format!("{OURS}{number}"));
+        let _withdrawal = ElicitationCancelGuard { questions: self, number, id: &id, voice };
+        voice.send(&RpcMessage::request(&id, "elicitation/create", Some(&params))).await;
+        answer.await.unwrap_or(ClientDecision::Unavailable)
     }
 }
 
-/// Tells the client that nobody waits for its answer any more, unless it came.
-struct Withdrawal<'a> {
-    questions: &'a Questions,
+/// Cancels the elicitation request at the client on drop, unless it was answered.
+struct ElicitationCancelGuard<'a> {
+    questions: &'a ElicitationRequests,
     number: u64,
-    id: &'a Id,
-    voice: &'a Voice,
+    id: &'a RpcId,
+    voice: &'a RequestChannel,
 }
 
-impl Drop for Withdrawal<'_> {
+impl Drop for ElicitationCancelGuard<'_> {
     fn drop(&mut self) {
         if self.questions.open.lock().remove(&self.number).is_some() {
-            self.voice.mention(cancel(self.id, "no longer wanted"));
+            self.voice.try_send(cancel(self.id, "the approval is no longer needed"));
         }
     }
 }
 
-// ---- the newer era: the answer to the call ----
+// ---- the modern era: the result of the call ----
 
-/// A request without what is ours, and the decision that it brings.
-pub(crate) fn unwrapped(request: Message) -> (Message, Option<Brought>) {
+/// Removes the gateway's own parameters from a request. Returns the request and the decision that it carries.
+pub(crate) fn unwrapped(request: RpcMessage) -> (RpcMessage, Option<ReturnedDecision>) {
     let Some(text) = request.param_text("requestState") else { return (request, None) };
-    let Some((code, written)) = text.strip_prefix(STATE).and_then(|rest| rest.split_once('.')) else {
+    let Some((seal, written)) = text.strip_prefix(STATE).and_then(|rest| rest.split_once('.')) else {
         return (request, None);
     };
     let Ok(state) = serde_json::from_str::<State>(written) else { return (request, None) };
-    let is_ours = sealed(written).is_some_and(|right| same(code, &right)) && now() < state.expires;
-    let said = request.param("inputResponses").and_then(|all| raw::get(all, QUESTION)).and_then(decision);
+    let is_ours = seal_key().is_some_and(|key| key.verifies(written, seal)) && now() < state.expires;
+    let said =
+        request.param("inputResponses").and_then(|all| json_text::get(all, QUESTION)).and_then(decision);
     let brought = match (is_ours, said, Digest::from_hex(&state.arguments)) {
         (true, Some(decision), Some(arguments)) => {
-            Some(Brought { request: ParkedId(state.request), arguments, decision })
+            Some(ReturnedDecision { request: ParkedRequestId(state.request), arguments, decision })
         }
         _ => None,
     };
-    // What the client brought before is its own word, whoever wrote down ours.
-    let carried = Carried { request_state: state.request_state, input_responses: state.input_responses };
+    // The client's earlier input is its own data, so it is restored even if our state is not valid.
+    let carried = ClientInput { request_state: state.request_state, input_responses: state.input_responses };
     match carried.put_back(&request) {
         Some(request) => (request, brought),
         None => (request, None),
     }
 }
 
-/// Which question was shown, and what the client had brought before.
+/// The approval request that was shown, and the input that the client had sent before.
 #[derive(Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct State {
@@ -326,13 +337,13 @@ struct State {
     input_responses: Option<Box<RawValue>>,
 }
 
-/// How our state begins, and the name of our question.
+/// The prefix of the state, and the key of the gateway's input request.
 const STATE: &str = "steadfast-1.";
 const QUESTION: &str = "dev.steadfast/approval";
-/// How long an answer may take.
+/// The time until a state expires.
 const LASTS: Duration = Duration::from_secs(15 * 60);
 
-fn state(id: ParkedId, request: &Parked, carried: &Carried) -> Option<String> {
+fn state(id: ParkedRequestId, request: &ParkedRequest, carried: &ClientInput) -> Option<String> {
     let state = State {
         request: id.0,
         arguments: request.arguments.to_hex(),
@@ -341,31 +352,31 @@ fn state(id: ParkedId, request: &Parked, carried: &Carried) -> Option<String> {
         input_responses: carried.input_responses.clone(),
     };
     let written = serde_json::to_string(&state).ok()?;
-    let code = sealed(&written)?;
-    Some(format!("{STATE}{code}.{written}"))
+    let seal = seal_key()?.seal(&written);
+    Some(format!("{STATE}{seal}.{written}"))
 }
 
-fn question_result(form: &serde_json::Value, state: &str) -> Output {
+fn question_result(form: &serde_json::Value, state: &str) -> ToolOutput {
     let result = json!({
         "resultType": "input_required",
         "inputRequests": { QUESTION: { "method": "elicitation/create", "params": form } },
         "requestState": state,
     });
-    Output { content: Kept::from_trusted(result.to_string()), metadata: None }
+    ToolOutput { content: Kept::from_trusted(result.to_string()), metadata: None }
 }
 
-impl Carried {
-    fn by(request: &Message) -> Self {
+impl ClientInput {
+    fn by(request: &RpcMessage) -> Self {
         let read = |name| request.param(name).and_then(|text| RawValue::from_string(text.to_owned()).ok());
         Self { request_state: read("requestState"), input_responses: read("inputResponses") }
     }
 
-    /// The request with this in place of what it brings now.
-    fn put_back(&self, request: &Message) -> Option<Message> {
+    /// Returns the request with this input in place of its current input.
+    fn put_back(&self, request: &RpcMessage) -> Option<RpcMessage> {
         let params = request.params()?;
-        let mut members: Vec<String> = raw::members(params)
+        let mut members: Vec<String> = json_text::members(params)
             .filter(|member| !["requestState", "inputResponses"].contains(&&*member.name))
-            .filter_map(|member| Some((RawJson::string(&member.name), params.get(member.value)?)))
+            .filter_map(|member| Some((JsonText::string(&member.name), params.get(member.value)?)))
             .map(|(name, value)| format!("{}:{value}", name.as_str()))
             .collect();
         let mut carry = |name: &str, value: &Option<Box<RawValue>>| {
@@ -373,27 +384,15 @@ impl Carried {
         };
         carry("inputResponses", &self.input_responses);
         carry("requestState", &self.request_state);
-        let params = RawJson::parse(format!("{{{}}}", members.join(","))).ok()?;
-        Some(Message::request(&request.id()?, request.method()?, Some(&params)))
+        let params = JsonText::parse(format!("{{{}}}", members.join(","))).ok()?;
+        Some(RpcMessage::request(&request.id()?, request.method()?, Some(&params)))
     }
 }
 
-/// The code of a text, which nobody can make without the key of this process.
-fn sealed(text: &str) -> Option<String> {
-    static KEY: OnceLock<Option<[u8; 32]>> = OnceLock::new();
-    let key = KEY.get_or_init(|| {
-        let mut key = [0; 32];
-        getrandom::fill(&mut key).ok().map(|()| key)
-    });
-    let key = key.as_ref()?;
-    let inner = Digest::of(&[key, text.as_bytes()].concat());
-    Some(Digest::of(&[key.as_slice(), inner.as_bytes()].concat()).to_hex())
-}
-
-/// Compares without telling by its time how much is right.
-fn same(given: &str, right: &str) -> bool {
-    let differs = given.bytes().zip(right.bytes()).fold(0, |differs, (one, other)| differs | (one ^ other));
-    given.len() == right.len() && differs == 0
+/// Returns the key of this process.
+fn seal_key() -> Option<&'static SealKey> {
+    static KEY: OnceLock<Option<SealKey>> = OnceLock::new();
+    KEY.get_or_init(SealKey::new).as_ref()
 }
 
 fn now() -> u64 {
@@ -408,10 +407,10 @@ mod tests {
 
     use super::*;
 
-    fn parked(arguments: &str) -> Parked {
+    fn parked(arguments: &str) -> ParkedRequest {
         let tool =
             ToolRef { namespace: Namespace::new("bank").unwrap(), tool: ToolName::new("pay").unwrap() };
-        Parked {
+        ParkedRequest {
             prompt: Escalation::routine(&tool),
             arguments: Digest::of(arguments.as_bytes()),
             signature: Signature("bank/pay".into()),
@@ -426,41 +425,42 @@ mod tests {
         }
     }
 
-    fn request(more: &str) -> Message {
+    fn request(more: &str) -> RpcMessage {
         let text = format!(
             r#"{{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{{"name":"pay","arguments":{{"to":"a"}}{more}}}}}"#
         );
-        Message::parse(text, usize::MAX).unwrap()
+        RpcMessage::parse(text, usize::MAX).unwrap()
     }
 
-    /// The call as a client sends it again that was asked and answers so.
-    fn again(first: &Message, answer: &str) -> Message {
-        let state = state(ParkedId(3), &parked("x"), &Carried::by(first)).unwrap();
-        let state = RawJson::string(&state);
+    /// The call as a client sends it again with this answer to the elicitation.
+    fn again(first: &RpcMessage, answer: &str) -> RpcMessage {
+        let state = state(ParkedRequestId(3), &parked("x"), &ClientInput::by(first)).unwrap();
+        let state = JsonText::string(&state);
         request(&format!(r#","inputResponses":{{"{QUESTION}":{answer}}},"requestState":{}"#, state.as_str()))
     }
 
     const YES: &str = r#"{"action":"accept","content":{"decision":"once"}}"#;
 
     #[test]
-    fn rp_7_what_is_ours_is_taken_out_of_a_call_and_what_is_the_servers_is_put_back() {
+    fn rp_7_the_state_of_the_gateway_is_removed_and_that_of_the_server_restored() {
         for more in ["", r#","inputResponses":{"who":{"action":"accept"}},"requestState":"of the server""#] {
             let first = request(more);
             let (back, brought) = unwrapped(again(&first, YES));
-            let value =
-                |message: &Message| -> serde_json::Value { serde_json::from_slice(message.bytes()).unwrap() };
+            let value = |message: &RpcMessage| -> serde_json::Value {
+                serde_json::from_slice(message.bytes()).unwrap()
+            };
             assert_eq!(value(&back), value(&first), "{more}");
             let arguments = Digest::of(b"x");
-            let decision = Decision::Once;
-            assert_eq!(brought, Some(Brought { request: ParkedId(3), arguments, decision }));
+            let decision = ApprovalDecision::Once;
+            assert_eq!(brought, Some(ReturnedDecision { request: ParkedRequestId(3), arguments, decision }));
         }
     }
 
     #[test]
-    fn rp_7_a_state_that_somebody_changed_decides_nothing() {
+    fn rp_7_a_forged_state_decides_nothing() {
         let sent = again(&request(""), YES);
         let forged = sent.param_text("requestState").unwrap().replace("\"request\":3", "\"request\":4");
-        let forged = sent.rewrite().param("requestState", RawJson::string(&forged)).finish();
+        let forged = sent.rewrite().param("requestState", JsonText::string(&forged)).finish();
         let (back, brought) = unwrapped(forged);
         assert_eq!(brought, None);
         assert_eq!(back.param("requestState"), None, "the server does not see it either");
@@ -472,31 +472,37 @@ mod tests {
     fn rp_7_a_decision_counts_for_the_request_that_was_shown_and_for_no_other() {
         let ask = |id, arguments: &str| {
             let (back, brought) = unwrapped(again(&request(""), YES));
-            let way = Way::Answer(Carried::by(&back));
-            let elicitation = Elicitation { way, conversation: Conversation::Known, brought };
-            let asking = elicitation.ask(ParkedId(id), parked(arguments));
+            let way = ApprovalRoute::Answer(ClientInput::by(&back));
+            let elicitation = Elicitation { way, conversation: ConversationStatus::Known, brought };
+            let asking = elicitation.ask(ParkedRequestId(id), parked(arguments));
             futures_util::FutureExt::now_or_never(asking).unwrap()
         };
-        assert!(matches!(ask(3, "x"), Asked::Decided(Decision::Once)));
-        assert!(matches!(ask(4, "x"), Asked::PutToCaller(_)), "another request");
-        assert!(matches!(ask(3, "y"), Asked::PutToCaller(_)), "other arguments");
+        assert!(matches!(ask(3, "x"), ClientDecision::Decided(ApprovalDecision::Once)));
+        assert!(matches!(ask(4, "x"), ClientDecision::PutToCaller(_)), "another request");
+        assert!(matches!(ask(3, "y"), ClientDecision::PutToCaller(_)), "other arguments");
     }
 
     #[test]
-    fn rp_7_nothing_is_allowed_for_a_conversation_that_is_not_one() {
-        let session = || Asked::Decided(Decision::Session);
-        assert!(matches!(within(Conversation::Known, session()), Asked::Decided(Decision::Session)));
-        assert!(matches!(within(Conversation::Unknown, session()), Asked::Decided(Decision::Once)));
+    fn rp_7_no_approval_covers_an_unknown_session() {
+        let session = || ClientDecision::Decided(ApprovalDecision::Session);
+        assert!(matches!(
+            within(ConversationStatus::Known, session()),
+            ClientDecision::Decided(ApprovalDecision::Session)
+        ));
+        assert!(matches!(
+            within(ConversationStatus::Unknown, session()),
+            ClientDecision::Decided(ApprovalDecision::Once)
+        ));
     }
 
     #[test]
-    fn rp_7_an_answer_is_understood_and_one_without_sense_decides_nothing() {
+    fn rp_7_a_valid_answer_decides_and_a_malformed_one_does_not() {
         for (answer, expected) in [
-            (YES, Some(Decision::Once)),
-            (r#"{"action":"accept","content":{"decision":"session"}}"#, Some(Decision::Session)),
-            (r#"{"action":"accept","content":{"decision":"deny"}}"#, Some(Decision::Deny)),
-            (r#"{"action":"decline"}"#, Some(Decision::Deny)),
-            (r#"{"action":"cancel"}"#, Some(Decision::Deny)),
+            (YES, Some(ApprovalDecision::Once)),
+            (r#"{"action":"accept","content":{"decision":"session"}}"#, Some(ApprovalDecision::Session)),
+            (r#"{"action":"accept","content":{"decision":"deny"}}"#, Some(ApprovalDecision::Deny)),
+            (r#"{"action":"decline"}"#, Some(ApprovalDecision::Deny)),
+            (r#"{"action":"cancel"}"#, Some(ApprovalDecision::Deny)),
             (r#"{"action":"accept"}"#, None),
             (r#"{"action":"accept","content":{"decision":"yes"}}"#, None),
             ("[]", None),
@@ -506,13 +512,13 @@ mod tests {
     }
 
     #[test]
-    fn rp_7_the_prompt_says_everything_and_offers_a_session_only_where_there_is_one() {
+    fn rp_7_the_prompt_is_complete_and_offers_a_session_only_if_it_is_known() {
         let mut request = parked(r#"{"to":"a"}"#);
         request.prompt.summary = "bank/pay has failed".to_owned();
         request.prompt.warnings = vec!["3 failures".to_owned()];
         (request.prompt.failures, request.prompt.window) = (3, "1h".to_owned());
-        (request.prompt.level, request.prompt.recovery_hint) = (Level::Warning, "wait".to_owned());
-        let known = form(&request, Conversation::Known);
+        (request.prompt.level, request.prompt.recovery_hint) = (PromptLevel::Warning, "wait".to_owned());
+        let known = form(&request, ConversationStatus::Known);
         let text = known["message"].as_str().unwrap();
         for part in ["bank/pay has failed", "3 failures", "warning", "(1h)", "wait", r#"{"to":"a"}"#] {
             assert!(text.contains(part), "{part:?} in {text}");
@@ -520,7 +526,7 @@ mod tests {
         let offered =
             |form: &serde_json::Value| form["requestedSchema"]["properties"][DECISION]["enum"].clone();
         assert_eq!(offered(&known), json!(["once", "session", "deny"]));
-        assert_eq!(offered(&form(&request, Conversation::Unknown)), json!(["once", "deny"]));
+        assert_eq!(offered(&form(&request, ConversationStatus::Unknown)), json!(["once", "deny"]));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What is known of a server's tools: what it said of them when it listed them.
+//! The known tools of a server, from its `tools/list` results.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -8,74 +8,76 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::RwLock;
 use serde_json::value::RawValue;
 use steadfast_core::output::RawJson as Kept;
-use steadfast_core::policy::Annotations;
+use steadfast_core::policy::AnnotationHints;
 use steadfast_executor::ToolInfo;
-use steadfast_mcp::message::Message;
-use steadfast_mcp::raw;
+use steadfast_mcp::json_text;
+use steadfast_mcp::message::RpcMessage;
 use tokio::time::Instant;
 
 /// The tools of one server, by name.
 #[derive(Debug, Default)]
-pub(crate) struct Catalog {
+pub(crate) struct ToolCatalog {
     tools: RwLock<HashMap<String, Arc<ToolInfo>>>,
-    /// Those that say of themselves that they only read, a few of them.
+    /// The names of some tools that declare themselves read-only.
     reads: RwLock<Arc<[Box<str>]>>,
     is_listed: AtomicBool,
-    /// What it said the last time, while it lists them anew page by page.
+    /// The previous list, while a new one arrives page by page.
     before: RwLock<HashMap<String, Arc<ToolInfo>>>,
-    /// Who is told of tools that are others now.
-    changed: OnceLock<Changed>,
-    /// Held by whoever has the server list its tools. When that failed for the last time.
+    /// Called for each tool that changed.
+    changed: OnceLock<ToolChangeCallback>,
+    /// Time of the last failed listing. Locked while the server lists its tools.
     pub(crate) listing: tokio::sync::Mutex<Option<Instant>>,
 }
 
-/// Is told the name of a tool that is another one now.
-pub(crate) struct Changed(pub(crate) Box<dyn Fn(&str) + Send + Sync>);
+/// A callback that gets the name of each tool that was changed, added or removed.
+pub(crate) struct ToolChangeCallback(pub(crate) Box<dyn Fn(&str) + Send + Sync>);
 
-impl fmt::Debug for Changed {
+impl fmt::Debug for ToolChangeCallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Changed")
     }
 }
 
-/// The most tools that are remembered. Of others nothing is known but their names.
+/// The maximum number of tools that are stored. Only the names of further tools are passed on.
 const MOST_TOOLS: usize = 10_000;
 
-/// The most tools that are named to somebody who has to look.
+/// The maximum number of read-only tools that are suggested for checking an outcome.
 const MOST_READS: usize = 4;
 
-impl Catalog {
-    /// What is known of a tool.
+impl ToolCatalog {
+    /// Returns the known facts about a tool.
     pub(crate) fn tool(&self, name: &str) -> Option<Arc<ToolInfo>> {
         self.tools.read().get(name).cloned()
     }
 
-    /// All that are known, with what is said of them.
-    pub(crate) fn tools(&self) -> Vec<(String, Annotations)> {
+    /// Returns all known tools with their annotations.
+    pub(crate) fn tools(&self) -> Vec<(String, AnnotationHints)> {
         self.tools.read().iter().map(|(name, info)| (name.clone(), info.annotations)).collect()
     }
 
-    /// Tools that say of themselves that they only read, a few of them.
+    /// Returns the names of some tools that declare themselves read-only.
     pub(crate) fn reads(&self) -> Arc<[Box<str>]> {
         self.reads.read().clone()
     }
 
-    /// Whether the server has listed its tools, whoever asked for that.
+    /// Returns true if the server has listed its tools, for any caller.
     pub(crate) fn is_listed(&self) -> bool {
         self.is_listed.load(Ordering::Acquire)
     }
 
-    /// How many tools are known.
+    /// Returns the number of known tools.
     pub(crate) fn len(&self) -> usize {
         self.tools.read().len()
     }
 
-    /// A server listed its tools. The first page is the beginning of a new list. Says whether this was the last one.
-    pub(crate) fn learn(&self, request: &Message, response: &Message) -> bool {
-        let Some(list) = response.result().and_then(|result| raw::get(result, "tools")) else { return false };
+    /// Stores one page of a tool list. A request without cursor starts a new list. Returns true for the last page.
+    pub(crate) fn learn(&self, request: &RpcMessage, response: &RpcMessage) -> bool {
+        let Some(list) = response.result().and_then(|result| json_text::get(result, "tools")) else {
+            return false;
+        };
         let Ok(listed) = serde_json::from_str::<Vec<&RawValue>>(list) else { return false };
         let tools = listed.iter().filter_map(|tool| {
-            let name = raw::get(tool.get(), "name").and_then(raw::string)?;
+            let name = json_text::get(tool.get(), "name").and_then(json_text::string)?;
             Some((name.into_owned(), Arc::new(info(tool.get()))))
         });
         let mut known = self.tools.write();
@@ -90,21 +92,21 @@ impl Catalog {
         reads.truncate(MOST_READS);
         *self.reads.write() = reads.into();
         drop(known);
-        // There may be more pages, which nobody may ask for.
-        let is_last = response.result().and_then(|result| raw::get(result, "nextCursor")).is_none();
+        // A client may stop before the last page.
+        let is_last = response.result().and_then(|result| json_text::get(result, "nextCursor")).is_none();
         if is_last && self.is_listed.swap(true, Ordering::AcqRel) {
             self.tell_changes();
         }
         is_last
     }
 
-    /// Tells this one of every tool that is taken away, brought back or changed from now on.
-    pub(crate) fn on_change(&self, changed: Changed) {
+    /// Sets the callback for tools that are removed, added or changed from now on.
+    pub(crate) fn on_change(&self, changed: ToolChangeCallback) {
         let _ = self.changed.set(changed);
     }
 
     fn tell_changes(&self) {
-        let Some(Changed(tell)) = self.changed.get() else { return };
+        let Some(ToolChangeCallback(tell)) = self.changed.get() else { return };
         let (before, now) = (std::mem::take(&mut *self.before.write()), self.tools.read().clone());
         let names: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
         names.into_iter().filter(|name| before.get(*name) != now.get(*name)).for_each(|name| tell(name));
@@ -112,19 +114,19 @@ impl Catalog {
 }
 
 fn info(tool: &str) -> ToolInfo {
-    let hints = raw::get(tool, "annotations").unwrap_or("{}");
-    let hint = |name| match raw::get(hints, name) {
+    let hints = json_text::get(tool, "annotations").unwrap_or("{}");
+    let hint = |name| match json_text::get(hints, name) {
         Some("true") => Some(true),
         Some("false") => Some(false),
         Some(_) | None => None,
     };
     ToolInfo {
-        annotations: Annotations {
+        annotations: AnnotationHints {
             read_only: hint("readOnlyHint"),
             idempotent: hint("idempotentHint"),
             destructive: hint("destructiveHint"),
         },
-        input_schema: raw::get(tool, "inputSchema").map(Kept::from_trusted),
+        input_schema: json_text::get(tool, "inputSchema").map(Kept::from_trusted),
     }
 }
 
@@ -132,8 +134,8 @@ fn info(tool: &str) -> ToolInfo {
 mod tests {
     use super::*;
 
-    fn listed(params: &str, tools: &str) -> (Message, Message) {
-        let parse = |text: String| Message::parse(text, usize::MAX).unwrap();
+    fn listed(params: &str, tools: &str) -> (RpcMessage, RpcMessage) {
+        let parse = |text: String| RpcMessage::parse(text, usize::MAX).unwrap();
         (
             parse(format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{params}}}"#)),
             parse(format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"tools":{tools}}}}}"#)),
@@ -141,15 +143,15 @@ mod tests {
     }
 
     #[test]
-    fn tools_that_are_others_than_before_are_told_and_those_of_the_first_list_are_not() {
-        let (catalog, told) = (Catalog::default(), Arc::new(parking_lot::Mutex::new(Vec::new())));
+    fn changed_tools_are_reported_and_those_of_the_first_list_are_not() {
+        let (catalog, told) = (ToolCatalog::default(), Arc::new(parking_lot::Mutex::new(Vec::new())));
         let heard = told.clone();
-        catalog.on_change(Changed(Box::new(move |name| heard.lock().push(name.to_owned()))));
+        catalog.on_change(ToolChangeCallback(Box::new(move |name| heard.lock().push(name.to_owned()))));
         let list = |params: &str, tools: &str, more: bool| {
             let (request, _) = listed(params, tools);
             let cursor = if more { r#","nextCursor":"2""# } else { "" };
             let text = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"tools":{tools}{cursor}}}}}"#);
-            catalog.learn(&request, &Message::parse(text, usize::MAX).unwrap());
+            catalog.learn(&request, &RpcMessage::parse(text, usize::MAX).unwrap());
             std::mem::take(&mut *told.lock())
         };
         assert_eq!(list("{}", r#"[{"name":"a"},{"name":"b"}]"#, false), [""; 0]);
@@ -163,8 +165,8 @@ mod tests {
     }
 
     #[test]
-    fn pages_add_up_and_the_first_begins_anew() {
-        let catalog = Catalog::default();
+    fn pages_add_up_and_the_first_starts_a_new_list() {
+        let catalog = ToolCatalog::default();
         let (request, response) = listed("{}", r#"[{"name":"a","annotations":{"readOnlyHint":true}}]"#);
         catalog.learn(&request, &response);
         let (request, response) =

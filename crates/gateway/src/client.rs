@@ -1,29 +1,29 @@
-//! The ways to a client: one line, the streams of a session, or nothing but the answers to what it asked.
+//! Connections to a client: a line, the streams of a session, or only the responses to single requests.
 
 use std::sync::Arc;
 
-use steadfast_mcp::delivery::{Arrived, Delivery};
-use steadfast_mcp::http::Era;
-use steadfast_mcp::http::front::{self, Notifier, Responder};
+use steadfast_mcp::delivery::{DeliveryCallback, PendingDelivery};
+use steadfast_mcp::http::ProtocolEra;
+use steadfast_mcp::http::server::{self, Notifier, Responder};
 use steadfast_mcp::lines::LineSender;
-use steadfast_mcp::message::Message;
+use steadfast_mcp::message::RpcMessage;
 
-use crate::joined::Joined;
+use crate::merged_channel::MergedChannel;
 
-/// The way to a client, for what belongs to no request.
+/// The connection to a client, for messages that belong to no request.
 #[derive(Debug)]
-pub(crate) enum Client {
-    /// Everything goes over one line.
+pub(crate) enum ClientConnection {
+    /// One line carries everything.
     Line(LineSender),
-    /// Streams of a session, in the older era.
-    Streams(Arc<front::Session>),
-    /// It hears answers, and nothing else.
+    /// The streams of a session in the legacy era.
+    Streams(Arc<server::SessionStreams>),
+    /// The client receives responses only.
     Answers,
 }
 
-impl Client {
-    /// Says something. A client that is gone hears nothing more; its end is noticed elsewhere.
-    pub(crate) async fn say(&self, message: &Message) {
+impl ClientConnection {
+    /// Sends a message. Nothing happens if the client is gone; the end of the connection is detected elsewhere.
+    pub(crate) async fn send(&self, message: &RpcMessage) {
         match self {
             Self::Line(line) => _ = line.send(message).await,
             Self::Streams(session) => _ = session.push(message.clone()),
@@ -32,78 +32,80 @@ impl Client {
     }
 }
 
-/// The way to answer one request.
+/// The channel for the response to one request.
 #[derive(Debug)]
-pub(crate) enum Reply {
+pub(crate) enum ResponseChannel {
     Line(LineSender),
-    Http(Responder, Era),
+    Http(Responder, ProtocolEra),
 }
 
-impl Reply {
-    /// Gives the answer, and says how to learn whether it arrived; nothing if it certainly did not.
-    pub(crate) async fn answer(self, response: &Message) -> Option<Delivery> {
-        self.answer_telling(response, None).await
+impl ResponseChannel {
+    /// Sends the response. Returns the handle that reports its delivery, or `None` if delivery certainly failed.
+    pub(crate) async fn answer(self, response: &RpcMessage) -> Option<PendingDelivery> {
+        self.answer_with_receipt(response, None).await
     }
 
-    /// The same; `arrived` is done as soon as it is known that it did.
-    pub(crate) async fn answer_telling(
+    /// Like [`Self::answer`], and completes `arrived` as soon as delivery is confirmed.
+    pub(crate) async fn answer_with_receipt(
         self,
-        response: &Message,
-        arrived: Option<Arrived>,
-    ) -> Option<Delivery> {
+        response: &RpcMessage,
+        arrived: Option<DeliveryCallback>,
+    ) -> Option<PendingDelivery> {
         match self {
-            Self::Line(line) => line.answer_telling(response, arrived).await.ok(),
-            Self::Http(responder, _) => Some(responder.finish_telling(response.clone(), arrived)),
+            Self::Line(line) => line.answer_with_callback(response, arrived).await.ok(),
+            Self::Http(responder, _) => Some(responder.finish_with_callback(response.clone(), arrived)),
         }
     }
 
-    /// The way for what belongs to this request besides its answer.
-    pub(crate) fn voice(&self) -> Voice {
+    /// Returns the channel for other messages that belong to this request.
+    pub(crate) fn voice(&self) -> RequestChannel {
         match self {
-            Self::Line(line) => Voice::Line(line.clone()),
-            Self::Http(responder, era) => Voice::Http(responder.notifier(), *era),
+            Self::Line(line) => RequestChannel::Line(line.clone()),
+            Self::Http(responder, era) => RequestChannel::Http(responder.notifier(), *era),
         }
     }
 }
 
-/// The way for what belongs to one request besides its answer.
+/// The channel for messages that belong to one request, other than its response.
 #[derive(Clone, Debug)]
-pub(crate) enum Voice {
+pub(crate) enum RequestChannel {
     Line(LineSender),
-    Http(Notifier, Era),
-    /// One of several servers that were asked the same, in whose names the client hears one.
-    Joined(Arc<Joined>, usize),
-    /// The request is our own, and nobody hears of it.
-    Nobody,
+    Http(Notifier, ProtocolEra),
+    /// One of several servers that got the same request and whose messages are merged.
+    Joined(Arc<MergedChannel>, usize),
+    /// The request is the gateway's own, and messages for it are dropped.
+    Discarded,
 }
 
-impl Voice {
-    /// Says something that the client can do without: one that reads too slowly misses it.
-    pub(crate) fn mention(&self, message: Message) {
+impl RequestChannel {
+    /// Sends a message that the client can do without: a client that reads too slowly misses it.
+    pub(crate) fn try_send(&self, message: RpcMessage) {
         match self {
             Self::Line(line) => _ = line.try_send(&message),
             Self::Http(notifier, _) => _ = notifier.send(message),
             Self::Joined(joined, at) => joined.mention(*at, message),
-            Self::Nobody => {}
+            Self::Discarded => {}
         }
     }
 
-    /// Says something, and waits for room where there is a line.
-    pub(crate) async fn say(&self, message: &Message) {
+    /// Sends a message. On a line, waits for room.
+    pub(crate) async fn send(&self, message: &RpcMessage) {
         match self {
             Self::Line(line) => _ = line.send(message).await,
             Self::Http(notifier, _) => _ = notifier.send(message.clone()),
             Self::Joined(joined, at) => joined.mention(*at, message.clone()),
-            Self::Nobody => {}
+            Self::Discarded => {}
         }
     }
 
-    /// Comes back when the client has withdrawn the request by going away, which is how it does that in the modern era.
-    pub(crate) async fn withdrawn(&self) {
+    /// Completes when the client has closed the connection of the request, which cancels it in the modern era.
+    pub(crate) async fn cancelled(&self) {
         match self {
-            Self::Http(notifier, Era::Modern) => notifier.gone().await,
-            Self::Joined(joined, _) => Box::pin(joined.voice().withdrawn()).await,
-            Self::Http(_, Era::Legacy) | Self::Line(_) | Self::Nobody => std::future::pending().await,
+            Self::Http(notifier, ProtocolEra::Modern) => notifier.gone().await,
+            Self::Joined(joined, _) => Box::pin(joined.voice().cancelled()).await,
+            Self::Http(_, ProtocolEra::Legacy) | Self::Line(_) | Self::Discarded => {
+                std::future::pending().await
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Whether a server works: how it failed last, until it works again.
+//! The health of a server: its last failure, until it works again.
 //!
-//! This is known longer than any process of the server and any connection to it, and it is stored, so that it can be seen where
-//! nobody listens and when the gateway has ended.
+//! The failure outlives every process and connection of the server. It is stored, so that it can be read without an
+//! HTTP listener and after the gateway has ended.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,39 +11,39 @@ use steadfast_core::id::Namespace;
 use steadfast_core::server_name::ServerFailure;
 use steadfast_core::{Timestamp, redact};
 use steadfast_executor::Engine;
-use steadfast_process::{LastEnd, State, Status, last_words};
+use steadfast_process::{LastEnd, ServerStatus, State, last_words};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// The longest words of a failure.
+/// The maximum length of a failure description.
 const LONGEST_WHY: usize = 1024;
 /// The time limit for recording the last process states when the gateway stops.
 const LAST_NEWS: Duration = Duration::from_secs(2);
 
 /// The health of a server across its processes and connections.
 #[derive(Debug, Default)]
-pub(crate) struct Health {
-    known: Mutex<Known>,
-    /// Held by whoever writes, so that the store has the last word and not an older one.
+pub(crate) struct ServerHealth {
+    known: Mutex<HealthRecord>,
+    /// Locked while writing, so that the newest failure is the last one written.
     writing: tokio::sync::Mutex<()>,
     following: Mutex<Vec<JoinHandle<()>>>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct HealthRecord {
     failure: Option<ServerFailure>,
-    /// What was stored; nothing if it was not looked at yet.
+    /// The failure in the store. `None` before the first read.
     stored: Option<Option<ServerFailure>>,
 }
 
-impl Health {
+impl ServerHealth {
     pub(crate) fn failure(&self) -> Option<ServerFailure> {
         self.known.lock().failure.clone()
     }
 
-    /// Gives what is to be stored, and counts it as stored.
+    /// Returns the failure to store if it differs from the stored one, and counts it as stored.
     fn news(&self) -> Option<Option<ServerFailure>> {
         let mut known = self.known.lock();
         let news = (known.stored.as_ref() != Some(&known.failure)).then(|| known.failure.clone());
@@ -52,31 +52,31 @@ impl Health {
     }
 }
 
-/// Tells how a server does, for one process of it or one connection.
+/// Reports the health of a server, for one of its processes or connections.
 #[derive(Clone)]
-pub(crate) struct Reporter {
-    pub(crate) health: Arc<Health>,
+pub(crate) struct HealthReporter {
+    pub(crate) health: Arc<ServerHealth>,
     pub(crate) name: Namespace,
-    /// Where it is stored, if it is.
+    /// The engine that stores the health, if there is one.
     pub(crate) engine: Option<Engine>,
 }
 
-impl Reporter {
-    /// It failed just now. The same failure again is no news.
-    pub(crate) fn fails(&self, why: &str) {
+impl HealthReporter {
+    /// Records a failure. A repeated failure is ignored.
+    pub(crate) fn record_failure(&self, why: &str) {
         let why = redact::excerpt(why, LONGEST_WHY);
         let is_known = self.health.known.lock().failure.as_ref().is_some_and(|known| known.why == why);
         if !is_known {
             let at = self.engine.as_ref().map_or(Timestamp::ZERO, Engine::now);
-            self.is(Some(ServerFailure { at, why }));
+            self.set_failure(Some(ServerFailure { at, why }));
         }
     }
 
-    pub(crate) fn works(&self) {
-        self.is(None);
+    pub(crate) fn record_success(&self) {
+        self.set_failure(None);
     }
 
-    fn is(&self, failure: Option<ServerFailure>) {
+    fn set_failure(&self, failure: Option<ServerFailure>) {
         let is_new = {
             let mut known = self.health.known.lock();
             known.failure = failure;
@@ -96,8 +96,8 @@ impl Reporter {
         }
     }
 
-    /// Follows a process until it is over.
-    pub(crate) fn follow(&self, status: watch::Receiver<Status>) {
+    /// Follows the status of a process until it ends.
+    pub(crate) fn follow(&self, status: watch::Receiver<ServerStatus>) {
         if let Ok(runtime) = Handle::try_current() {
             let mut following = self.health.following.lock();
             following.retain(|one| !one.is_finished());
@@ -105,7 +105,7 @@ impl Reporter {
         }
     }
 
-    /// Waits until what processes did is known and stored. They have ended.
+    /// Waits until the final states of all processes are recorded and stored. The processes have ended.
     pub(crate) async fn settle(&self) {
         let following = std::mem::take(&mut *self.health.following.lock());
         for one in following {
@@ -115,7 +115,7 @@ impl Reporter {
     }
 }
 
-async fn followed(mut status: watch::Receiver<Status>, reporter: Reporter) {
+async fn followed(mut status: watch::Receiver<ServerStatus>, reporter: HealthReporter) {
     let mut told = None;
     loop {
         let (end, is_up) = {
@@ -123,11 +123,11 @@ async fn followed(mut status: watch::Receiver<Status>, reporter: Reporter) {
             (seen.last_end.clone(), matches!(seen.state, State::Up(_)))
         };
         if let Some(end) = end.filter(|end| told.as_ref() != Some(end)) {
-            reporter.is(Some(failure_of(&end)));
+            reporter.set_failure(Some(failure_of(&end)));
             told = Some(end);
         }
         if is_up {
-            reporter.works();
+            reporter.record_success();
         }
         if status.changed().await.is_err() {
             return;

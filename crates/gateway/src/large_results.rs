@@ -1,9 +1,10 @@
-//! Results with more text than their callers want: the text is kept here, and its beginning, its end and the place of the whole go
-//! to the caller.
+//! Results with more text than the limit of their tool. The gateway stores the text and gives the caller its beginning,
+//! its end and a reference to the whole.
 //!
-//! The core decides what is shown and what is kept (`steadfast_core::large_result`). This file finds the texts of a result, puts
-//! the shortened ones in their place, and has the whole: in memory, where it is read as a resource or over HTTP, or in a file for
-//! a client on our own streams whose servers have no resources. What cannot be kept is not shortened.
+//! The core decides which part is shown and what is stored (`steadfast_core::large_result`). This module finds the
+//! texts of a result, replaces them with the shortened ones and stores the whole text. It is stored in memory, to be
+//! read as a resource or over HTTP, or in a file for a client on standard streams whose servers have no resources. A
+//! text that cannot be stored is not shortened.
 
 mod files;
 mod texts;
@@ -16,96 +17,107 @@ use steadfast_core::Timestamp;
 use steadfast_core::envelope::ResultEnvelope;
 use steadfast_core::id::Digest;
 use steadfast_core::large_result::{
-    KeptBounds, KeptResult, KeptResults, NewResult, Notice, Page, PageError, Place, Reader, Shortened, cut,
-    page, whole,
+    CutNotice, LargeResult, LargeResultBounds, LargeResultStore, NewLargeResult, ResultLocation,
+    ResultReader, ShortenedText, TextPage, TextPageError, cut, page, whole,
 };
-use steadfast_core::output::Output;
-use steadfast_executor::{Called, Engine, Turned};
+use steadfast_core::output::ToolOutput;
+use steadfast_executor::{CallResponse, Engine, TurnResponse};
 use tokio::sync::Notify;
 
 use self::files::{ResultFile, ResultFolder};
-use self::texts::Texts;
-use crate::who::Connection;
+use self::texts::ResultTexts;
+use crate::identity::ClientIdentity;
 
 /// The large results of a gateway.
 #[derive(Debug)]
 pub struct LargeResults {
-    kept: Mutex<KeptResults<Content>>,
-    /// Where files are, for clients that read those.
+    kept: Mutex<LargeResultStore<ResultContent>>,
+    /// The folder for result files, for clients that read files.
     folder: Option<ResultFolder>,
-    /// What the names of its results begin with, so that those of another gateway are known as such.
+    /// The prefix of the ids of its results, which distinguishes them from those of another gateway.
     mark: Option<Box<str>>,
-    /// Something was kept, and expires.
+    /// Notified when a result with an expiry was stored.
     changed: Notify,
 }
 
-/// How a caller reads the whole of a result.
+/// The way in which a caller reads the whole text of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReadBy {
+pub enum ReadMethod {
     /// As a resource of its session.
     Resource,
-    /// As a file of this machine.
+    /// As a file on this machine.
     File,
     /// Over HTTP.
     Http,
 }
 
-/// Why a page of a result cannot be read.
+/// The reason for which a page of a result cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReadError {
-    /// There is none of this name for this reader, or none any more.
+pub enum ResultReadError {
+    /// There is no such result for this reader, or it has expired.
     NotKept,
-    /// It has no page there.
-    NoPage(PageError),
+    /// The result has no page at this offset.
+    NoPage(TextPageError),
 }
 
-/// A page of a result, and until when there are more.
+/// A page of a result, and the time until which more pages can be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResultPage {
-    /// The text of it.
+    /// The text of the page.
     pub text: String,
-    /// Where it begins, in bytes.
+    /// Offset of the page, in bytes.
     pub offset: usize,
-    /// Where the next one begins; none behind the last one.
+    /// Offset of the next page. `None` on the last page.
     pub next: Option<usize>,
-    /// The bytes of the whole text.
+    /// Size of the whole text, in bytes.
     pub bytes: usize,
-    /// When the text is dropped.
+    /// Time at which the text is dropped.
     pub expires: Timestamp,
 }
 
 #[derive(Debug)]
-enum Content {
+enum ResultContent {
     Text(Arc<str>),
-    /// Read by its path, and removed when this is dropped.
+    /// Read by its path, and removed on drop.
     File(ResultFile),
 }
 
-/// What the URIs of our resources begin with.
+/// The prefix of the URIs of our resources.
 const URI: &str = "steadfast://results/";
-/// The path under which the HTTP API has them.
+/// The path of results in the HTTP API.
 const HTTP_PATH: &str = "/v1/results/";
 const TOO_LARGE: &str = "it is larger than `results.bytes`";
 
 impl LargeResults {
-    /// Keeps results within these bounds, in memory.
-    pub fn new(bounds: KeptBounds) -> Arc<Self> {
+    /// Creates a store in memory with these bounds.
+    pub fn new(bounds: LargeResultBounds) -> Arc<Self> {
         Self::within(bounds, None)
     }
 
-    /// The same, and in files of this folder for clients that read those. Files of processes that are gone are removed.
-    pub fn with_files(bounds: KeptBounds, folder: PathBuf) -> Arc<Self> {
+    /// Like [`Self::new`], with files in this folder for clients that read files. Removes files of ended processes.
+    pub fn with_files(bounds: LargeResultBounds, folder: PathBuf) -> Arc<Self> {
         Self::within(bounds, Some(folder))
     }
 
-    fn within(bounds: KeptBounds, folder: Option<PathBuf>) -> Arc<Self> {
+    fn within(bounds: LargeResultBounds, folder: Option<PathBuf>) -> Arc<Self> {
         let mark = random(MARK);
         let folder = mark.as_deref().zip(folder).map(|(mark, folder)| ResultFolder::new(folder, mark));
-        Arc::new(Self { kept: Mutex::new(KeptResults::new(bounds)), folder, mark, changed: Notify::new() })
+        Arc::new(Self {
+            kept: Mutex::new(LargeResultStore::new(bounds)),
+            folder,
+            mark,
+            changed: Notify::new(),
+        })
     }
 
-    /// Shortens the text of a result that is longer than its tool's limit, and keeps the whole for this reader.
-    pub async fn shorten(&self, called: &mut Called, reader: &Reader, by: ReadBy, now: Timestamp) {
+    /// Shortens the text of a result that exceeds the limit of its tool, and stores the whole text for this reader.
+    pub async fn shorten(
+        &self,
+        called: &mut CallResponse,
+        reader: &ResultReader,
+        by: ReadMethod,
+        now: Timestamp,
+    ) {
         let ResultEnvelope { output, shortened, .. } = &mut called.result;
         if let (Some(limit), Some(whole)) = (called.text_limit, output.as_ref())
             && let Some((shown, about)) = self.shortened(whole, limit, reader, by, now).await
@@ -115,13 +127,19 @@ impl LargeResults {
         }
     }
 
-    /// The same for each call of a turn.
-    pub async fn shorten_turn(&self, turned: &mut Turned, reader: &Reader, by: ReadBy, now: Timestamp) {
+    /// Like [`Self::shorten`], for each call of a turn.
+    pub async fn shorten_turn(
+        &self,
+        turned: &mut TurnResponse,
+        reader: &ResultReader,
+        by: ReadMethod,
+        now: Timestamp,
+    ) {
         for call in &mut turned.result.calls {
             let Some((limit, content)) = turned.text_limits.get(&call.id).zip(call.output.clone()) else {
                 continue;
             };
-            let whole = Output { content, metadata: None };
+            let whole = ToolOutput { content, metadata: None };
             if let Some((shown, about)) = self.shortened(&whole, *limit, reader, by, now).await {
                 call.output = Some(shown.content);
                 call.shortened = Some(about);
@@ -131,47 +149,47 @@ impl LargeResults {
 
     async fn shortened(
         &self,
-        output: &Output,
+        output: &ToolOutput,
         limit: usize,
-        reader: &Reader,
-        by: ReadBy,
+        reader: &ResultReader,
+        by: ReadMethod,
         now: Timestamp,
-    ) -> Option<(Output, Shortened)> {
-        // No text is longer than the JSON that it stands in.
+    ) -> Option<(ToolOutput, ShortenedText)> {
+        // A text is never longer than the JSON that contains it.
         if output.len() <= limit {
             return None;
         }
-        let texts = Texts::of(output)?;
+        let texts = ResultTexts::of(output)?;
         let all: Vec<&str> = texts.all().collect();
         let cut = cut(&all, limit)?;
         let (id, place) = match self.keep(whole(&all), reader, limit, by, now).await {
             Ok(kept) => kept,
             Err(why) => {
                 let bytes = cut.bytes;
-                tracing::warn!(event = "result.not_kept", bytes, %why, "a result over its limit passes whole");
+                tracing::warn!(event = "result.not_kept", bytes, %why, "a result over the limit is not shortened");
                 return None;
             }
         };
-        let notice = Notice { cut: &cut, place: &place, keep: self.kept.lock().bounds().keep };
+        let notice = CutNotice { cut: &cut, place: &place, keep: self.kept.lock().bounds().keep };
         let shown = texts.replaced(&notice);
         let (gap_start, gap_end) = (cut.gap.start, cut.gap.end);
         let read_at = place.address().to_owned();
-        Some((shown, Shortened { id, bytes: cut.bytes, gap_start, gap_end, read_at }))
+        Some((shown, ShortenedText { id, bytes: cut.bytes, gap_start, gap_end, read_at }))
     }
 
-    /// Keeps a text; gives its name and where it is.
+    /// Stores a text. Returns its id and its place.
     async fn keep(
         &self,
         text: String,
-        reader: &Reader,
+        reader: &ResultReader,
         page: usize,
-        by: ReadBy,
+        by: ReadMethod,
         now: Timestamp,
-    ) -> Result<(String, Place), String> {
-        let in_file = by == ReadBy::File;
-        // The same text is kept once in memory and once as a file.
+    ) -> Result<(String, ResultLocation), String> {
+        let in_file = by == ReadMethod::File;
+        // The same text is stored once in memory and once as a file.
         let digest = Digest::of([text.as_bytes(), &[u8::from(in_file)]].concat().as_slice());
-        let same = |kept: &KeptResult<Content>| {
+        let same = |kept: &LargeResult<ResultContent>| {
             let id = kept.about.id.to_string();
             let place = kept.content.place(&id, by);
             (id, place)
@@ -183,47 +201,50 @@ impl LargeResults {
         if !self.kept.lock().takes(bytes) {
             return Err(TOO_LARGE.to_owned());
         }
-        let no_randomness = || "the system has no randomness for its name".to_owned();
+        let no_randomness = || "the operating system provides no randomness for its id".to_owned();
         let mark = self.mark.as_deref().ok_or_else(no_randomness)?;
         let id = format!("{mark}-{}", random(SECRET).ok_or_else(no_randomness)?);
         let content = match (in_file, &self.folder) {
-            (false, _) => Content::Text(text.into()),
-            (true, Some(folder)) => Content::File(folder.write(&id, text).await?),
-            (true, None) => return Err("it is not known where state is kept".to_owned()),
+            (false, _) => ResultContent::Text(text.into()),
+            (true, Some(folder)) => ResultContent::File(folder.write(&id, text).await?),
+            (true, None) => return Err("the state folder is unknown".to_owned()),
         };
-        let new = NewResult { id: id.as_str().into(), reader: reader.clone(), digest, bytes, page };
+        let new = NewLargeResult { id: id.as_str().into(), reader: reader.clone(), digest, bytes, page };
         let place = content.place(&id, by);
         let dropped = self.kept.lock().keep(new, content, now);
         self.changed.notify_one();
-        // Files are removed here, and not under the lock.
+        // The lock is not held while files are removed.
         drop(dropped.map_err(|_| TOO_LARGE.to_owned())?);
         Ok((id, place))
     }
 
-    /// The page of a result that begins at this byte, for one who may read it.
+    /// Returns the page of a result that begins at this byte, if the reader may read it.
     pub fn read(
         &self,
         id: &str,
-        may_read: impl FnOnce(&Reader) -> bool,
+        may_read: impl FnOnce(&ResultReader) -> bool,
         offset: usize,
         now: Timestamp,
-    ) -> Result<ResultPage, ReadError> {
+    ) -> Result<ResultPage, ResultReadError> {
         let (text, most, expires) = {
             let kept = self.kept.lock();
             match kept.find(id, may_read, now) {
-                Some(KeptResult { about, expires, content: Content::Text(text) }) => {
+                Some(LargeResult { about, expires, content: ResultContent::Text(text) }) => {
                     (text.clone(), about.page, *expires)
                 }
-                // A file is read as such.
-                Some(KeptResult { content: Content::File(_), .. }) | None => return Err(ReadError::NotKept),
+                // A file is not read through the gateway.
+                Some(LargeResult { content: ResultContent::File(_), .. }) | None => {
+                    return Err(ResultReadError::NotKept);
+                }
             }
         };
-        let Page { text, offset, next, bytes } = page(&text, offset, most).map_err(ReadError::NoPage)?;
+        let TextPage { text, offset, next, bytes } =
+            page(&text, offset, most).map_err(ResultReadError::NoPage)?;
         Ok(ResultPage { text: text.to_owned(), offset, next, bytes, expires })
     }
 
-    /// The result that a URI names, if it is one of ours, and the place in it. A URI of another gateway is none of ours: that
-    /// one may stand behind us.
+    /// Parses a URI of a result of this gateway. Returns `None` for a URI of another gateway, which may be upstream of
+    /// this one.
     pub(crate) fn named<'u>(&self, uri: &'u str) -> Option<ResultUri<'u>> {
         let name = uri.strip_prefix(URI)?;
         let is_ours = self
@@ -235,7 +256,7 @@ impl LargeResults {
         is_ours.then_some(ResultUri { id, offset })
     }
 
-    /// Drops what has expired, until it is dropped itself.
+    /// Drops expired results, until this future is dropped.
     pub async fn tidy(self: Arc<Self>, engine: Engine) {
         loop {
             let now = engine.now();
@@ -254,7 +275,7 @@ impl LargeResults {
         }
     }
 
-    /// Drops everything, files too.
+    /// Drops all results and their files.
     pub fn clear(&self) {
         let all = self.kept.lock().clear();
         drop(all);
@@ -264,42 +285,44 @@ impl LargeResults {
     }
 }
 
-/// A URI of a result of ours.
+/// A URI of a result of this gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ResultUri<'u> {
     pub(crate) id: &'u str,
-    /// The place in it; nothing if that cannot be read.
+    /// The offset in the text. `None` if it cannot be parsed.
     pub(crate) offset: Option<usize>,
 }
 
-/// The URI of a result from this place on.
+/// Returns the URI of a result from this offset on.
 pub(crate) fn uri_at(id: &str, offset: usize) -> String {
     format!("{URI}{id}?offset={offset}")
 }
 
-impl Connection {
-    /// Who reads what is kept of its calls.
-    pub(crate) fn reader(&self) -> Reader {
-        Reader { tenant: self.tenant.clone(), actor: self.actor.clone() }
+impl ClientIdentity {
+    /// Returns the reader of the results of this caller.
+    pub(crate) fn reader(&self) -> ResultReader {
+        ResultReader { tenant: self.tenant.clone(), actor: self.actor.clone() }
     }
 }
 
-impl Content {
-    fn place(&self, id: &str, by: ReadBy) -> Place {
+impl ResultContent {
+    fn place(&self, id: &str, by: ReadMethod) -> ResultLocation {
         match (self, by) {
-            (Self::File(file), _) => Place::File(file.path().display().to_string()),
-            (Self::Text(_), ReadBy::Resource) => Place::Resource(format!("{URI}{id}")),
-            (Self::Text(_), ReadBy::Http | ReadBy::File) => Place::Http(format!("{HTTP_PATH}{id}")),
+            (Self::File(file), _) => ResultLocation::File(file.path().display().to_string()),
+            (Self::Text(_), ReadMethod::Resource) => ResultLocation::Resource(format!("{URI}{id}")),
+            (Self::Text(_), ReadMethod::Http | ReadMethod::File) => {
+                ResultLocation::Http(format!("{HTTP_PATH}{id}"))
+            }
         }
     }
 }
 
-/// The hexadecimal digits by which the results of one gateway are told from those of another.
+/// The number of hexadecimal digits that distinguish the results of one gateway from those of another.
 const MARK: usize = 12;
-/// The hexadecimal digits that nobody guesses: 128 bits.
+/// The number of hexadecimal digits that cannot be guessed: 128 bits.
 const SECRET: usize = 32;
 
-/// So many digits that nobody can guess; nothing where the system has no randomness to give.
+/// Returns this many random hexadecimal digits, or `None` if the system has no randomness.
 fn random(digits: usize) -> Option<Box<str>> {
     let mut bytes = [0_u8; 32];
     getrandom::fill(&mut bytes).ok()?;
@@ -310,7 +333,7 @@ fn random(digits: usize) -> Option<Box<str>> {
 mod tests {
     use std::time::Duration;
 
-    use steadfast_core::code::Status;
+    use steadfast_core::code::CallStatus;
     use steadfast_core::id::{ActorId, RequestId, ToolName};
     use steadfast_core::output::RawJson;
     use steadfast_executor::RuntimeClock;
@@ -318,22 +341,22 @@ mod tests {
     use super::*;
 
     const KEEP: Duration = Duration::from_secs(60);
-    const BOUNDS: KeptBounds = KeptBounds { keep: KEEP, entries: 8, bytes: 1 << 20 };
+    const BOUNDS: LargeResultBounds = LargeResultBounds { keep: KEEP, entries: 8, bytes: 1 << 20 };
 
-    fn reader() -> Reader {
-        Reader { tenant: None, actor: ActorId::new("ann").unwrap() }
+    fn reader() -> ResultReader {
+        ResultReader { tenant: None, actor: ActorId::new("ann").unwrap() }
     }
 
-    fn called(text: &str, text_limit: Option<usize>) -> Called {
+    fn called(text: &str, text_limit: Option<usize>) -> CallResponse {
         let result = ResultEnvelope {
             request_id: RequestId::new("r").unwrap(),
-            status: Status::Success,
+            status: CallStatus::Success,
             from_cache: false,
             cache: None,
             tool_name: ToolName::new("look").unwrap(),
             duration_ms: 1,
             attempts: 1,
-            output: Some(Output { content: RawJson::string(text), metadata: None }),
+            output: Some(ToolOutput { content: RawJson::string(text), metadata: None }),
             error: None,
             retried_by: Vec::new(),
             recorded: None,
@@ -341,33 +364,33 @@ mod tests {
             turn: None,
             shortened: None,
         };
-        Called { result, arrival: None, remarks: Vec::new(), text_limit }
+        CallResponse { result, delivery: None, remarks: Vec::new(), text_limit }
     }
 
-    /// The same as a caller of this kind is given it.
-    async fn given(large: &LargeResults, text: &str, by: ReadBy, now: Timestamp) -> Shortened {
+    /// The shortened form that a caller of this kind gets.
+    async fn given(large: &LargeResults, text: &str, by: ReadMethod, now: Timestamp) -> ShortenedText {
         let mut called = called(text, Some(8));
         large.shorten(&mut called, &reader(), by, now).await;
         called.result.shortened.unwrap()
     }
 
     #[tokio::test]
-    async fn without_a_limit_and_at_the_limit_a_result_is_as_it_came() {
+    async fn without_a_limit_and_at_the_limit_a_result_is_unchanged() {
         let large = LargeResults::new(BOUNDS);
         for limit in [None, Some(10)] {
             let mut one = called("0123456789", limit);
-            large.shorten(&mut one, &reader(), ReadBy::Http, Timestamp::from_millis(0)).await;
+            large.shorten(&mut one, &reader(), ReadMethod::Http, Timestamp::from_millis(0)).await;
             assert_eq!(one.result, called("0123456789", limit).result);
         }
     }
 
     #[tokio::test]
-    async fn a_name_cannot_be_guessed_and_a_uri_of_another_gateway_is_none_of_ours() {
+    async fn an_id_cannot_be_guessed_and_a_uri_of_another_gateway_is_not_recognised() {
         let (large, other) = (LargeResults::new(BOUNDS), LargeResults::new(BOUNDS));
         let now = Timestamp::from_millis(0);
-        let one = given(&large, "0123456789", ReadBy::Resource, now).await;
+        let one = given(&large, "0123456789", ReadMethod::Resource, now).await;
         assert_eq!(one.id.len(), MARK + 1 + SECRET);
-        let two = given(&large, "0123456789a", ReadBy::Resource, now).await;
+        let two = given(&large, "0123456789a", ReadMethod::Resource, now).await;
         let secret = |id: &str| id.split_once('-').unwrap().1.to_owned();
         assert_ne!(secret(&one.id), secret(&two.id));
         let uri = uri_at(&one.id, 6);
@@ -381,16 +404,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_has_expired_is_dropped_although_nobody_asks() {
+    async fn expired_results_are_dropped_without_a_request() {
         let folder = std::env::temp_dir().join(format!("steadfast-large-results-{}", std::process::id()));
         let large = LargeResults::with_files(BOUNDS, folder.clone());
         let engine = Engine::builder().clock(Arc::new(RuntimeClock::new())).start().await;
         let tidying = tokio::spawn(large.clone().tidy(engine.clone()));
-        let first = given(&large, "0123456789", ReadBy::File, engine.now()).await;
-        let has = |one: &Shortened| std::path::Path::new(&one.read_at).exists();
+        let first = given(&large, "0123456789", ReadMethod::File, engine.now()).await;
+        let has = |one: &ShortenedText| std::path::Path::new(&one.read_at).exists();
         tokio::time::sleep(KEEP / 2).await;
-        let second = given(&large, "0123456789a", ReadBy::File, engine.now()).await;
-        let text = given(&large, "0123456789", ReadBy::Http, engine.now()).await;
+        let second = given(&large, "0123456789a", ReadMethod::File, engine.now()).await;
+        let text = given(&large, "0123456789", ReadMethod::Http, engine.now()).await;
         let end = |now: Timestamp| large.read(&text.id, |_| true, 8, now).map(|page| page.text);
         tokio::time::sleep(KEEP / 2 - Duration::from_millis(1)).await;
         assert!(has(&first) && has(&second));
@@ -399,12 +422,12 @@ mod tests {
         assert_eq!(end(engine.now()).as_deref(), Ok("89"));
         assert_eq!(
             large.read(&second.id, |_| true, 0, engine.now()),
-            Err(ReadError::NotKept),
+            Err(ResultReadError::NotKept),
             "a file is read as one"
         );
         tokio::time::sleep(KEEP / 2).await;
         assert!(!has(&second));
-        assert_eq!(end(engine.now()), Err(ReadError::NotKept));
+        assert_eq!(end(engine.now()), Err(ResultReadError::NotKept));
         tidying.abort();
         large.clear();
         assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);

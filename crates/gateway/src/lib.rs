@@ -1,73 +1,76 @@
-//! Stands between MCP clients and servers.
+//! The gateway between MCP clients and MCP servers.
 //!
-//! Messages are carried as the bytes that came; what is parsed is what is routed by. `tools/call` goes down the one path
-//! of the engine, so that a call runs as often as it should whatever becomes of the server, the client or us.
+//! Messages are passed on byte for byte; only the fields that routing needs are parsed. `tools/call` goes through the
+//! engine, which deduplicates and retries calls if the server, the client or the gateway fails.
 //!
-//! | file | what it does |
+//! | module | purpose |
 //! | --- | --- |
-//! | `session` | which message of a client or server goes where |
-//! | `session/asking` | requests that are no calls |
-//! | `session/wishes` | what one client wants of servers that others use too |
-//! | `session/missed` | answers that never arrived, for a client that comes back for them |
-//! | `servers`, `merge` | several servers behind one client: whose a message is, and what they say as one |
-//! | `shared`, `pool` | servers that several sessions use |
-//! | `configured` | a server that is wanted |
-//! | `client` | the ways to a client: a line, the streams of a session, the answers to single requests |
-//! | `server/` | a server behind us: requests and their answers, death and recovery |
-//! | `server/bridge/` | a client of one era of the protocol and a server of the other |
-//! | `call` | a call as the engine takes it, and the tool that it runs |
-//! | `approval` | whether a call may run, asked of the person at the client |
-//! | `news` | what a client hears of a request before its answer |
-//! | `who` | who is calling, and by what a call is known again |
-//! | `made` | the message that a client gets for what a call came to |
-//! | `large_results`, `session/large` | texts of results that are longer than their callers want |
-//! | `catalog` | what is known of a server's tools |
-//! | `direct` | the tools of servers for callers that speak no MCP |
-//! | `look` | what there is to see of servers and sessions |
-//! | `listen` | clients over HTTP and their sessions |
-//! | `wrap` | a client on a line |
-//! | `memory` | sessions that outlive us |
-//! | `reliability` | two tools of our own: how the others stand |
-//! | `turn` | another one, which runs several calls at once |
-//! | `pieces` | JSON that is made of pieces |
-//! | `local` | who started us, and what a server is called that nobody gave a name |
+//! | `session` | routes the messages of one client and its servers |
+//! | `session/requests` | requests other than calls |
+//! | `session/client_settings` | log level and resource subscriptions of one client of shared servers |
+//! | `session/redelivery` | responses that were not delivered, for a client that returns for them |
+//! | `servers`, `merge` | several servers behind one client: routing, and merged responses |
+//! | `shared_server`, `pool` | servers that several sessions share |
+//! | `configured_server` | a configured server |
+//! | `client` | connections to a client: a line, the streams of a session, the responses to single requests |
+//! | `server/` | an upstream server: requests and responses, restarts and recovery |
+//! | `server/bridge/` | translation between a client of one protocol era and a server of the other |
+//! | `call` | the envelope of a call, and the upstream tool that the engine runs |
+//! | `approval` | approval requests to the user of the client |
+//! | `request_notifications` | progress and other notifications that belong to a request |
+//! | `identity` | the identity of a caller, and the idempotency key of a call |
+//! | `responses` | the MCP response for the result of a call |
+//! | `large_results`, `session/result_pages` | result texts that exceed the limit of their tool |
+//! | `catalog` | the known tools of a server |
+//! | `direct_servers` | tools of MCP servers for callers without MCP |
+//! | `views` | views of servers and sessions for operators |
+//! | `listener` | clients over HTTP and their sessions |
+//! | `stdio_client` | a client on standard streams |
+//! | `session_store` | sessions that survive a restart of the gateway |
+//! | `reliability` | built-in tools for the status and the reset of trust |
+//! | `turn` | a built-in tool that runs several calls |
+//! | `json_parts` | JSON assembled from parts |
+//! | `local` | the identity of the local client, and names for servers without one |
+//! | `seal` | seals on texts that clients carry |
 
 mod approval;
 mod call;
 mod catalog;
 mod client;
-mod configured;
-mod direct;
+mod configured_server;
+mod direct_servers;
 mod health;
-mod joined;
+mod identity;
+mod json_parts;
 mod large_results;
-mod listen;
+mod listener;
 mod local;
-mod look;
-mod made;
-mod memory;
 mod merge;
-mod news;
+mod merged_channel;
 mod outbox;
-mod pieces;
 mod pool;
 mod reliability;
+mod request_notifications;
+mod responses;
+mod seal;
 mod server;
 mod servers;
 mod session;
-mod shared;
+mod session_store;
+mod shared_server;
+mod stdio_client;
 mod turn;
-mod who;
-mod wrap;
+mod views;
 
-pub use configured::{Configured, Sharing, Start};
-pub use direct::{Direct, DirectTool};
-pub use large_results::{LargeResults, ReadBy, ReadError, ResultPage};
-pub use listen::{Door, Listener, Operator};
+pub use configured_server::{BackendFactory, ConfiguredServer, ServerSharing};
+pub use direct_servers::{DirectServers, DirectTool};
+pub use identity::{ClientIdentity, RequestContext, UnusableKey};
+pub use large_results::{LargeResults, ReadMethod, ResultPage, ResultReadError};
+pub use listener::{GatewayEndpoint, Listener, OperatorAccess};
 pub use local::{namespace_of, namespace_of_url};
-pub use look::{EndView, InstanceState, InstanceView, ServerView, SessionView};
-pub use pool::Pool;
-pub use reliability::OwnTools;
+pub use pool::ServerPool;
+pub use reliability::BuiltinTools;
+pub use seal::SealKey;
 pub use server::Backend;
-pub use who::{Connection, Said, UnusableKey};
-pub use wrap::{Wrapped, wrap};
+pub use stdio_client::{StdioClient, wrap};
+pub use views::{EndView, InstanceState, InstanceView, ServerView, SessionView};

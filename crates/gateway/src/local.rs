@@ -1,4 +1,4 @@
-//! Who is at the other end of our own standard streams, and what the server is called that is started for them.
+//! The identity of the client on our standard streams, and the name of the server that is started for it.
 
 use std::env;
 use std::ffi::OsStr;
@@ -8,11 +8,11 @@ use steadfast_core::id::{ActorId, Digest, Namespace, SessionKey};
 use steadfast_process::{ALLOWED, Launch};
 use steadfast_store::process;
 
-use crate::who::Connection;
+use crate::identity::ClientIdentity;
 
-impl Connection {
-    /// The program that started this one. The user of the machine acts; the conversation is the one that the program
-    /// names in our environment, else the program itself, as long as it runs.
+impl ClientIdentity {
+    /// Returns the identity of the parent process. The actor is the user of the machine. The session is the one that
+    /// the parent names in the environment, or else the parent process itself, for its lifetime.
     pub fn of_parent() -> Self {
         let named = env::var("CLAUDE_CODE_SESSION_ID").ok().map(|id| format!("claude-code:{id}"));
         let session = named.or_else(parent).and_then(|text| SessionKey::new(text).ok());
@@ -20,7 +20,7 @@ impl Connection {
     }
 }
 
-/// The program that started this one, told from every other that ever had its number.
+/// Returns an identifier of the parent process that no other process with the same pid ever has.
 fn parent() -> Option<String> {
     let parent = process(parent_number()?)?;
     Some(format!("parent:{}:{}:{}", parent.boot, parent.pid, parent.started))
@@ -36,7 +36,7 @@ fn parent_number() -> Option<u32> {
     None
 }
 
-/// The user of this machine that we run as.
+/// Returns the operating system user of this process.
 #[expect(clippy::expect_used, reason = "a number and a word")]
 fn user() -> ActorId {
     #[cfg(unix)]
@@ -46,8 +46,8 @@ fn user() -> ActorId {
     ActorId::new(name).or_else(|_| ActorId::new("user")).expect("it is short and printable")
 }
 
-/// What a server is called that nobody gave a name: its program, and a digest of what makes it this server and no
-/// other one. Two accounts of one server differ in their environment only.
+/// Returns a name for a server without a configured one: its program, and a digest of its command, folder and
+/// environment. Two accounts of one server differ in their environment only.
 #[expect(clippy::expect_used, reason = "letters, digits and a hyphen")]
 pub fn namespace_of(launch: &Launch) -> Namespace {
     let mut parts = Vec::new();
@@ -71,7 +71,8 @@ pub fn namespace_of(launch: &Launch) -> Namespace {
     Namespace::new(format!("{}-{digest}", plain(&program))).expect("it is short and printable")
 }
 
-/// The same for a server at a URL. What stands in the URL besides its host may be a secret.
+/// Returns a name for a server at a URL. Only the host appears in clear, since the rest of the URL may contain a
+/// secret.
 #[expect(clippy::expect_used, reason = "letters, digits and a hyphen")]
 pub fn namespace_of_url(url: &str) -> Namespace {
     let host = url.split("://").nth(1).unwrap_or_default();
@@ -81,15 +82,15 @@ pub fn namespace_of_url(url: &str) -> Namespace {
         .expect("it is short and printable")
 }
 
-/// What of a text can stand in a name, also in the configuration, where names begin with a letter.
+/// Returns the characters of a text that are valid in a name. Names in the configuration begin with a letter.
 fn plain(text: &str) -> String {
     let text: String =
         text.chars().filter(|c| c.is_ascii_alphanumeric() || "-_.".contains(*c)).take(40).collect();
     if text.starts_with(|c: char| c.is_ascii_alphabetic()) { text } else { format!("at-{text}") }
 }
 
-/// Whether a variable is of the terminal, the shell or the conversation that we were started from, and not of the server:
-/// the same server is started from the next one too, and a call that is issued again must be known again.
+/// Returns true if a variable belongs to the terminal, shell or session of the parent and not to the server. The server
+/// keeps its name across terminals, so that a repeated call is recognized as a duplicate.
 fn is_passing(name: &OsStr) -> bool {
     let Some(name) = name.to_str() else { return false };
     let is = |pattern: &&str| match pattern.strip_suffix('*') {
@@ -99,7 +100,7 @@ fn is_passing(name: &OsStr) -> bool {
     ALLOWED.iter().chain(PASSING).any(is)
 }
 
-/// Variables that change from one terminal, session or start to the next. A `*` at the end stands for any rest.
+/// Variables that differ between terminals, sessions or starts. A trailing `*` matches any suffix.
 const PASSING: &[&str] = &[
     "_",
     "PWD",
@@ -151,7 +152,7 @@ mod tests {
     use std::ffi::OsString;
     use std::path::PathBuf;
 
-    use steadfast_process::{Environment, Patience};
+    use steadfast_process::{Environment, StopTimeouts};
 
     use super::*;
 
@@ -162,7 +163,7 @@ mod tests {
             args: args.iter().map(OsString::from).collect(),
             folder: Some(PathBuf::from("/work")),
             environment: Environment::inherited_and(own, &BTreeMap::new()),
-            patience: Patience::default(),
+            patience: StopTimeouts::default(),
         }
     }
 
@@ -210,9 +211,9 @@ mod tests {
     }
 
     #[test]
-    fn whoever_started_us_is_the_conversation() {
-        let connection = Connection::of_parent();
-        assert_eq!(connection.session, Connection::of_parent().session);
+    fn the_parent_process_is_the_session() {
+        let connection = ClientIdentity::of_parent();
+        assert_eq!(connection.session, ClientIdentity::of_parent().session);
         if cfg!(target_os = "linux") {
             assert!(connection.session.is_some());
         }

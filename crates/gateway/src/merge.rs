@@ -1,39 +1,39 @@
-//! What several servers say, as if one had said it.
+//! Merges the responses of several servers into one.
 //!
-//! Lists become one list, and what can be named in them gets the name of its server in front where it has one. Handshakes
-//! become one: what any of them can do, and the oldest version that one of them speaks. All else stays as it came.
+//! Lists are concatenated, and named items get the name of their server as a prefix if it has one. Handshakes are
+//! merged: the union of all capabilities, and the oldest protocol version. Everything else stays unchanged.
 
 use serde_json::value::RawValue;
 use serde_json::{Map, Value as Json};
-use steadfast_mcp::raw::{self, RawJson};
+use steadfast_mcp::json_text::{self, JsonText};
 
-use crate::pieces::{json, object, with_text};
+use crate::json_parts::{json, object, with_text};
 
-/// Between the name of a server and that of its tool.
+/// The separator between the name of a server and the name of its tool.
 const BETWEEN: &str = "__";
 
-/// A server's part of an answer.
+/// The response of one server.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Part<'a> {
-    /// What the server is called.
+pub(crate) struct ServerResult<'a> {
+    /// The name of the server.
     pub(crate) server: &'a str,
-    /// What stands before the names of its tools and prompts, if anything does.
+    /// The prefix of the names of its tools and prompts, if there is one.
     pub(crate) prefix: Option<&'a str>,
-    /// The result that it gave.
+    /// The result of the server.
     pub(crate) result: &'a str,
 }
 
-/// A list that several servers can give.
+/// A list that several servers return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct List {
-    /// The member that it is in.
+pub(crate) struct MergedListKind {
+    /// The member that contains it.
     pub(crate) member: &'static str,
-    /// Whether what it lists is called by a name that must be unlike all others.
+    /// True if its items have names that must be unique.
     pub(crate) named: bool,
 }
 
-impl List {
-    /// The list that this method gives.
+impl MergedListKind {
+    /// Returns the list of this method.
     pub(crate) fn of(method: &str) -> Option<Self> {
         let (member, named) = match method {
             "tools/list" => ("tools", true),
@@ -46,7 +46,7 @@ impl List {
         Some(Self { member, named })
     }
 
-    /// What is said to have changed when this list has.
+    /// Returns the kind of change notification for this list.
     pub(crate) fn told_as(&self) -> Option<&'static str> {
         match self.member {
             "tools" => Some("tools"),
@@ -56,27 +56,27 @@ impl List {
         }
     }
 
-    /// What is listed, each as it stands.
+    /// Returns the items of the list, unchanged.
     pub(crate) fn items<'r>(&self, result: &'r str) -> Vec<&'r str> {
-        let list = raw::get(result, self.member).unwrap_or("[]");
+        let list = json_text::get(result, self.member).unwrap_or("[]");
         let items = serde_json::from_str::<Vec<&RawValue>>(list).unwrap_or_default();
         items.into_iter().map(RawValue::get).collect()
     }
 }
 
-/// The name by which clients know what a server calls `name`.
+/// Returns the client's name for an item that the server calls `name`.
 pub(crate) fn prefixed(prefix: &str, name: &str) -> String {
     format!("{prefix}{BETWEEN}{name}")
 }
 
-/// What the server with this prefix calls what clients know by `name`; nothing if it is not one of its.
+/// Returns the server's name for an item of the client, or `None` if it does not have this prefix.
 pub(crate) fn stripped<'n>(prefix: &str, name: &'n str) -> Option<&'n str> {
     name.strip_prefix(prefix)?.strip_prefix(BETWEEN)
 }
 
-/// One list of all, in the order of the servers. The rest is as the first of them said it, but for how long and for whom
-/// it may be kept: that is the least that any allows.
-pub(crate) fn lists(list: List, parts: &[Part<'_>]) -> RawJson {
+/// Merges lists in the order of the servers. Other members come from the first one, except for the cache limits, which
+/// are the strictest of all.
+pub(crate) fn lists(list: MergedListKind, parts: &[ServerResult<'_>]) -> JsonText {
     let items = parts.iter().flat_map(|part| {
         let prefix = part.prefix.filter(|_| list.named);
         list.items(part.result).into_iter().map(move |item| match prefix {
@@ -90,7 +90,7 @@ pub(crate) fn lists(list: List, parts: &[Part<'_>]) -> RawJson {
     let items = format!("[{}]", items.collect::<Vec<_>>().join(","));
     let mut members = Vec::new();
     let first = parts.first().map_or("{}", |part| part.result);
-    for member in raw::members(first) {
+    for member in json_text::members(first) {
         let value = first.get(member.value).unwrap_or("null");
         match &*member.name {
             "nextCursor" => {}
@@ -104,11 +104,11 @@ pub(crate) fn lists(list: List, parts: &[Part<'_>]) -> RawJson {
     object(members)
 }
 
-/// One handshake of all: of `initialize` and of `server/discover` alike.
-pub(crate) fn handshakes(parts: &[Part<'_>]) -> RawJson {
+/// Merges handshakes, of `initialize` and of `server/discover`.
+pub(crate) fn handshakes(parts: &[ServerResult<'_>]) -> JsonText {
     let mut members: Vec<(String, String)> = Vec::new();
     let first = parts.first().map_or("{}", |part| part.result);
-    for member in raw::members(first) {
+    for member in json_text::members(first) {
         let value = first.get(member.value).unwrap_or("null");
         let joined = match &*member.name {
             "protocolVersion" => oldest(parts).unwrap_or_else(|| value.to_owned()),
@@ -124,23 +124,23 @@ pub(crate) fn handshakes(parts: &[Part<'_>]) -> RawJson {
         members.push((member.name.into_owned(), joined));
     }
     if let Some(instructions) = instructions(parts) {
-        members.push(("instructions".to_owned(), RawJson::string(&instructions).as_str().to_owned()));
+        members.push(("instructions".to_owned(), JsonText::string(&instructions).as_str().to_owned()));
     }
     object(members)
 }
 
-/// Who we say that we are where there are several servers behind us.
+/// The `serverInfo` of the gateway in front of several servers.
 const OURSELVES: &str =
     concat!(r#"{"name":"steadfast","title":"Steadfast","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#);
 
-/// Versions are dates, so that the older one is the smaller.
-fn oldest(parts: &[Part<'_>]) -> Option<String> {
-    parts.iter().filter_map(|part| raw::get(part.result, "protocolVersion")).min().map(str::to_owned)
+/// Returns the oldest version. Versions are dates, so the older one is smaller.
+fn oldest(parts: &[ServerResult<'_>]) -> Option<String> {
+    parts.iter().filter_map(|part| json_text::get(part.result, "protocolVersion")).min().map(str::to_owned)
 }
 
-fn shared_versions(parts: &[Part<'_>]) -> String {
-    let of = |part: &Part<'_>| -> Vec<String> {
-        let listed = raw::get(part.result, "supportedVersions").unwrap_or("[]");
+fn shared_versions(parts: &[ServerResult<'_>]) -> String {
+    let of = |part: &ServerResult<'_>| -> Vec<String> {
+        let listed = json_text::get(part.result, "supportedVersions").unwrap_or("[]");
         serde_json::from_str(listed).unwrap_or_default()
     };
     let mut parts = parts.iter();
@@ -152,17 +152,17 @@ fn shared_versions(parts: &[Part<'_>]) -> String {
     serde_json::to_string(&shared).unwrap_or_else(|_| "[]".to_owned())
 }
 
-/// What any of them can do.
-fn capabilities(parts: &[Part<'_>]) -> String {
-    all(parts.iter().filter_map(|part| raw::get(part.result, "capabilities")))
+/// Returns the union of all capabilities.
+fn capabilities(parts: &[ServerResult<'_>]) -> String {
+    all(parts.iter().filter_map(|part| json_text::get(part.result, "capabilities")))
 }
 
-/// What one who listens will hear from any of them.
-pub(crate) fn promises(parts: &[&str]) -> RawJson {
+/// Returns the union of all subscription acknowledgements.
+pub(crate) fn promises(parts: &[&str]) -> JsonText {
     json(&all(parts.iter().copied()))
 }
 
-/// All that these objects have, where what is there for one is there for all.
+/// Merges objects: a flag that is set in one of them is set in the result.
 fn all<'p>(parts: impl Iterator<Item = &'p str>) -> String {
     let mut all = Json::Object(Map::new());
     for said in parts.filter_map(|text| serde_json::from_str(text).ok()) {
@@ -193,23 +193,26 @@ fn join(all: &mut Json, said: Json) {
     }
 }
 
-fn instructions(parts: &[Part<'_>]) -> Option<String> {
+fn instructions(parts: &[ServerResult<'_>]) -> Option<String> {
     let said = parts.iter().filter_map(|part| {
-        let text = raw::get(part.result, "instructions").and_then(raw::string)?;
+        let text = json_text::get(part.result, "instructions").and_then(json_text::string)?;
         Some(format!("# {}\n\n{}", part.prefix.unwrap_or(part.server), text.trim()))
     });
     let said: Vec<String> = said.collect();
     (!said.is_empty()).then(|| said.join("\n\n"))
 }
 
-fn least_ttl(parts: &[Part<'_>]) -> String {
-    let ttl = |part: &Part<'_>| raw::get(part.result, "ttlMs").and_then(|ttl| ttl.parse::<f64>().ok());
+fn least_ttl(parts: &[ServerResult<'_>]) -> String {
+    let ttl = |part: &ServerResult<'_>| {
+        json_text::get(part.result, "ttlMs").and_then(|ttl| ttl.parse::<f64>().ok())
+    };
     let least = parts.iter().map(|part| ttl(part).unwrap_or(0.0)).fold(f64::INFINITY, f64::min);
     if least.is_finite() { least.to_string() } else { "0".to_owned() }
 }
 
-fn scope(parts: &[Part<'_>]) -> &'static str {
-    let is_public = |part: &Part<'_>| raw::get(part.result, "cacheScope") == Some(r#""public""#);
+fn scope(parts: &[ServerResult<'_>]) -> &'static str {
+    let is_public =
+        |part: &ServerResult<'_>| json_text::get(part.result, "cacheScope") == Some(r#""public""#);
     if parts.iter().all(is_public) { r#""public""# } else { r#""private""# }
 }
 
@@ -217,30 +220,30 @@ fn scope(parts: &[Part<'_>]) -> &'static str {
 mod tests {
     use super::*;
 
-    fn part<'a>(server: &'a str, result: &'a str) -> Part<'a> {
-        Part { server, prefix: Some(server), result }
+    fn part<'a>(server: &'a str, result: &'a str) -> ServerResult<'a> {
+        ServerResult { server, prefix: Some(server), result }
     }
 
     #[test]
-    fn lists_become_one_and_their_names_say_whose_they_are() {
+    fn lists_are_merged_and_their_names_get_prefixes() {
         let bank =
             r#"{"tools":[{"x-own":1.0,"name":"pay","n":10000000000000000000}],"nextCursor":"2","x":[ ]}"#;
         let mail = r#"{"tools":[{"name":"se\"nd"},7]}"#;
-        let tools = List::of("tools/list").unwrap();
+        let tools = MergedListKind::of("tools/list").unwrap();
         assert_eq!(
             lists(tools, &[part("bank", bank), part("mail", mail)]).as_str(),
             r#"{"x":[ ],"tools":[{"x-own":1.0,"name":"bank__pay","n":10000000000000000000},{"name":"mail__se\"nd"},7]}"#
         );
-        let plain = Part { prefix: None, ..part("mail", mail) };
+        let plain = ServerResult { prefix: None, ..part("mail", mail) };
         assert_eq!(lists(tools, &[plain]).as_str(), mail);
-        let resources = List::of("resources/list").unwrap();
+        let resources = MergedListKind::of("resources/list").unwrap();
         let listed = r#"{"resources":[{"uri":"a:1","name":"one"}]}"#;
         assert_eq!(lists(resources, &[part("bank", listed)]).as_str(), listed);
     }
 
     #[test]
-    fn a_list_is_kept_as_long_and_by_whom_every_server_allows() {
-        let tools = List::of("tools/list").unwrap();
+    fn merged_lists_have_the_strictest_cache_limits() {
+        let tools = MergedListKind::of("tools/list").unwrap();
         let kept = |one, two| lists(tools, &[part("a", one), part("b", two)]).as_str().to_owned();
         assert_eq!(
             kept(
@@ -260,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn handshakes_become_one_that_promises_what_any_of_them_can() {
+    fn handshakes_are_merged_with_all_capabilities() {
         let one = r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":false},"x":{"deep":[1]}},"serverInfo":{"name":"one","version":"1"},"instructions":"pay \"well\""}"#;
         let two = r#"{"protocolVersion":"2025-06-18","capabilities":{"tools":{"listChanged":true},"logging":{}},"serverInfo":{"name":"two","version":"1"}}"#;
         let joined = handshakes(&[part("one", one), part("two", two)]);
@@ -274,6 +277,6 @@ mod tests {
         let modern = r#"{"supportedVersions":["2026-07-28","2027-01-01"],"capabilities":{}}"#;
         let other = r#"{"supportedVersions":["2026-07-28"],"capabilities":{}}"#;
         let joined = handshakes(&[part("one", modern), part("two", other)]);
-        assert_eq!(raw::get(joined.as_str(), "supportedVersions"), Some(r#"["2026-07-28"]"#));
+        assert_eq!(json_text::get(joined.as_str(), "supportedVersions"), Some(r#"["2026-07-28"]"#));
     }
 }

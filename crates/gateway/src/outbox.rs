@@ -1,89 +1,89 @@
-//! What a client says to one of its servers without wanting an answer.
+//! Messages of a client to one of its servers that need no response.
 //!
-//! It is said in the order in which it came, and beside everything else: a server that does not take what it is told holds
-//! up nobody but whoever wants something of that server. What is asked goes behind what was said before it, because there
-//! are servers that answer nothing before they have heard that their client is ready.
+//! They are sent in order and in their own task, so that a server that does not read them delays only its own requests.
+//! A request is sent after the messages before it, because some servers answer nothing before `initialized`.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use steadfast_mcp::message::Message;
+use steadfast_mcp::message::RpcMessage;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::server::Life;
+use crate::server::Generation;
 
-/// What waits to be said to a server.
+/// The queue of messages for a server.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
-    waiting: Mutex<Waiting>,
-    /// How many have been said.
+    waiting: Mutex<OutboxQueue>,
+    /// The number of sent messages.
     said: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
-    words: VecDeque<Word>,
-    /// How many ever came.
+struct OutboxQueue {
+    words: VecDeque<OutboxMessage>,
+    /// The number of queued messages so far.
     came: u64,
-    /// Whether somebody says them.
+    /// True while a task sends the messages.
     is_said: bool,
 }
 
-/// Something that wants no answer.
+/// A message that needs no response.
 #[derive(Debug)]
-pub(crate) enum Word {
+pub(crate) enum OutboxMessage {
     /// A notification.
-    Told(Message),
-    /// The answer to what this life of the server asked.
-    Answer(Life, Message),
+    Notification(RpcMessage),
+    /// The response to a request of this server generation.
+    Answer(Generation, RpcMessage),
 }
 
-/// What became of something that was put into an outbox.
+/// The state of a message after it was queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Put {
-    /// Whoever put it there has to say it, and what comes meanwhile.
-    ToBeSaid,
-    /// It is said behind the others.
+pub(crate) enum EnqueueResult {
+    /// The caller has to send it and the messages that follow.
+    SenderNeeded,
+    /// Another task sends it after the others.
     Waits,
-    /// There is no room for it.
+    /// The queue is full.
     Full,
 }
 
-/// The most that waits for one server.
+/// The maximum number of messages that wait for one server.
 const MOST: usize = 256;
-/// How long what is asked waits for what was said before it.
+/// The maximum time that a request waits for the messages before it.
 const BEFORE: Duration = Duration::from_secs(10);
 
 impl Outbox {
-    pub(crate) fn put(&self, word: Word) -> Put {
+    pub(crate) fn put(&self, word: OutboxMessage) -> EnqueueResult {
         let mut waiting = self.waiting.lock();
         if waiting.words.len() >= MOST {
-            return Put::Full;
+            return EnqueueResult::Full;
         }
         waiting.words.push_back(word);
         waiting.came += 1;
         match std::mem::replace(&mut waiting.is_said, true) {
-            true => Put::Waits,
-            false => Put::ToBeSaid,
+            true => EnqueueResult::Waits,
+            false => EnqueueResult::SenderNeeded,
         }
     }
 
-    /// What is to be said next, for the one who does; then it has been [`Self::said`]. After the last one somebody else does.
-    pub(crate) fn next(&self) -> Option<Word> {
+    /// Returns the next message for the task that sends them; it then calls [`Self::said`]. After `None`, the next
+    /// caller of [`Self::put`] has to send.
+    pub(crate) fn next(&self) -> Option<OutboxMessage> {
         let mut waiting = self.waiting.lock();
         let next = waiting.words.pop_front();
         waiting.is_said = next.is_some();
         next
     }
 
-    pub(crate) fn said(&self) {
+    pub(crate) fn mark_sent(&self) {
         self.said.send_modify(|said| *said += 1);
     }
 
-    /// Waits until everything has been said that came before this; not for ever.
-    pub(crate) async fn is_behind(&self) {
+    /// Waits until all messages before this are sent, up to a limit.
+    pub(crate) async fn wait_for_earlier(&self) {
         let came = {
             let waiting = self.waiting.lock();
             if !waiting.is_said {
@@ -102,35 +102,41 @@ mod tests {
 
     use super::*;
 
-    fn word() -> Word {
-        Word::Told(Message::notification("notifications/initialized", None))
+    fn word() -> OutboxMessage {
+        OutboxMessage::Notification(RpcMessage::notification("notifications/initialized", None))
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_asked_goes_behind_what_was_said_before_it_and_waits_for_nothing_else() {
+    async fn a_request_waits_only_for_the_messages_before_it() {
         let outbox = Outbox::default();
-        assert!(outbox.is_behind().now_or_never().is_some());
-        assert_eq!((outbox.put(word()), outbox.put(word())), (Put::ToBeSaid, Put::Waits));
-        let mut behind = Box::pin(outbox.is_behind());
+        assert!(outbox.wait_for_earlier().now_or_never().is_some());
+        assert_eq!(
+            (outbox.put(word()), outbox.put(word())),
+            (EnqueueResult::SenderNeeded, EnqueueResult::Waits)
+        );
+        let mut behind = Box::pin(outbox.wait_for_earlier());
         assert!((&mut behind).now_or_never().is_none());
         for _ in 0..2 {
-            assert_eq!(outbox.put(word()), Put::Waits);
+            assert_eq!(outbox.put(word()), EnqueueResult::Waits);
             assert!(outbox.next().is_some());
-            outbox.said();
+            outbox.mark_sent();
         }
         assert!(behind.now_or_never().is_some());
-        // The others are not said by anybody; that is waited for, and not for ever.
+        // The remaining messages are never sent; the wait ends at the limit.
         let began = tokio::time::Instant::now();
-        outbox.is_behind().await;
+        outbox.wait_for_earlier().await;
         assert_eq!(began.elapsed(), BEFORE);
     }
 
     #[test]
-    fn an_outbox_that_is_full_takes_no_more_and_one_that_is_empty_needs_somebody_again() {
+    fn a_full_outbox_refuses_messages_and_an_empty_one_needs_a_new_sender() {
         let outbox = Outbox::default();
-        let put: Vec<Put> = (0..=MOST).map(|_| outbox.put(word())).collect();
-        assert_eq!((put[0], put[1], put[MOST]), (Put::ToBeSaid, Put::Waits, Put::Full));
+        let put: Vec<EnqueueResult> = (0..=MOST).map(|_| outbox.put(word())).collect();
+        assert_eq!(
+            (put[0], put[1], put[MOST]),
+            (EnqueueResult::SenderNeeded, EnqueueResult::Waits, EnqueueResult::Full)
+        );
         while outbox.next().is_some() {}
-        assert_eq!(outbox.put(word()), Put::ToBeSaid);
+        assert_eq!(outbox.put(word()), EnqueueResult::SenderNeeded);
     }
 }

@@ -1,5 +1,5 @@
-//! Servers that sessions share: one for all that said the same of themselves, never across clients with other
-//! names or of other tenants.
+//! Servers that sessions share: one instance for all sessions of a principal with the same introduction, never across
+//! principals or tenants.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,47 +7,48 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use steadfast_core::id::{Digest, Namespace};
-use steadfast_mcp::http::front::Principal;
+use steadfast_mcp::http::server::Principal;
 
-use crate::configured::Configured;
+use crate::configured_server::ConfiguredServer;
 use crate::server::Handshake;
-use crate::servers::Behind;
-use crate::shared::Shared;
+use crate::servers::BackingServer;
+use crate::shared_server::SharedServer;
 
-/// All of them.
+/// All shared instances.
 #[derive(Default)]
-pub struct Pool(Mutex<HashMap<(Namespace, Sharers), Arc<Shared>>>);
+pub struct ServerPool(Mutex<HashMap<(Namespace, SharingGroup), Arc<SharedServer>>>);
 
-/// Who may share.
+/// The sessions that may share an instance.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Sharers {
+pub(crate) struct SharingGroup {
     pub(crate) principal: Principal,
-    /// What they said of themselves.
+    /// The digest of their introduction.
     pub(crate) said: Digest,
 }
 
-/// A server that nobody used for so long is ended.
+/// The time without use after which an instance is ended.
 const UNUSED: Duration = Duration::from_secs(5 * 60);
 
-impl Pool {
-    /// The one that these share; a new one if they are the first.
-    pub(crate) fn get(&self, configured: &Configured, sharers: &Sharers) -> Behind {
+impl ServerPool {
+    /// Returns the instance that these sessions share. Creates it for the first of them.
+    pub(crate) fn get(&self, configured: &ConfiguredServer, sharers: &SharingGroup) -> BackingServer {
         let mut all = self.0.lock();
         let shared = all.entry((configured.name.clone(), sharers.clone())).or_insert_with(|| {
             let (server, keeping) = configured.make(Handshake::default());
-            Shared::new(server, keeping)
+            SharedServer::new(server, keeping)
         });
-        // Known before anybody else can look for what is not used: whoever gets it joins it in a moment.
-        shared.is_wanted();
-        Behind::new(shared.server.clone(), configured.prefix.clone(), Some(shared.clone()))
+        // Marked as used before the lock is released, because the session joins it only later.
+        shared.mark_used();
+        BackingServer::new(shared.server.clone(), configured.prefix.clone(), Some(shared.clone()))
     }
 
-    /// Ends what is not used any more.
+    /// Ends unused instances.
     pub(crate) async fn tidy(&self) {
         let unused: Vec<_> = {
             let mut all = self.0.lock();
-            let is_unused =
-                |shared: &Arc<Shared>| shared.is_idle_since().is_some_and(|since| since.elapsed() >= UNUSED);
+            let is_unused = |shared: &Arc<SharedServer>| {
+                shared.is_idle_since().is_some_and(|since| since.elapsed() >= UNUSED)
+            };
             all.extract_if(|_, shared| is_unused(shared)).map(|(_, shared)| shared).collect()
         };
         for shared in unused {
@@ -55,7 +56,7 @@ impl Pool {
         }
     }
 
-    /// Ends all.
+    /// Ends all instances.
     pub(crate) async fn close(&self) {
         let all: Vec<_> = self.0.lock().drain().map(|(_, shared)| shared).collect();
         futures_util::future::join_all(all.iter().map(|shared| shared.stop())).await;
@@ -67,18 +68,18 @@ mod tests {
     use steadfast_core::id::ActorId;
 
     use super::*;
-    use crate::configured::Sharing;
+    use crate::configured_server::ServerSharing;
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_somebody_has_just_got_is_not_ended_for_want_of_use() {
-        let pool = Pool::default();
-        let configured = Configured::nowhere(Sharing::Shared);
+    async fn a_server_that_was_just_requested_is_not_ended_as_unused() {
+        let pool = ServerPool::default();
+        let configured = ConfiguredServer::nowhere(ServerSharing::Shared);
         let sharers =
-            Sharers { principal: Principal::new(ActorId::new("me").unwrap()), said: Digest::of(b"") };
+            SharingGroup { principal: Principal::new(ActorId::new("me").unwrap()), said: Digest::of(b"") };
         let got = || pool.get(&configured, &sharers).shared.unwrap();
         let first = got();
         tokio::time::advance(UNUSED).await;
-        // It has not joined yet.
+        // The session has not joined yet.
         let second = got();
         pool.tidy().await;
         assert!(Arc::ptr_eq(&first, &second) && Arc::ptr_eq(&second, &got()));

@@ -1,91 +1,95 @@
-//! Two tools of our own, where they are wanted: how the tools stand, and the way to forgive one.
+//! Two optional built-in tools: the trust status of the other tools, and a reset of trust.
 //!
-//! `reliability_status` only reads. `reliability_reset` needs a person: a model that could forgive the tools that it broke would
-//! need no trust. The person at the client is asked, where the client can ask; otherwise the request waits for an operator, and
-//! the model calls again. The token with which a client comes in is the client's own, and so its model's: it makes nobody an
-//! operator.
+//! `reliability_status` only reads. `reliability_reset` needs approval, because a model that could restore trust in the
+//! tools that it broke would make trust useless. The user of the client is asked if the client supports it. Otherwise
+//! the request waits for an operator, and the model calls again. A client token does not make its holder an operator,
+//! because the model acts with the same token.
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use steadfast_core::approval::{Grantor, ParkedId};
+use steadfast_core::approval::{Grantor, ParkedRequestId};
 use steadfast_core::classify::record::FailureRecord;
 use steadfast_core::id::{Namespace, SessionKey, TenantId, ToolName, ToolRef};
-use steadfast_core::trust::{Escalation, Scope, Target, ToolReliabilityState, TrustState, TrustStatus};
-use steadfast_executor::{
-    Asker, By, DomainView, Engine, FailuresPage, Granted, Surface, Tenants, Wish, is_named,
+use steadfast_core::trust::{
+    Escalation, ToolReliabilityState, TrustScope, TrustState, TrustStatus, TrustTarget,
 };
-use steadfast_mcp::raw::{self, RawJson};
+use steadfast_executor::{
+    ActionApproval, ActionRequest, ApprovalPrompter, DomainView, Engine, FailureQuery, OperatorIdentity,
+    OperatorSurface, TenantFilter, is_named,
+};
+use steadfast_mcp::json_text::{self, JsonText};
 
 use crate::turn;
 
-/// What the tools are called.
+/// The names of the tools.
 pub(crate) const STATUS: &str = "reliability_status";
 pub(crate) const RESET: &str = "reliability_reset";
 
-/// Which tools of our own clients see.
+/// The built-in tools that clients see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OwnTools {
-    /// How the others stand, and the way to forgive one.
+pub struct BuiltinTools {
+    /// The status and the reset of trust.
     pub reliability: bool,
-    /// Several calls at once.
+    /// The tool that runs several calls.
     pub turns: bool,
 }
 
-impl OwnTools {
-    /// The tools as `tools/list` shows them.
+impl BuiltinTools {
+    /// Returns the tool definitions for `tools/list`.
     pub(crate) fn definitions(self) -> Vec<&'static str> {
         let reliability = if self.reliability { definitions() } else { &[] };
         reliability.iter().copied().chain(self.turns.then_some(turn::DEFINITION)).collect()
     }
 }
 
-/// The tools as `tools/list` shows them.
+/// Returns the definitions of the trust tools for `tools/list`.
 fn definitions() -> &'static [&'static str] {
     &[
-        r#"{"name":"reliability_status","title":"Reliability of tools","description":"Says which tools have lost trust, why, and what ends it. Without tool_name: all of them.","inputSchema":{"type":"object","properties":{"tool_name":{"type":"string","description":"One tool, as tool or server/tool"},"include_history":{"type":"boolean","description":"Also the last failures, and how calls to each host and server went","default":false}}},"annotations":{"readOnlyHint":true,"openWorldHint":false}}"#,
-        r#"{"name":"reliability_reset","title":"Forgive a tool","description":"Forgets what counts against a tool, so that it runs unasked again. A person is asked first.","inputSchema":{"type":"object","properties":{"tool_name":{"type":"string","description":"The tool, as tool or server/tool"}},"required":["tool_name"]},"annotations":{"readOnlyHint":false,"destructiveHint":false,"idempotentHint":true,"openWorldHint":false}}"#,
+        r#"{"name":"reliability_status","title":"Reliability of tools","description":"Returns the tools that have lost trust, with the reason and the way to recover. Without tool_name: all of them.","inputSchema":{"type":"object","properties":{"tool_name":{"type":"string","description":"One tool, as tool or server/tool"},"include_history":{"type":"boolean","description":"Also the last failures, and the results of calls to each host and server","default":false}}},"annotations":{"readOnlyHint":true,"openWorldHint":false}}"#,
+        r#"{"name":"reliability_reset","title":"Restore trust in a tool","description":"Restores trust in a tool, so that it runs without approval again. The reset itself needs approval.","inputSchema":{"type":"object","properties":{"tool_name":{"type":"string","description":"The tool, as tool or server/tool"}},"required":["tool_name"]},"annotations":{"readOnlyHint":false,"destructiveHint":false,"idempotentHint":true,"openWorldHint":false}}"#,
     ]
 }
 
-/// Whether a tool is one of ours.
+/// Returns true if this is the name of a trust tool.
 pub(crate) fn is_ours(name: &str) -> bool {
     matches!(name, STATUS | RESET)
 }
 
-/// A call of one of ours.
-pub(crate) struct Called<'a> {
+/// A call of a trust tool.
+pub(crate) struct TrustToolCall<'a> {
     pub(crate) engine: &'a Engine,
-    /// Whose tools it is about, as it sees them.
+    /// The tenant whose trust records are shown.
     pub(crate) tenant: Option<&'a TenantId>,
     pub(crate) session: Option<&'a SessionKey>,
-    /// Who asks the person at the client.
-    pub(crate) asker: Option<Arc<dyn Asker>>,
+    /// Asks the user of the client.
+    pub(crate) asker: Option<Arc<dyn ApprovalPrompter>>,
 }
 
-/// What such a call gets.
-pub(crate) enum Answered {
-    /// A result, as `tools/call` gives it.
-    Result(RawJson),
-    /// A question for the person at the client, which has the form of a result already.
-    Question(RawJson),
+/// The response to such a call.
+pub(crate) enum TrustToolResponse {
+    /// A result of `tools/call`.
+    Result(JsonText),
+    /// An approval request to the user of the client, in the form of a result.
+    Question(JsonText),
 }
 
-impl Called<'_> {
-    /// `arguments` is a JSON object.
-    pub(crate) async fn call(self, name: &str, arguments: &str) -> Answered {
-        let tool = raw::get(arguments, "tool_name").and_then(raw::string).map(|name| name.into_owned());
+impl TrustToolCall<'_> {
+    /// Runs a tool. `arguments` is a JSON object.
+    pub(crate) async fn call(self, name: &str, arguments: &str) -> TrustToolResponse {
+        let tool =
+            json_text::get(arguments, "tool_name").and_then(json_text::string).map(|name| name.into_owned());
         let done = match (name, tool) {
             (STATUS, tool) => {
-                let history = raw::get(arguments, "include_history") == Some("true");
+                let history = json_text::get(arguments, "include_history") == Some("true");
                 status(self.engine, self.tenant, tool.as_deref(), history).await
             }
             (RESET, Some(tool)) => match self.may_reset(&tool).await {
                 Ok(by) => reset(self.engine, self.tenant, &tool, &by).await,
-                Err(NotReset::Refused(why)) => Err(why),
-                Err(NotReset::Asked(question)) => return Answered::Question(question),
+                Err(ResetRefusal::Refused(why)) => Err(why),
+                Err(ResetRefusal::Asked(question)) => return TrustToolResponse::Question(question),
             },
-            (RESET, None) => Err("say which tool: {\"tool_name\": \"server/tool\"}".to_owned()),
+            (RESET, None) => Err("specify the tool: {\"tool_name\": \"server/tool\"}".to_owned()),
             (other, _) => Err(format!("there is no tool {other} here")),
         };
         let result = match done {
@@ -96,18 +100,21 @@ impl Called<'_> {
             }),
             Err(why) => json!({ "content": [{ "type": "text", "text": why }], "isError": true }),
         };
-        Answered::Result(RawJson::parse(result.to_string()).unwrap_or_else(|_| RawJson::string("")))
+        TrustToolResponse::Result(
+            JsonText::parse(result.to_string()).unwrap_or_else(|_| JsonText::string("")),
+        )
     }
 
-    /// Whether a person agrees that the tool is forgiven, and who.
-    async fn may_reset(&self, name: &str) -> Result<By, NotReset> {
-        if self.engine.tools_with_a_past(self.tenant, name).is_empty() {
-            let why = format!("nothing counts against {name}; call {STATUS} to see what does");
-            return Err(NotReset::Refused(why));
+    /// Asks for approval of a reset. Returns the approver.
+    async fn may_reset(&self, name: &str) -> Result<OperatorIdentity, ResetRefusal> {
+        if self.engine.tools_with_trust_history(self.tenant, name).is_empty() {
+            let why =
+                format!("no failures of {name} count; call {STATUS} to list tools that have lost trust");
+            return Err(ResetRefusal::Refused(why));
         }
         let own = own_tool();
-        let prompt = Escalation::forgiveness(&own, name);
-        let wish = Wish {
+        let prompt = Escalation::trust_restoration(&own, name);
+        let wish = ActionRequest {
             tenant: self.tenant,
             session: self.session,
             tool: &own,
@@ -116,63 +123,68 @@ impl Called<'_> {
             operator_only: self.is_blocked(name),
             asker: self.asker.clone(),
         };
-        let refused = |why: String| Err(NotReset::Refused(why));
-        match self.engine.ask_person(wish).await {
-            Ok(Granted::Yes(Grantor::Client)) if self.is_blocked(name) => refused(format!(
-                "{name} was blocked meanwhile; only an operator can reset it. Call {RESET} again"
+        let refused = |why: String| Err(ResetRefusal::Refused(why));
+        match self.engine.request_approval(wish).await {
+            Ok(ActionApproval::Approved(Grantor::Client)) if self.is_blocked(name) => refused(format!(
+                "{name} was blocked in the meantime; only an operator can reset it. Call {RESET} again"
             )),
-            Ok(Granted::Yes(Grantor::Client)) => Ok(By::new("client", Surface::Mcp)),
-            Ok(Granted::Yes(Grantor::Operator)) => Ok(By::new("operator", Surface::Mcp)),
-            Ok(Granted::No) => {
-                refused(format!("the user does not want {name} to be forgiven; do not ask again"))
+            Ok(ActionApproval::Approved(Grantor::Client)) => {
+                Ok(OperatorIdentity::new("client", OperatorSurface::Mcp))
             }
-            Ok(Granted::Waits(ParkedId(number))) => {
+            Ok(ActionApproval::Approved(Grantor::Operator)) => {
+                Ok(OperatorIdentity::new("operator", OperatorSurface::Mcp))
+            }
+            Ok(ActionApproval::Denied) => {
+                refused(format!("the user denied the reset of {name}; do not ask again"))
+            }
+            Ok(ActionApproval::Pending(ParkedRequestId(number))) => {
                 let flag = self.tenant.map_or_else(String::new, |tenant| format!(" {}", tenant.flag()));
                 refused(format!(
-                    "a person has to agree that {name} is forgiven. Ask the operator to run `steadfast approve {number}{flag}`, then call {RESET} again"
+                    "the reset of {name} needs approval. Ask the operator to run `steadfast approve {number}{flag}`, then call {RESET} again"
                 ))
             }
-            Ok(Granted::PutToCaller(question)) => {
-                let question = RawJson::parse(question.content.as_str().to_owned());
-                question.map_or_else(|_| refused(String::new()), |question| Err(NotReset::Asked(question)))
+            Ok(ActionApproval::PutToCaller(question)) => {
+                let question = JsonText::parse(question.content.as_str().to_owned());
+                question
+                    .map_or_else(|_| refused(String::new()), |question| Err(ResetRefusal::Asked(question)))
             }
-            Err(error) => refused(format!("nobody could be asked: {error}")),
+            Err(error) => refused(format!("the approval request failed: {error}")),
         }
     }
 }
 
-impl Called<'_> {
-    /// True if only an operator may unblock the tool.
+impl TrustToolCall<'_> {
+    /// Returns true if only an operator may unblock the tool.
     fn is_blocked(&self, name: &str) -> bool {
         let states = self.engine.trust(self.tenant);
-        // A reset of the tool leaves its domain as it is.
-        let mut own = states.iter().map(|one| &one.standing).filter(|one| one.scope != Scope::Domain);
+        // A reset of the tool does not change its domain.
+        let mut own = states.iter().map(|one| &one.standing).filter(|one| one.scope != TrustScope::Domain);
         own.any(|one| one.state == TrustState::Blocked && is_about(one, name))
     }
 }
 
-/// Why a tool is not forgiven now.
-enum NotReset {
+/// The reason for which trust is not restored now.
+enum ResetRefusal {
     Refused(String),
-    Asked(RawJson),
+    Asked(JsonText),
 }
 
-/// The name under which people are asked.
+/// Returns the tool name that approval requests for a reset show.
 #[expect(clippy::expect_used, reason = "both are names")]
 fn own_tool() -> ToolRef {
     let namespace = Namespace::new("steadfast").expect("it is a name");
     ToolRef { namespace, tool: ToolName::new(RESET).expect("it is a name") }
 }
 
-/// What a person reads, and the same for programs.
-type Told = (String, Value);
+/// The text for the model, and the same data for programs.
+type TrustToolOutput = (String, Value);
 
 async fn status(
     engine: &Engine,
     tenant: Option<&TenantId>,
     tool: Option<&str>,
     with_history: bool,
-) -> Result<Told, String> {
+) -> Result<TrustToolOutput, String> {
     let is_meant = |one: &TrustStatus| tool.is_none_or(|name| is_about(&one.standing, name));
     let stand: Vec<_> = engine.trust(tenant).into_iter().filter(is_meant).collect();
     let mut lines: Vec<_> = stand.iter().map(line).collect();
@@ -184,8 +196,8 @@ async fn status(
     }
     let mut history = None;
     if with_history {
-        let tenants = Tenants::One(tenant.cloned());
-        let page = FailuresPage { tenants, ..FailuresPage::newest(LOOKED_THROUGH) };
+        let tenants = TenantFilter::One(tenant.cloned());
+        let page = FailureQuery { tenants, ..FailureQuery::newest(LOOKED_THROUGH) };
         let failures = engine.failures(&page).await.map_err(|error| format!("the failures: {error}"))?.found;
         let failures: Vec<_> = failures
             .into_iter()
@@ -200,7 +212,7 @@ async fn status(
     let facts = match history {
         None => json!({ "states": stand }),
         Some(failures) => {
-            // Of one tool, what it depended on when it failed; otherwise everything.
+            // For one tool, the domains of its failures; otherwise all.
             let is_meant = |view: &DomainView| {
                 let of_failure = |record: &FailureRecord| record.domain.as_ref() == Some(&view.domain);
                 tool.is_none() || failures.iter().any(of_failure)
@@ -213,21 +225,26 @@ async fn status(
     Ok((lines.join("\n"), facts))
 }
 
-async fn reset(engine: &Engine, tenant: Option<&TenantId>, name: &str, by: &By) -> Result<Told, String> {
-    let known = engine.tools_with_a_past(tenant, name);
+async fn reset(
+    engine: &Engine,
+    tenant: Option<&TenantId>,
+    name: &str,
+    by: &OperatorIdentity,
+) -> Result<TrustToolOutput, String> {
+    let known = engine.tools_with_trust_history(tenant, name);
     let mut changes = Vec::new();
     for tool in &known {
-        let changed = engine.reset_trust(tenant, Target::Tool(tool), by).await;
+        let changed = engine.reset_trust(tenant, TrustTarget::Tool(tool), by).await;
         changes.extend(changed.map_err(|error| format!("{tool} could not be reset: {error}"))?);
     }
     let reset: Vec<_> = known.iter().map(ToString::to_string).collect();
-    Ok((format!("forgiven: {}", reset.join(", ")), json!({ "reset": reset, "changes": changes.len() })))
+    Ok((format!("trust restored: {}", reset.join(", ")), json!({ "reset": reset, "changes": changes.len() })))
 }
 
 fn is_about(stored: &ToolReliabilityState, name: &str) -> bool {
     match (&stored.plugin_name, &stored.tool_name) {
         (Some(namespace), Some(tool)) => is_named(namespace, tool, name),
-        // What is said about a whole server, or about everything, concerns each tool.
+        // A state of a whole server, or of everything, concerns each tool.
         (None | Some(_), None | Some(_)) => true,
     }
 }
@@ -250,7 +267,7 @@ fn line(TrustStatus { standing: stored, recovers_at, waits_for_approval, .. }: &
         line.push_str(&format!(", recovers at {at}"));
     }
     if *waits_for_approval {
-        line.push_str(", waits until a person lets it recover");
+        line.push_str(", needs approval to recover");
     }
     line
 }
@@ -265,43 +282,46 @@ fn domain(DomainView { domain, successes, failures, .. }: &DomainView) -> String
     format!("calls to {domain}: {successes} succeeded, {failures} failed")
 }
 
-/// How many failures are looked through for those of one tool.
+/// The number of failure records that are searched for those of one tool.
 const LOOKED_THROUGH: usize = 1000;
 
-/// The most failures that are shown.
+/// The maximum number of failures in a response.
 const MOST_FAILURES: usize = 50;
 
 #[cfg(test)]
 mod tests {
-    use steadfast_core::classify::{Fault, Source};
-    use steadfast_core::envelope::{CallEnvelope, UnknownFields};
-    use steadfast_core::policy::{Mode, Profile, ToolClass};
-    use steadfast_executor::{Answer, Attempt};
+    use steadfast_core::classify::{AttemptFault, FaultSource};
+    use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
+    use steadfast_core::policy::{EnforcementMode, PolicyProfile, ToolClass};
+    use steadfast_executor::{Attempt, ToolResult};
 
     use super::*;
 
-    /// An engine with which `bank/pay` has lost its trust.
+    /// An engine in which `bank/pay` has lost trust.
     async fn engine() -> Engine {
-        let mut policy = Profile::Standard.policy(ToolClass::Unknown);
+        let mut policy = PolicyProfile::Standard.policy(ToolClass::Unknown);
         policy.retry.attempts = 1.try_into().unwrap();
-        policy.modes.guard = Mode::Off;
-        policy.modes.breaker = Mode::Off;
+        policy.modes.guard = EnforcementMode::Off;
+        policy.modes.breaker = EnforcementMode::Off;
         let engine = Engine::builder().policies(Arc::new(policy)).start().await;
         for number in 0..3 {
             let text = format!(
                 r#"{{"contractVersion":"1.1","requestId":"r-{number}","toolName":"pay","toolNamespace":"bank","target":{{"sessionKey":"s","actorId":"ann"}},"payload":{{"version":"1.0","params":{{"n":{number}}}}}}}"#
             );
-            let envelope = CallEnvelope::parse(text.as_bytes(), UnknownFields::Keep).unwrap();
-            let fails =
-                async |_: Attempt| -> Answer { Err(Fault::new(Source::Http { status: 500 }, "no").into()) };
+            let envelope = CallEnvelope::parse(text.as_bytes(), UnknownFieldPolicy::Keep).unwrap();
+            let fails = async |_: Attempt| -> ToolResult {
+                Err(AttemptFault::new(FaultSource::Http { status: 500 }, "no").into())
+            };
             engine.call(envelope, fails).await;
         }
         engine
     }
 
     async fn said(engine: &Engine, name: &str, arguments: &str) -> (String, bool, Value) {
-        let called = Called { engine, tenant: None, session: None, asker: None };
-        let Answered::Result(result) = called.call(name, arguments).await else { panic!("nobody is asked") };
+        let called = TrustToolCall { engine, tenant: None, session: None, asker: None };
+        let TrustToolResponse::Result(result) = called.call(name, arguments).await else {
+            panic!("nobody is asked")
+        };
         let result: Value = serde_json::from_str(result.as_str()).unwrap();
         let text = result["content"][0]["text"].as_str().unwrap().to_owned();
         (text, result["isError"] == true, result["structuredContent"].clone())
@@ -318,7 +338,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn rp_13_the_status_says_what_lost_trust_and_why() {
+    async fn rp_13_the_status_lists_tools_that_lost_trust_with_the_reason() {
         let engine = engine().await;
         let (text, is_error, facts) = said(&engine, STATUS, "{}").await;
         assert!(!is_error && text.starts_with("bank/pay: escalated ("), "{text}");

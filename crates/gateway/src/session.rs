@@ -1,15 +1,15 @@
-//! One client and the servers behind it: which message goes where.
+//! The session of one client and its servers: routing of all messages between them.
 //!
-//! `tools/call` goes down the path of the engine. Every other request is passed on with a time-out, and once more where
-//! asking twice does no harm. What a server asks its client is numbered anew, so that the questions of several servers, or
-//! of one that was started again, are not taken for each other's.
+//! `tools/call` goes through the engine. Every other request is passed on with a timeout, and is retried if it is safe
+//! to repeat. Requests of servers to the client get new ids, so that requests of several servers, or of a restarted
+//! one, are not mixed up.
 
-mod asking;
-mod large;
-mod missed;
-mod notifying;
-mod several;
-mod wishes;
+mod client_settings;
+mod multi_server;
+mod notifications;
+mod redelivery;
+mod requests;
+mod result_pages;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -20,153 +20,153 @@ use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, join_all};
 use http::HeaderMap;
 use parking_lot::Mutex;
-use steadfast_core::call::{KeysOf, Waits};
+use steadfast_core::call::{CallerKeyScope, CallerPatience};
 use steadfast_core::id::{Namespace, ToolName};
-use steadfast_executor::{CallOptions, Called, Canceller, Engine, TurnOptions};
-use steadfast_mcp::delivery::{Arrived, Delivery, GRACE};
-use steadfast_mcp::http::{Era, param};
-use steadfast_mcp::message::{Id, Kind, Message, code};
-use steadfast_mcp::raw::RawJson;
+use steadfast_executor::{CallCanceller, CallOptions, CallResponse, Engine, TurnOptions};
+use steadfast_mcp::delivery::{DeliveryCallback, GRACE, PendingDelivery};
+use steadfast_mcp::http::{ProtocolEra, header_params};
+use steadfast_mcp::json_text::JsonText;
+use steadfast_mcp::message::{RpcId, RpcMessage, RpcMessageKind, code};
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::missed::Missed;
-pub(crate) use self::missed::Returned;
-use self::notifying::{Logging, OfCall};
-use self::wishes::Wishes;
-use crate::approval::{self, Brought, Conversation, Elicitation, Questions};
-use crate::call::{Upstream, control, envelope, named_so_far, next_request, target, trace};
-use crate::client::{Client, Reply, Voice};
+use self::client_settings::SessionSettings;
+use self::notifications::{CallNotifications, LogSubscription};
+pub(crate) use self::redelivery::ResumedClient;
+use self::redelivery::UndeliveredAnswers;
+use crate::approval::{self, ConversationStatus, Elicitation, ElicitationRequests, ReturnedDecision};
+use crate::call::{UpstreamTool, control, envelope, next_request, next_request_number, target, trace};
+use crate::client::{ClientConnection, RequestChannel, ResponseChannel};
+use crate::identity::{ClientIdentity, RequestContext};
+use crate::json_parts::json;
 use crate::large_results::LargeResults;
-use crate::made;
-use crate::memory::Memory;
-use crate::news::News;
-use crate::outbox::{Put, Word};
-use crate::pieces::json;
-use crate::reliability::{self, OwnTools};
-use crate::server::{FromServer, Keeping, Life, Owner, cancel};
-use crate::servers::{Behind, Route, Servers};
-use crate::turn::{self, Patience};
-use crate::who::{Connection, Said};
+use crate::outbox::{EnqueueResult, OutboxMessage};
+use crate::reliability::{self, BuiltinTools};
+use crate::request_notifications::RequestNotifications;
+use crate::responses;
+use crate::server::{Generation, ServerEvent, ServerOwner, ServerProcesses, cancel};
+use crate::servers::{BackingServer, Route, SessionServers};
+use crate::session_store::SessionStore;
+use crate::turn::{self, ClientPatience};
 
 /// A client and its servers.
-pub(crate) struct Session {
+pub(crate) struct GatewaySession {
     engine: Engine,
-    servers: Servers,
-    client: Client,
-    connection: Connection,
-    /// The tools of our own that the client sees.
-    own_tools: OwnTools,
-    /// Texts of results that are longer than the client is to be given.
+    servers: SessionServers,
+    client: ClientConnection,
+    connection: ClientIdentity,
+    /// The built-in tools that the client sees.
+    own_tools: BuiltinTools,
+    /// Stores result texts that exceed the limit of their tool.
     large: Arc<LargeResults>,
-    /// True once the client was told that there are resources.
+    /// True once the client knows that there are resources.
     has_resources: AtomicBool,
-    /// Where it is kept what the client agreed on with the server, if it is to outlive us.
-    memory: Option<Memory>,
-    /// What the client waits for, by numbers of our own: clients that share a session have ids of their own.
-    running: Mutex<BTreeMap<u64, Running>>,
-    /// What was answered, until it is known whether the answer has arrived.
-    answered: Mutex<BTreeMap<u64, Answered>>,
-    /// What servers asked, by the numbers that we gave it.
-    asked: Mutex<HashMap<u64, Question>>,
-    /// What we asked the client ourselves.
-    questions: Arc<Questions>,
-    /// Whether the client has said that it is ready.
+    /// Stores the handshakes of the client, if the session can survive a restart.
+    memory: Option<SessionStore>,
+    /// The requests that the client waits for, by our own numbers: clients that share a session may use equal ids.
+    running: Mutex<BTreeMap<u64, ActiveRequest>>,
+    /// The answered calls, until the delivery of the answer is known.
+    answered: Mutex<BTreeMap<u64, AnsweredCall>>,
+    /// The requests of servers to the client, by our own numbers.
+    asked: Mutex<HashMap<u64, ServerRequest>>,
+    /// The gateway's own requests to the client.
+    questions: Arc<ElicitationRequests>,
+    /// True once the client has sent `initialized`.
     is_ready: AtomicBool,
-    /// How much the client wants to hear of what is logged.
-    logging: Mutex<Option<Logging>>,
-    /// What the client wants of servers that others use too.
-    wishes: Wishes,
+    /// The log level of the client.
+    logging: Mutex<Option<LogSubscription>>,
+    /// The client's settings at shared servers.
+    wishes: SessionSettings,
     next: AtomicU64,
-    /// What was begun for the client.
+    /// The tasks that were started for the client.
     tasks: TaskTracker,
-    /// Room for lists that are late.
+    /// Limits the lists that are still awaited after their client was answered.
     late: Arc<Semaphore>,
-    /// The client is gone, and what it began comes to its end.
+    /// Cancelled when the client is gone. Its calls run to their end.
     left: CancellationToken,
-    /// How much of that only waits to hear whether an answer has arrived.
+    /// The number of tasks that only wait for the delivery of an answer.
     unheard: AtomicUsize,
-    /// Answers that never arrived and are on their way again.
-    missed: Missed,
+    /// Undelivered answers that are being sent again.
+    missed: UndeliveredAnswers,
 }
 
 /// A message of a client.
 #[derive(Debug)]
-pub(crate) struct Incoming {
-    pub(crate) message: Message,
-    /// The way to answer it, if it is a request.
-    pub(crate) reply: Option<Reply>,
-    /// The headers that it came with, over HTTP.
+pub(crate) struct ClientMessage {
+    pub(crate) message: RpcMessage,
+    /// The channel for the response, if it is a request.
+    pub(crate) reply: Option<ResponseChannel>,
+    /// The HTTP headers of the message.
     pub(crate) headers: HeaderMap,
-    /// Who sent it, where several share the session.
-    pub(crate) from: Option<Connection>,
+    /// The sender, if several principals share the session.
+    pub(crate) from: Option<ClientIdentity>,
 }
 
 /// A request that the client waits for.
-struct Running {
-    id: Id,
-    voice: Voice,
-    /// Which server it is for, if it is for one.
+struct ActiveRequest {
+    id: RpcId,
+    voice: RequestChannel,
+    /// The server of the request, if it is for a single one.
     at: Option<usize>,
-    what: What,
+    what: RequestKind,
 }
 
-/// A call whose answer may still be on its way.
-struct Answered {
-    id: Id,
-    /// The client has cancelled the call meanwhile: it does not look at the answer.
+/// A call whose answer may not be delivered yet.
+struct AnsweredCall {
+    id: RpcId,
+    /// True if the client has cancelled the call in the meantime. It then ignores the answer.
     is_cancelled: Arc<AtomicBool>,
 }
 
-/// What a server wants of the client.
-struct Question {
+/// A request of a server to the client.
+struct ServerRequest {
     at: usize,
-    by: Life,
-    /// The server's own name for it.
-    id: Id,
+    by: Generation,
+    /// The server's own id.
+    id: RpcId,
 }
 
-enum What {
-    Call(Canceller),
+enum RequestKind {
+    Call(CallCanceller),
     Other(Arc<Notify>),
 }
 
-/// The most requests of a client that wait for their answers.
+/// The maximum number of pending requests of a client.
 const MOST_RUNNING: usize = 1024;
-/// How long a client that has left is still answered.
+/// The time for which a client that has left still gets answers.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
-/// The most requests for lists that are still waited for after their client was answered.
+/// The maximum number of list requests that are still awaited after their client was answered.
 const MOST_LATE: usize = 16;
-/// The most questions of a server that wait for their client.
+/// The maximum number of pending requests of servers to the client.
 const MOST_ASKED: usize = 1024;
 
-/// Codes of errors that we answer ourselves, outside the range that JSON-RPC and MCP keep for themselves.
-mod own {
+/// Codes of the gateway's own errors, outside the ranges that JSON-RPC and MCP reserve.
+mod error_codes {
     /// The server did not answer in time.
     pub(super) const TIMED_OUT: i64 = -31_001;
-    /// The client wants too much at once.
+    /// The client has too many pending requests.
     pub(super) const OVERLOADED: i64 = -31_003;
-    /// The server is not there, or would not have it: it did nothing.
+    /// The server is unavailable or refused the request: it did nothing.
     pub(super) const UNAVAILABLE: i64 = -31_002;
-    /// The server was lost before it answered: it may have done it.
+    /// The connection was lost before the answer: the outcome is unknown.
     pub(super) const LOST: i64 = -31_004;
 }
 
-impl Session {
+impl GatewaySession {
     pub(crate) fn new(
         engine: Engine,
-        servers: Vec<Behind>,
-        client: Client,
-        connection: Connection,
-        own_tools: OwnTools,
+        servers: Vec<BackingServer>,
+        client: ClientConnection,
+        connection: ClientIdentity,
+        own_tools: BuiltinTools,
         large: Arc<LargeResults>,
-        memory: Option<Memory>,
+        memory: Option<SessionStore>,
     ) -> Arc<Self> {
         let session = Arc::new(Self {
             engine,
-            servers: Servers::new(servers),
+            servers: SessionServers::new(servers),
             client,
             connection,
             own_tools,
@@ -179,13 +179,13 @@ impl Session {
             questions: Arc::default(),
             is_ready: AtomicBool::new(false),
             logging: Mutex::default(),
-            wishes: Wishes::default(),
+            wishes: SessionSettings::default(),
             next: AtomicU64::new(1),
             tasks: TaskTracker::new(),
             late: Arc::new(Semaphore::new(MOST_LATE)),
             left: CancellationToken::new(),
             unheard: AtomicUsize::new(0),
-            missed: Missed::since(named_so_far()),
+            missed: UndeliveredAnswers::since(next_request_number()),
         });
         for (at, behind) in session.servers.iter().enumerate() {
             if let Some(shared) = &behind.shared {
@@ -195,18 +195,21 @@ impl Session {
         session
     }
 
-    /// Keeps the servers that are this client's alone, each in a task.
-    pub(crate) fn keep_servers(self: &Arc<Self>, keeping: Vec<Option<Keeping>>) -> Vec<JoinHandle<()>> {
+    /// Runs the servers that only this client uses, each in a task.
+    pub(crate) fn keep_servers(
+        self: &Arc<Self>,
+        keeping: Vec<Option<ServerProcesses>>,
+    ) -> Vec<JoinHandle<()>> {
         let alone = self.servers.iter().zip(keeping).enumerate();
         let kept = alone.filter_map(|(at, (behind, keeping))| {
-            let hearing = Arc::new(Hearing { session: Arc::downgrade(self), at });
+            let hearing = Arc::new(SessionEventHandler { session: Arc::downgrade(self), at });
             Some(tokio::spawn(behind.server.clone().keep(keeping?, hearing)))
         });
         kept.collect()
     }
 
-    /// The client is gone. Waits until the calls that it began are over, whose results are kept, or until `stop`. Of all else
-    /// nobody wants to hear any more.
+    /// Ends the session after the client has left. Waits until its calls have ended, because their results are stored,
+    /// or until `stop`. Everything else is cancelled.
     pub(crate) async fn finish(&self, stop: &CancellationToken) {
         self.left.cancel();
         self.tasks.close();
@@ -216,57 +219,57 @@ impl Session {
         }
     }
 
-    /// Comes back when nobody hears an answer any more: a while after the client has left, because there are some that
-    /// write what they have to say, close their line, and read on.
-    async fn is_left(&self) {
+    /// Completes when the client no longer reads answers. That is some time after it has left, because some clients
+    /// write their requests, close the line, and read on.
+    async fn wait_until_left(&self) {
         self.left.cancelled().await;
         tokio::time::sleep(LAST_ANSWERS).await;
     }
 
-    pub(crate) const fn connection(&self) -> &Connection {
+    pub(crate) const fn connection(&self) -> &ClientIdentity {
         &self.connection
     }
 
-    /// How many requests its client waits for.
+    /// Returns the number of requests that the client waits for.
     pub(crate) fn waiting(&self) -> usize {
         self.running.lock().len()
     }
 
-    /// Whether the client waits for anything. An answer that got lost is nothing that it waits for: it may never come back
-    /// for it.
+    /// Returns true if the client waits for anything. An undelivered answer does not count, since the client may never
+    /// return for it.
     pub(crate) fn is_busy(&self) -> bool {
         self.tasks.len() > self.unheard.load(Ordering::Relaxed)
     }
 
-    /// Keeps it busy, as somebody would who waits for something.
+    /// Keeps the session busy, like a pending request.
     #[cfg(test)]
     pub(crate) fn busy(&self) -> tokio_util::task::task_tracker::TaskTrackerToken {
         self.tasks.token()
     }
 
-    /// Whether a server ever answered this client.
+    /// Returns true if a server ever answered this client.
     pub(crate) fn has_begun(&self) -> bool {
         self.servers.iter().any(|behind| behind.server.handshake.has_begun())
     }
 
-    /// How many calls of this client the server at this place has.
+    /// Returns the number of this client's calls at a server.
     pub(crate) fn calls_at(&self, at: usize) -> usize {
         let running = self.running.lock();
-        running.values().filter(|one| one.at == Some(at) && matches!(one.what, What::Call(_))).count()
+        running.values().filter(|one| one.at == Some(at) && matches!(one.what, RequestKind::Call(_))).count()
     }
 
-    /// The client has said that it will not come back, or did not for long.
+    /// Deletes the stored session after the client ended it or was idle for long.
     pub(crate) async fn forget(&self) {
         if let Some(memory) = &self.memory {
             memory.forget().await;
         }
         if let Some(session) = &self.connection.session {
-            // It holds for a day at the longest, where it cannot be ended now.
+            // If this fails, the approvals of the session expire within a day.
             let _ = self.engine.end_session(self.connection.tenant.as_ref(), session).await;
         }
     }
 
-    /// Ends the servers behind this client, but for those that others use too.
+    /// Ends the servers of this client, except for shared ones.
     pub(crate) async fn stop(&self) {
         let ending = self.servers.iter().enumerate().map(|(at, behind)| async move {
             match &behind.shared {
@@ -280,29 +283,31 @@ impl Session {
         join_all(ending).await;
     }
 
-    /// A message of the client. Comes back before it is answered, and in the order in which messages came.
-    pub(crate) async fn take(self: &Arc<Self>, incoming: Incoming) {
-        let Incoming { message, reply, headers, from } = incoming;
+    /// Takes a message of the client. Returns before the message is answered. Must be called in the order of the
+    /// messages.
+    pub(crate) async fn take(self: &Arc<Self>, incoming: ClientMessage) {
+        let ClientMessage { message, reply, headers, from } = incoming;
         let reply = match reply {
             Some(reply) if self.running.lock().len() >= MOST_RUNNING => {
-                let why = "too many requests of this client are waiting; let some be answered first";
-                let refusal = Message::error_response(message.id().as_ref(), own::OVERLOADED, why, None);
+                let why = "this client has too many pending requests; wait for some responses first";
+                let refusal =
+                    RpcMessage::error_response(message.id().as_ref(), error_codes::OVERLOADED, why, None);
                 reply.answer(&refusal).await;
                 return;
             }
             reply => reply,
         };
         match (message.kind(), reply) {
-            // The newer era has none; there the server says what it says to any method that it does not know.
-            (Kind::Request { id, method: "ping" }, Some(reply))
-                if Era::of_request(&message) == Era::Legacy =>
+            // Legacy only. In the modern era the server answers as for any unknown method.
+            (RpcMessageKind::Request { id, method: "ping" }, Some(reply))
+                if ProtocolEra::of_request(&message) == ProtocolEra::Legacy =>
             {
-                reply.answer(&Message::result_response(&id, &empty())).await;
+                reply.answer(&RpcMessage::result_response(&id, &empty())).await;
             }
-            (Kind::Request { id, method: "tools/call" }, Some(reply)) => {
+            (RpcMessageKind::Request { id, method: "tools/call" }, Some(reply)) => {
                 self.call(id, message, reply, &headers, from.as_ref().unwrap_or(&self.connection));
             }
-            (Kind::Request { id, .. }, Some(reply)) => {
+            (RpcMessageKind::Request { id, .. }, Some(reply)) => {
                 let answer = self.kept_result(&id, &message, from.as_ref().unwrap_or(&self.connection));
                 if let Some(answer) = answer {
                     self.tasks.spawn(async move { _ = reply.answer(&answer).await });
@@ -311,97 +316,99 @@ impl Session {
                 let route = self.servers.route(&message);
                 self.pass_on(id, message, route, reply);
             }
-            // Nobody could hear the answer.
-            (Kind::Request { .. }, None) => {}
-            (Kind::Notification { method: "notifications/cancelled" }, _) => self.cancelled(&message),
-            (Kind::Notification { .. }, _) => self.told(&message),
-            (Kind::Result { id } | Kind::Error { id: Some(id) }, _) => {
+            // Without a channel the response could not be sent.
+            (RpcMessageKind::Request { .. }, None) => {}
+            (RpcMessageKind::Notification { method: "notifications/cancelled" }, _) => {
+                self.cancelled(&message)
+            }
+            (RpcMessageKind::Notification { .. }, _) => self.told(&message),
+            (RpcMessageKind::Result { id } | RpcMessageKind::Error { id: Some(id) }, _) => {
                 if self.questions.answered(&id, &message) {
                     return;
                 }
                 let asked = id.as_u64().and_then(|number| self.asked.lock().remove(&number));
-                if let Some(Question { at, by, id }) = asked {
-                    self.put(at, Word::Answer(by, message.rewrite().id(&id).finish()));
+                if let Some(ServerRequest { at, by, id }) = asked {
+                    self.put(at, OutboxMessage::Answer(by, message.rewrite().id(&id).finish()));
                 }
             }
-            (Kind::Error { id: None }, _) => {}
+            (RpcMessageKind::Error { id: None }, _) => {}
         }
     }
 
-    /// The client tells its servers something.
-    fn told(self: &Arc<Self>, notification: &Message) {
+    /// Sends a notification of the client to all servers.
+    fn told(self: &Arc<Self>, notification: &RpcMessage) {
         if notification.method() == Some("notifications/initialized") {
             self.is_ready.store(true, Ordering::Relaxed);
         }
         for at in 0..self.servers.len() {
-            self.put(at, Word::Told(notification.clone()));
+            self.put(at, OutboxMessage::Notification(notification.clone()));
         }
     }
 
-    /// Says something to a server, behind what was said to it before. Nothing waits for that but what is asked of it.
-    fn put(self: &Arc<Self>, at: usize, word: Word) {
+    /// Queues a message for a server, after earlier ones. Only requests to the same server wait for it.
+    fn put(self: &Arc<Self>, at: usize, word: OutboxMessage) {
         let Some(behind) = self.servers.get(at) else { return };
         match behind.outbox.put(word) {
-            Put::ToBeSaid => self.spawn(|session| async move {
+            EnqueueResult::SenderNeeded => self.spawn(|session| async move {
                 tokio::select! {
-                    () = session.say_all(at) => {}
-                    () = session.is_left() => {}
+                    () = session.send_queued(at) => {}
+                    () = session.wait_until_left() => {}
                 }
             }),
-            Put::Waits => {}
-            Put::Full => {
-                let why = "it does not take what its client says, some of which is lost";
+            EnqueueResult::Waits => {}
+            EnqueueResult::Full => {
+                let why = "it does not read the messages of its client; some are lost";
                 tracing::warn!(event = "server.deaf", server = %behind.server.name, why);
             }
         }
     }
 
-    async fn say_all(&self, at: usize) {
+    async fn send_queued(&self, at: usize) {
         let Some(behind) = self.servers.get(at) else { return };
         while let Some(word) = behind.outbox.next() {
             match word {
-                Word::Told(notification) => self.tell(behind, &notification).await,
-                Word::Answer(by, answer) => behind.server.answer(by, &answer).await,
+                OutboxMessage::Notification(notification) => self.tell(behind, &notification).await,
+                OutboxMessage::Answer(by, answer) => behind.server.answer(by, &answer).await,
             }
-            behind.outbox.said();
+            behind.outbox.mark_sent();
         }
     }
 
-    async fn tell(&self, behind: &Behind, notification: &Message) {
-        if behind.shared.as_ref().is_none_or(|shared| shared.is_news(notification)) {
-            behind.server.tell(notification).await;
+    async fn tell(&self, behind: &BackingServer, notification: &RpcMessage) {
+        if behind.shared.as_ref().is_none_or(|shared| shared.is_needed(notification)) {
+            behind.server.notify(notification).await;
         }
     }
 
-    /// A server wants something of its client.
-    async fn asked(&self, at: usize, by: Life, request: &Message) {
+    /// Forwards a request of a server to the client.
+    async fn asked(&self, at: usize, by: Generation, request: &RpcMessage) {
         let Some(id) = request.id() else { return };
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let has_room = {
             let mut asked = self.asked.lock();
             let has_room = asked.len() < MOST_ASKED;
             if has_room {
-                asked.insert(number, Question { at, by, id: id.clone() });
+                asked.insert(number, ServerRequest { at, by, id: id.clone() });
             }
             has_room
         };
         if !has_room {
             let why = "too many questions wait for the client";
-            let refusal = Message::error_response(Some(&id), code::INTERNAL_ERROR, why, None);
+            let refusal = RpcMessage::error_response(Some(&id), code::INTERNAL_ERROR, why, None);
             if let Some(behind) = self.servers.get(at) {
                 behind.server.answer(by, &refusal).await;
             }
             return;
         }
-        self.say(at, &request.rewrite().id(&Id::number(number)).finish()).await;
+        self.say(at, &request.rewrite().id(&RpcId::number(number)).finish()).await;
     }
 
-    /// Says what a server said by itself. Where exactly one request is under way it belongs to that, most likely, and a
-    /// client that does not listen otherwise hears it there.
-    async fn say(&self, at: usize, message: &Message) {
+    /// Sends a message of a server to the client. With exactly one request in flight it most likely belongs to that,
+    /// and a client without an open stream receives it there.
+    async fn say(&self, at: usize, message: &RpcMessage) {
         let voice = match &self.client {
-            Client::Line(_) => None,
-            Client::Streams(_) | Client::Answers => {
+            ClientConnection::Line(_) => None,
+            ClientConnection::Streams(_) | ClientConnection::Answers => {
                 let running = self.running.lock();
                 let of_server = running.values().filter(|one| one.at.is_none_or(|of| of == at));
                 let mut voices = of_server.map(|running| &running.voice);
@@ -409,24 +416,24 @@ impl Session {
             }
         };
         match voice {
-            Some(voice) => voice.say(message).await,
-            None => self.client.say(message).await,
+            Some(voice) => voice.send(message).await,
+            None => self.client.send(message).await,
         }
     }
 
-    /// A server does not want an answer any more: the same under the number by which its client knows the question. Of a
-    /// question that was answered there is nothing to tell.
-    fn withdrawn(&self, at: usize, notification: &Message) -> Option<Message> {
+    /// Translates the cancellation of a server request into the client's id. Returns `None` if the request was already
+    /// answered.
+    fn withdrawn(&self, at: usize, notification: &RpcMessage) -> Option<RpcMessage> {
         let text = notification.param("requestId")?;
         let mut asked = self.asked.lock();
-        let is_meant = |question: &Question| question.at == at && question.id.is(text);
+        let is_meant = |question: &ServerRequest| question.at == at && question.id.is(text);
         let number = asked.iter().find(|(_, question)| is_meant(question)).map(|(number, _)| *number)?;
         asked.remove(&number);
-        Some(notification.rewrite().param("requestId", Id::number(number).to_json()).finish())
+        Some(notification.rewrite().param("requestId", RpcId::number(number).to_json()).finish())
     }
 
-    /// The client does not want an answer any more.
-    fn cancelled(&self, notification: &Message) {
+    /// Cancels a request of the client.
+    fn cancelled(&self, notification: &RpcMessage) {
         let Some(text) = notification.param("requestId") else { return };
         let mut running = self.running.lock();
         let Some(number) = running.iter().find(|(_, one)| one.id.is(text)).map(|(number, _)| *number) else {
@@ -435,20 +442,20 @@ impl Session {
             return crossed.for_each(|one| one.is_cancelled.store(true, Ordering::Relaxed));
         };
         match running.remove(&number).map(|one| one.what) {
-            Some(What::Call(canceller)) => canceller.cancel(),
-            Some(What::Other(withdrawn)) => withdrawn.notify_one(),
+            Some(RequestKind::Call(canceller)) => canceller.cancel(),
+            Some(RequestKind::Other(withdrawn)) => withdrawn.notify_one(),
             None => {}
         }
     }
 
-    /// Notes that the client waits for this; gives the number that it is noted under.
-    fn begin(&self, id: &Id, at: Option<usize>, voice: Voice, what: What) -> u64 {
+    /// Registers a request that the client waits for. Returns its number.
+    fn begin(&self, id: &RpcId, at: Option<usize>, voice: RequestChannel, what: RequestKind) -> u64 {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.running.lock().insert(number, Running { id: id.clone(), voice, at, what });
+        self.running.lock().insert(number, ActiveRequest { id: id.clone(), voice, at, what });
         number
     }
 
-    /// Whether the client still waits for this; it does not after this.
+    /// Removes a request. Returns true if the client still waited for it.
     fn end(&self, number: u64) -> bool {
         self.running.lock().remove(&number).is_some()
     }
@@ -457,17 +464,17 @@ impl Session {
 
     fn call(
         self: &Arc<Self>,
-        id: Id,
-        request: Message,
-        reply: Reply,
+        id: RpcId,
+        request: RpcMessage,
+        reply: ResponseChannel,
         headers: &HeaderMap,
-        from: &Connection,
+        from: &ClientIdentity,
     ) {
         let (request, brought) = approval::unwrapped(request);
-        let said = match Said::by(&request, from, headers) {
+        let said = match RequestContext::by(&request, from, headers) {
             Ok(said) => said,
             Err(why) => {
-                let why = format!("the idempotency key cannot be used: {why}");
+                let why = format!("the idempotency key is not valid: {why}");
                 return self.refuse(&id, code::INVALID_PARAMS, &why, reply);
             }
         };
@@ -486,10 +493,10 @@ impl Session {
         let name = ToolName::new(plain).ok();
         let arguments = request.arguments().map_or_else(|| "{}".to_owned(), |raw| raw.as_str().to_owned());
         let (Some(name), true) = (name, arguments.starts_with('{')) else {
-            // No tool has such a name, and none takes such arguments: the server says so in its own words.
+            // No tool has such a name or takes such arguments: the server reports the error in its own words.
             let route = match at {
                 Some(at) => Route::To(at, request.clone()),
-                None => Route::Nobody(unknown_tool(&called)),
+                None => Route::Unknown(unknown_tool(&called)),
             };
             return self.pass_on(id, request, route, reply);
         };
@@ -497,51 +504,52 @@ impl Session {
         let server = behind.map(|behind| behind.server.clone());
         let tool = server.as_ref().and_then(|server| server.catalog.tool(name.as_str()));
         let schema = tool.as_ref().and_then(|tool| tool.input_schema.as_ref());
-        // A server that is not reached over HTTP never sees the headers, so this is for us to see.
-        if let (Reply::Http(_, Era::Modern), Some(schema)) = (&reply, schema)
-            && let Err(why) = param::agree(schema.as_str(), &arguments, headers)
+        // Only HTTP servers see the headers, so the gateway has to compare them.
+        if let (ResponseChannel::Http(_, ProtocolEra::Modern), Some(schema)) = (&reply, schema)
+            && let Err(why) = header_params::check_headers(schema.as_str(), &arguments, headers)
         {
             return self.refuse(&id, code::HEADER_MISMATCH, &why, reply);
         }
         let voice = reply.voice();
-        let news = News::of(&request, &voice);
-        let era = Era::of_request(&request);
-        let conversation = if said.session.is_some() { Conversation::Known } else { Conversation::Unknown };
+        let news = RequestNotifications::of(&request, &voice);
+        let era = ProtocolEra::of_request(&request);
+        let conversation =
+            if said.session.is_some() { ConversationStatus::Known } else { ConversationStatus::Unknown };
         let elicits = || self.servers.iter().any(|behind| behind.server.handshake.elicits());
         let asker = Elicitation::of(&request, era, elicits, &self.questions, &voice, conversation, brought);
         let options = CallOptions {
             channel: approval::channel(asker.as_ref()),
-            asker,
+            prompter: asker,
             tool,
             equal_calls: said.equal_calls(),
             call_id: said.call_id.clone(),
-            keys_of: KeysOf::Actor,
-            // Whoever hears of progress does not give up.
+            key_scope: CallerKeyScope::Actor,
+            // A client that gets progress does not give up.
             waits: match &news {
-                Some(news) if news.tells_progress() => Waits::AsLongAsItTakes,
-                Some(_) | None => Waits::NotForLong,
+                Some(news) if news.sends_progress() => CallerPatience::UntilDone,
+                Some(_) | None => CallerPatience::MayGiveUp,
             },
             continuation: said.continuation,
             trace: said.trace.clone(),
-            reads: behind.map(Behind::reads).unwrap_or_default(),
-            shelf: Some(Arc::new(turn::Tools(self.clone()))),
+            reads: behind.map(BackingServer::reads).unwrap_or_default(),
+            registry: Some(Arc::new(turn::SessionToolRegistry(self.clone()))),
             ..CallOptions::default()
         };
-        let namespace = server.as_ref().map_or_else(nobody, |server| server.name.clone());
-        // Only a client with streams can come back for an answer that it did not get.
-        let own_id = matches!(self.client, Client::Streams(_)).then_some(&id);
+        let namespace = server.as_ref().map_or_else(unknown_namespace, |server| server.name.clone());
+        // Only a client with streams can return for an undelivered answer.
+        let own_id = matches!(self.client, ClientConnection::Streams(_)).then_some(&id);
         let envelope = envelope(next_request(own_id), &namespace, name, arguments, said, from);
-        let of_call = if era == Era::Modern { OfCall::of(self, &request) } else { None };
+        let of_call = if era == ProtocolEra::Modern { CallNotifications::of(self, &request) } else { None };
         let request_id = envelope.request_id.clone();
-        // A tool that nobody has is called all the same: a model that insists on it is told to stop.
+        // A call of an unknown tool goes through the engine too, so that the loop guard can stop repeated ones.
         let upstream = match behind {
-            Some(behind) => Upstream::at(behind, request, news.clone()),
-            None => Upstream::nowhere(unknown_tool(&called)),
+            Some(behind) => UpstreamTool::at(behind, request, news.clone()),
+            None => UpstreamTool::nowhere(unknown_tool(&called)),
         };
         let reader = from.reader();
         let mut calling = self.engine.call_with(envelope, upstream, options);
         let canceller = calling.canceller();
-        let number = self.begin(&id, at, voice.clone(), What::Call(canceller.clone()));
+        let number = self.begin(&id, at, voice.clone(), RequestKind::Call(canceller.clone()));
         self.spawn(|session| async move {
             let keeping = async {
                 match &news {
@@ -550,17 +558,17 @@ impl Session {
                 }
             };
             let mut called = tokio::select! {
-                // The call itself first: it has begun when the others are asked.
+                // The call first: it must begin before the others are polled.
                 biased;
                 called = &mut calling => called,
                 never = keeping => match never {},
-                () = voice.withdrawn() => {
+                () = voice.cancelled() => {
                     canceller.cancel();
                     calling.await
                 }
-                () = session.is_left() => {
-                    // Of a call that we leave alone nothing is kept, and nothing of ours ends it while somebody waits for it.
-                    if calling.is_left_alone() {
+                () = session.wait_until_left() => {
+                    // With all mechanisms off nothing is stored, and the call would never end while it is awaited.
+                    if calling.is_bypassed() {
                         session.end(number);
                         return;
                     }
@@ -571,11 +579,11 @@ impl Session {
                 Some(of_call) => of_call.tell(&request_id, &voice),
                 None => session.notify_all().await,
             }
-            // Noted first: a cancel finds it here when it does not find it there.
+            // Registered first: a cancellation finds the call either here or there.
             let is_cancelled = Arc::new(AtomicBool::new(false));
-            let answered = Answered { id: id.clone(), is_cancelled: is_cancelled.clone() };
+            let answered = AnsweredCall { id: id.clone(), is_cancelled: is_cancelled.clone() };
             session.answered.lock().insert(number, answered);
-            // Who withdrew a call does not want to hear of it again.
+            // A client that cancelled the call gets no answer.
             if session.end(number) {
                 if let (Some(at), Some(output)) = (at, &called.result.output) {
                     session.servers.learn_task(at, output.content.as_str());
@@ -587,26 +595,26 @@ impl Session {
         });
     }
 
-    /// A call of a tool of our own: how the others stand.
+    /// Runs a built-in tool for trust.
     fn call_own(
         self: &Arc<Self>,
-        id: Id,
+        id: RpcId,
         name: &str,
-        request: &Message,
-        (said, from, brought): (Said, Connection, Option<Brought>),
-        reply: Reply,
+        request: &RpcMessage,
+        (said, from, brought): (RequestContext, ClientIdentity, Option<ReturnedDecision>),
+        reply: ResponseChannel,
     ) {
         let arguments = request.arguments().map_or_else(|| "{}".to_owned(), |raw| raw.as_str().to_owned());
-        let (name, era) = (name.to_owned(), Era::of_request(request));
+        let (name, era) = (name.to_owned(), ProtocolEra::of_request(request));
         let voice = reply.voice();
         let elicits = || self.servers.iter().any(|behind| behind.server.handshake.elicits());
-        // What is allowed is allowed once, whatever the conversation.
-        let conversation = Conversation::Unknown;
+        // An approval is valid for one call, in any session.
+        let conversation = ConversationStatus::Unknown;
         let asker = Elicitation::of(request, era, elicits, &self.questions, &voice, conversation, brought);
         let withdrawn = Arc::new(Notify::new());
-        let number = self.begin(&id, None, voice.clone(), What::Other(withdrawn.clone()));
+        let number = self.begin(&id, None, voice.clone(), RequestKind::Other(withdrawn.clone()));
         self.spawn(|session| async move {
-            let called = reliability::Called {
+            let called = reliability::TrustToolCall {
                 engine: &session.engine,
                 tenant: from.tenant.as_ref(),
                 session: said.session.as_ref(),
@@ -615,35 +623,43 @@ impl Session {
             let answered = tokio::select! {
                 answered = called.call(&name, &arguments) => answered,
                 () = withdrawn.notified() => return,
-                () = voice.withdrawn() => {
+                () = voice.cancelled() => {
                     session.end(number);
                     return;
                 }
-                () = session.is_left() => {
+                () = session.wait_until_left() => {
                     session.end(number);
                     return;
                 }
             };
             session.end(number);
             let result = match answered {
-                reliability::Answered::Result(result) => made::of_era(result, era),
-                reliability::Answered::Question(question) => question,
+                reliability::TrustToolResponse::Result(result) => responses::of_era(result, era),
+                reliability::TrustToolResponse::Question(question) => question,
             };
-            reply.answer(&Message::result_response(&id, &result)).await;
+            reply.answer(&RpcMessage::result_response(&id, &result)).await;
         });
     }
 
-    /// A call of the tool of our own that makes several.
-    fn run_turn(self: &Arc<Self>, id: Id, request: &Message, reply: Reply, said: Said, from: &Connection) {
+    /// Runs the built-in tool that makes several calls.
+    fn run_turn(
+        self: &Arc<Self>,
+        id: RpcId,
+        request: &RpcMessage,
+        reply: ResponseChannel,
+        said: RequestContext,
+        from: &ClientIdentity,
+    ) {
         let arguments = request.arguments().map_or_else(|| "{}".to_owned(), |raw| raw.as_str().to_owned());
-        let era = Era::of_request(request);
+        let era = ProtocolEra::of_request(request);
         let voice = reply.voice();
-        let news = News::of(request, &voice).filter(|news| news.tells_progress());
-        let patience = if news.is_some() { Patience::Long } else { Patience::Short };
+        let news = RequestNotifications::of(request, &voice).filter(|news| news.sends_progress());
+        let patience = if news.is_some() { ClientPatience::Long } else { ClientPatience::Short };
         let plan = match turn::plan(&arguments, &self.servers, patience) {
             Ok(plan) => Arc::new(plan),
             Err(errors) => {
-                let answer = Message::result_response(&id, &made::of_era(turn::mistakes(&errors), era));
+                let answer =
+                    RpcMessage::result_response(&id, &responses::of_era(turn::mistakes(&errors), era));
                 self.tasks.spawn(async move { _ = reply.answer(&answer).await });
                 return;
             }
@@ -651,16 +667,19 @@ impl Session {
         let options = TurnOptions {
             control: control(&said),
             trace: trace(&said),
-            keys_of: KeysOf::Actor,
+            key_scope: CallerKeyScope::Actor,
             ..TurnOptions::of(target(&said, from))
         };
         let reader = from.reader();
         let withdrawn = Arc::new(Notify::new());
-        let number = self.begin(&id, None, voice.clone(), What::Other(withdrawn.clone()));
+        let number = self.begin(&id, None, voice.clone(), RequestKind::Other(withdrawn.clone()));
         self.spawn(|session| async move {
-            let stop = options.withdrawn.clone();
-            let mut turning =
-                Box::pin(session.engine.turn(plan, Arc::new(turn::Tools(session.clone())), options));
+            let stop = options.cancelled.clone();
+            let mut turning = Box::pin(session.engine.turn(
+                plan,
+                Arc::new(turn::SessionToolRegistry(session.clone())),
+                options,
+            ));
             let keeping = async {
                 match &news {
                     Some(news) => news.keep_alive().await,
@@ -675,12 +694,12 @@ impl Session {
                     stop.cancel();
                     turning.await
                 }
-                () = voice.withdrawn() => {
+                () = voice.cancelled() => {
                     stop.cancel();
                     turning.await
                 }
-                // Nothing runs unattended: what runs comes to its end, nothing else begins.
-                () = session.is_left() => {
+                // No call starts without a client: calls in flight run to their end.
+                () = session.wait_until_left() => {
                     session.end(number);
                     return;
                 }
@@ -690,50 +709,50 @@ impl Session {
                 if let Ok(turned) = &mut turned {
                     session.shorten_turn(turned, &reader).await;
                 }
-                let answer = Message::result_response(&id, &made::of_era(turn::answer(&turned), era));
+                let answer = RpcMessage::result_response(&id, &responses::of_era(turn::answer(&turned), era));
                 reply.answer(&answer).await;
             }
         });
     }
 
-    /// The servers behind it.
-    pub(crate) fn servers(&self) -> &Servers {
+    /// Returns the servers.
+    pub(crate) fn servers(&self) -> &SessionServers {
         &self.servers
     }
 
-    fn refuse(&self, id: &Id, code: i64, why: &str, reply: Reply) {
-        let refusal = Message::error_response(Some(id), code, why, None);
+    fn refuse(&self, id: &RpcId, code: i64, why: &str, reply: ResponseChannel) {
+        let refusal = RpcMessage::error_response(Some(id), code, why, None);
         self.tasks.spawn(async move { _ = reply.answer(&refusal).await });
     }
 
-    /// A client ignores the answer to a call that it has cancelled. Such an answer never counts as delivered, so that an equal
-    /// call gets it instead of running again.
+    /// Sends the answer to a call. A client ignores the answer to a call that it has cancelled. Such an answer never
+    /// counts as delivered, so that an equal call gets it instead of running again.
     async fn answer_call(
         &self,
-        id: &Id,
-        era: Era,
-        called: Called,
+        id: &RpcId,
+        era: ProtocolEra,
+        called: CallResponse,
         is_cancelled: Arc<AtomicBool>,
-        reply: Reply,
+        reply: ResponseChannel,
     ) {
-        let response = made::response(id, era, &called);
-        let Some(arrival) = called.arrival else {
+        let response = responses::response(id, era, &called);
+        let Some(arrival) = called.delivery else {
             let _ = reply.answer(&response).await;
             return;
         };
         let engine = self.engine.clone();
-        // Known before the message is acted on that shows it: an equal call after the answer is a new one.
-        let arrived: Arrived = Box::new(move || {
+        // Recorded before the message that confirms it is processed: an equal call after the answer is a new one.
+        let arrived: DeliveryCallback = Box::new(move || {
             if !is_cancelled.load(Ordering::Relaxed) {
-                engine.delivered(arrival);
+                engine.mark_delivered(arrival);
             }
         });
-        if let Some(delivery) = reply.answer_telling(&response, Some(arrived)).await {
-            self.hear_of(delivery).await;
+        if let Some(delivery) = reply.answer_with_receipt(&response, Some(arrived)).await {
+            self.await_delivery(delivery).await;
         }
     }
 
-    /// Work that ends when the client leaves.
+    /// Spawns work that ends when the client leaves.
     fn spawn_while_there<F: Future<Output = ()> + Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(Arc<Self>) -> F,
@@ -742,27 +761,27 @@ impl Session {
         self.tasks.spawn(self.left.clone().run_until_cancelled_owned(working));
     }
 
-    /// Waits until it is known whether an answer has arrived, or that it never will.
-    async fn hear_of(&self, delivery: Delivery) {
+    /// Waits until the delivery of an answer is confirmed or has failed.
+    async fn await_delivery(&self, delivery: PendingDelivery) {
         self.unheard.fetch_add(1, Ordering::Relaxed);
-        delivery.settled_telling(GRACE).await;
+        delivery.settled_with_callback(GRACE).await;
         self.unheard.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Work on behalf of the client, which does not end with its line.
+    /// Spawns work for the client that does not end with its connection.
     fn spawn<F: Future<Output = ()> + Send + 'static>(self: &Arc<Self>, work: impl FnOnce(Arc<Self>) -> F) {
         self.tasks.spawn(work(self.clone()));
     }
 }
 
-/// Hears one of the servers of a session, without keeping either.
-struct Hearing {
-    session: Weak<Session>,
+/// Handles events of one server of a session, without keeping either alive.
+struct SessionEventHandler {
+    session: Weak<GatewaySession>,
     at: usize,
 }
 
-impl Owner for Hearing {
-    fn heard(&self, event: FromServer) -> BoxFuture<'_, ()> {
+impl ServerOwner for SessionEventHandler {
+    fn handle_event(&self, event: ServerEvent) -> BoxFuture<'_, ()> {
         async {
             if let Some(session) = self.session.upgrade() {
                 session.take_from_server(self.at, event).await;
@@ -772,60 +791,60 @@ impl Owner for Hearing {
     }
 }
 
-impl Session {
-    /// The server at this place did something by itself.
-    pub(crate) async fn take_from_server(&self, at: usize, event: FromServer) {
+impl GatewaySession {
+    /// Handles an event of a server.
+    pub(crate) async fn take_from_server(&self, at: usize, event: ServerEvent) {
         match event {
-            FromServer::Told(message) if message.method() == Some("notifications/cancelled") => {
+            ServerEvent::Notification(message) if message.method() == Some("notifications/cancelled") => {
                 if let Some(message) = self.withdrawn(at, &message) {
                     self.say(at, &message).await;
                 }
             }
-            FromServer::Told(message) => self.say(at, &message).await,
-            FromServer::Asked(by, message) => self.asked(at, by, &message).await,
-            FromServer::Died(life) => {
+            ServerEvent::Notification(message) => self.say(at, &message).await,
+            ServerEvent::Request(by, message) => self.asked(at, by, &message).await,
+            ServerEvent::Died(life) => {
                 let gone: Vec<u64> = {
                     let mut asked = self.asked.lock();
-                    let is_over = |question: &Question| question.at == at && question.by == life;
+                    let is_over = |question: &ServerRequest| question.at == at && question.by == life;
                     let gone =
                         asked.iter().filter(|(_, question)| is_over(question)).map(|(id, _)| *id).collect();
                     asked.retain(|_, question| !is_over(question));
                     gone
                 };
                 for id in gone {
-                    self.say(at, &cancel(&Id::number(id), "the server that asked has ended")).await;
+                    self.say(at, &cancel(&RpcId::number(id), "the server that asked has ended")).await;
                 }
             }
-            FromServer::Recovered(recovery) => {
+            ServerEvent::Recovered(recovery) => {
                 let Some(behind) = self.servers.get(at) else { return };
                 tracing::warn!(
                     event = "server.recovered",
                     server = %behind.server.name,
-                    "the server was started again; what it kept in memory may be gone"
+                    "the server was restarted; its state in memory may be lost"
                 );
                 if behind.was_missed() {
-                    // Its client lists again what it has, which was refused as long as it was not there.
+                    // The client lists the tools again, which failed while the server was down.
                     behind.server.breaker.with(|breaker| breaker.reset(self.engine.now()));
                     self.lists_changed(at).await;
                 } else if recovery.tools_changed {
-                    self.say(at, &Message::notification("notifications/tools/list_changed", None)).await;
+                    self.say(at, &RpcMessage::notification("notifications/tools/list_changed", None)).await;
                 }
             }
         }
     }
 }
 
-/// As the SDKs say it.
+/// The error message that the MCP SDKs use.
 fn unknown_tool(name: &str) -> String {
     format!("Unknown tool: {name}")
 }
 
 /// The namespace of tools that no server has.
 #[expect(clippy::expect_used, reason = "a constant that is a namespace")]
-fn nobody() -> Namespace {
+fn unknown_namespace() -> Namespace {
     Namespace::new("nobody").expect("it is short and printable")
 }
 
-fn empty() -> RawJson {
+fn empty() -> JsonText {
     json("{}")
 }

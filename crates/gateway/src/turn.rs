@@ -1,6 +1,6 @@
-//! A tool of our own that runs a whole turn: several calls of the client's servers that depend on each other.
+//! A built-in tool that runs a whole turn: several calls of the client's servers that depend on each other.
 //!
-//! The plan is that of [`steadfast_core::turn`], with tools under the names by which the client knows them.
+//! The plan has the form of [`steadfast_core::turn`], with the tool names that the client uses.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,38 +9,44 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use steadfast_core::envelope::CallEnvelope;
-use steadfast_core::turn::{CallResult, Limits, Outcome, Plan, PlanErrors, TurnStatus};
-use steadfast_executor::{Found, Shelf, TurnRefused, Turned};
-use steadfast_mcp::message::{Id, Message};
-use steadfast_mcp::raw::RawJson;
+use steadfast_core::turn::{PlanErrors, TurnCallOutcome, TurnCallResult, TurnLimits, TurnPlan, TurnStatus};
+use steadfast_executor::{ResolvedTool, ToolRegistry, TurnRejection, TurnResponse};
+use steadfast_mcp::json_text::JsonText;
+use steadfast_mcp::message::{RpcId, RpcMessage};
 
-use crate::call::Upstream;
-use crate::servers::Servers;
-use crate::session::Session;
+use crate::call::UpstreamTool;
+use crate::servers::SessionServers;
+use crate::session::GatewaySession;
 
-/// What the tool is called.
+/// The name of the tool.
 pub(crate) const RUN_TURN: &str = "run_turn";
 
-/// The longest turn of a client that is not known to wait: it has to have its answer before it gives up.
+/// The longest turn of a client that gets no progress. Such a client must get its answer before it gives up.
 const SHORT: Duration = Duration::from_secs(50);
 
-/// The tool as `tools/list` shows it.
-pub(crate) const DEFINITION: &str = r#"{"name":"run_turn","title":"Run several calls","description":"Runs several tool calls that may depend on each other, in parallel where they can be. Gives what could be done by the deadline and says what could not and why. To go on with a turn that ended early, call it again with the same turnId and plan: what was finished is not run again.","inputSchema":{"type":"object","properties":{"turnId":{"type":"string","description":"A name for this turn, so that it can be gone on with"},"deadlineMs":{"type":"integer","minimum":1},"parallelism":{"type":"integer","minimum":1},"calls":{"type":"array","items":{"type":"object","properties":{"id":{"type":"string","description":"A name for the call within this plan"},"tool":{"type":"string","description":"The tool, by the name under which you know it"},"params":{"type":"object","description":"Its arguments; {\"$from\": \"<id>\", \"path\": \"<JSON Pointer>\"} stands for a part of another call's output"},"dependsOn":{"type":"array","items":{"type":["string","object"],"description":"The id of a call, or {\"id\": …, \"default\": …} with what stands in if it fails"}},"required":{"type":"boolean","default":true},"alternatives":{"type":"array","items":{"type":["string","object"],"description":"Another tool for the same job, or {\"tool\": …, \"params\": …}"}},"timeoutMs":{"type":"integer","minimum":1}},"required":["id","tool"]}}},"required":["calls"]},"annotations":{"readOnlyHint":false,"openWorldHint":true}}"#;
+/// The definition of the tool for `tools/list`.
+pub(crate) const DEFINITION: &str = r#"{"name":"run_turn","title":"Run several calls","description":"Runs several tool calls that may depend on each other, in parallel where they can be. Returns the results at the deadline, and the reason for each call without one. To continue a turn that ended early, call it again with the same turnId and plan: finished calls are not run again.","inputSchema":{"type":"object","properties":{"turnId":{"type":"string","description":"A name for this turn, with which it can be continued"},"deadlineMs":{"type":"integer","minimum":1},"parallelism":{"type":"integer","minimum":1},"calls":{"type":"array","items":{"type":"object","properties":{"id":{"type":"string","description":"A name for the call within this plan"},"tool":{"type":"string","description":"The tool, by the name under which you know it"},"params":{"type":"object","description":"Its arguments; {\"$from\": \"<id>\", \"path\": \"<JSON Pointer>\"} stands for a part of another call's output"},"dependsOn":{"type":"array","items":{"type":["string","object"],"description":"The id of a call, or {\"id\": …, \"default\": …} with what stands in if it fails"}},"required":{"type":"boolean","default":true},"alternatives":{"type":"array","items":{"type":["string","object"],"description":"Another tool for the same job, or {\"tool\": …, \"params\": …}"}},"timeoutMs":{"type":"integer","minimum":1}},"required":["id","tool"]}}},"required":["calls"]},"annotations":{"readOnlyHint":false,"openWorldHint":true}}"#;
 
-/// How long the client waits.
+/// The time that the client can wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
-    /// It hears of progress.
+pub(crate) enum ClientPatience {
+    /// The client gets progress notifications.
     Long,
-    /// Nobody knows.
+    /// Unknown.
     Short,
 }
 
-/// The plan that a client sent, with its tools under the names that we know them by.
-pub(crate) fn plan(arguments: &str, servers: &Servers, patience: Patience) -> Result<Plan, PlanErrors> {
+/// Parses the plan of a client and resolves its tool names.
+pub(crate) fn plan(
+    arguments: &str,
+    servers: &SessionServers,
+    patience: ClientPatience,
+) -> Result<TurnPlan, PlanErrors> {
     let limits = match patience {
-        Patience::Long => Limits::DEFAULT,
-        Patience::Short => Limits { deadline: Limits::DEFAULT.deadline.min(SHORT), ..Limits::DEFAULT },
+        ClientPatience::Long => TurnLimits::DEFAULT,
+        ClientPatience::Short => {
+            TurnLimits { deadline: TurnLimits::DEFAULT.deadline.min(SHORT), ..TurnLimits::DEFAULT }
+        }
     };
     match serde_json::from_str::<Value>(arguments) {
         Ok(mut plan) => {
@@ -55,19 +61,19 @@ pub(crate) fn plan(arguments: &str, servers: &Servers, patience: Patience) -> Re
                     }
                 }
             }
-            Plan::parse(plan.to_string().as_bytes(), &limits)
+            TurnPlan::parse(plan.to_string().as_bytes(), &limits)
         }
-        // What is wrong with it is said by whoever reads plans.
-        Err(_) => Plan::parse(arguments.as_bytes(), &limits),
+        // The parser of plans reports the error.
+        Err(_) => TurnPlan::parse(arguments.as_bytes(), &limits),
     }
 }
 
-/// From the name by which the client knows a tool to that of its server.
-fn rename(tool: Option<&mut Value>, servers: &Servers) {
+/// Replaces the client's name of a tool with the name at its server.
+fn rename(tool: Option<&mut Value>, servers: &SessionServers) {
     let Some(Value::String(name)) = tool else { return };
     let found = servers.named(name).and_then(|(at, plain)| {
         let behind = servers.get(at)?;
-        // A name that no server lists may be ours already.
+        // A name that no server lists may already be resolved.
         let known = behind.server.catalog.tool(plain).is_some() || !name.contains('/');
         known.then(|| format!("{}/{plain}", behind.server.name))
     });
@@ -76,31 +82,31 @@ fn rename(tool: Option<&mut Value>, servers: &Servers) {
     }
 }
 
-/// The servers of a session as a shelf.
-pub(crate) struct Tools(pub(crate) Arc<Session>);
+/// The servers of a session as a tool registry.
+pub(crate) struct SessionToolRegistry(pub(crate) Arc<GatewaySession>);
 
-impl Shelf for Tools {
+impl ToolRegistry for SessionToolRegistry {
     fn find<'a>(
         &'a self,
         envelope: &'a CallEnvelope,
-    ) -> Pin<Box<dyn Future<Output = Option<Found>> + Send + 'a>> {
+    ) -> Pin<Box<dyn Future<Output = Option<ResolvedTool>> + Send + 'a>> {
         Box::pin(async {
             let wanted = envelope.tool_namespace.configured();
             let behind = self.0.servers().iter().find(|one| one.server.name.configured() == wanted)?;
             let params = json!({ "name": envelope.tool_name.as_str(), "arguments": null }).to_string();
             let params = params.replacen("null", envelope.payload.params.as_str(), 1);
-            let params = RawJson::parse(params).ok()?;
-            let request = Message::request(&Id::number(0), "tools/call", Some(&params));
-            let upstream = Upstream::at(behind, request, None);
+            let params = JsonText::parse(params).ok()?;
+            let request = RpcMessage::request(&RpcId::number(0), "tools/call", Some(&params));
+            let upstream = UpstreamTool::at(behind, request, None);
             let info = behind.server.catalog.tool(envelope.tool_name.as_str());
             let namespace = Some(behind.server.name.clone());
-            Some(Found { namespace, info, reads: behind.reads(), ..Found::new(upstream) })
+            Some(ResolvedTool { namespace, info, reads: behind.reads(), ..ResolvedTool::new(upstream) })
         })
     }
 }
 
-/// What the client is told of a turn.
-pub(crate) fn answer(turned: &Result<Turned, TurnRefused>) -> RawJson {
+/// Builds the result of a turn for the client.
+pub(crate) fn answer(turned: &Result<TurnResponse, TurnRejection>) -> JsonText {
     let result = match turned {
         Ok(turned) => {
             let mut text = turned.result.summary.clone();
@@ -110,7 +116,7 @@ pub(crate) fn answer(turned: &Result<Turned, TurnRefused>) -> RawJson {
             }
             if turned.result.status == TurnStatus::Partial && turned.result.turn_id.is_some() {
                 text.push_str(
-                    "\nTo go on with what is not done, call run_turn again with the same turnId and plan.",
+                    "\nTo continue with the remaining calls, call run_turn again with the same turnId and plan.",
                 );
             }
             json!({
@@ -121,26 +127,26 @@ pub(crate) fn answer(turned: &Result<Turned, TurnRefused>) -> RawJson {
         }
         Err(refused) => refusal(&refused.to_string()),
     };
-    RawJson::parse(result.to_string()).unwrap_or_else(|_| RawJson::string(""))
+    JsonText::parse(result.to_string()).unwrap_or_else(|_| JsonText::string(""))
 }
 
-/// What it is told of a plan that cannot run.
-pub(crate) fn mistakes(errors: &PlanErrors) -> RawJson {
-    let text = format!("nothing was run, the plan has mistakes:\n{errors}");
-    RawJson::parse(refusal(&text).to_string()).unwrap_or_else(|_| RawJson::string(""))
+/// Builds the result for an invalid plan.
+pub(crate) fn mistakes(errors: &PlanErrors) -> JsonText {
+    let text = format!("the plan has errors, and no call was made:\n{errors}");
+    JsonText::parse(refusal(&text).to_string()).unwrap_or_else(|_| JsonText::string(""))
 }
 
 fn refusal(why: &str) -> Value {
     json!({ "content": [{ "type": "text", "text": why }], "isError": true })
 }
 
-fn line(call: &CallResult) -> String {
+fn line(call: &TurnCallResult) -> String {
     let how = match call.outcome {
-        Outcome::Succeeded => "done",
-        Outcome::Failed => "failed",
-        Outcome::Skipped => "skipped",
-        Outcome::Cancelled => "stopped",
-        Outcome::LeftRunning => "still running",
+        TurnCallOutcome::Succeeded => "done",
+        TurnCallOutcome::Failed => "failed",
+        TurnCallOutcome::Skipped => "skipped",
+        TurnCallOutcome::Cancelled => "stopped",
+        TurnCallOutcome::LeftRunning => "still running",
     };
     match (&call.output, &call.message) {
         (Some(output), _) => format!("{} ({}): {how}: {}", call.id, call.tool.tool, output.as_str()),

@@ -1,14 +1,20 @@
-//! Whether a final answer has arrived.
+//! Delivery of final responses: detects if a response has reached its client.
 //!
-//! A call that was answered is over only when its client has the answer: one that could not be delivered waits for the
-//! call to be issued again. What can be known is this: the answer was handed to the operating system, and then the
-//! connection brought another message (other than a cancel of that very call), or stayed open for a while, or was ended
-//! by a client that had taken all of it. A connection that ends in another way before that has lost the answer; where
-//! the stream can be resumed, another one may carry it later. Whether the client still wants what has arrived is for the
-//! session to know: a cancel may come on another connection.
+//! A call is over only when its client has the response. A response that could not be delivered is kept until the
+//! call is sent again.
 //!
-//! A [`Link`] is one connection. Whoever writes an answer holds its [`Tracker`]; whoever wants to know holds the
-//! [`Delivery`].
+//! A response counts as delivered if it was handed to the operating system, and after that the connection
+//!
+//! - brought another message (other than a cancellation of that call), or
+//! - stayed open for a grace period, or
+//! - was closed by a client that had read every byte.
+//!
+//! A connection that ends in any other way has lost the response. If the stream can be resumed, another connection
+//! may carry the response later. A client may also cancel a call after its response arrived, perhaps on another
+//! connection. The session handles that.
+//!
+//! A [`DeliveryLink`] is one connection. The writer of a response holds its [`DeliveryTracker`]. The task that waits for the delivery
+//! holds the [`PendingDelivery`].
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -20,124 +26,125 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::message::{Id, Message};
+use crate::message::{RpcId, RpcMessage};
 
-/// How long a connection must stay open after the write for the answer to count as delivered (DESIGN, D10).
+/// Time that a connection must stay open after the write for the response to count as delivered (DESIGN, D10).
 pub const GRACE: Duration = Duration::from_secs(5);
 
-/// What became of an answer.
+/// The final state of a response's delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// It has arrived.
-    Delivered(Proof),
-    /// Nobody has it.
+pub enum DeliveryOutcome {
+    /// The response has reached the client.
+    Delivered(DeliveryProof),
+    /// The response was lost: no client has it.
     Lost,
 }
 
-/// Why an answer counts as delivered.
+/// The evidence that a response was delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Proof {
-    /// The connection that carried it brought another message.
-    Heard,
-    /// The connection that carried it was still open after the grace time.
+pub enum DeliveryProof {
+    /// The connection that carried the response brought another message.
+    NextMessage,
+    /// The connection that carried the response was still open after the grace period.
     StillOpen,
-    /// The connection that carried it was ended by its client, who had taken every byte.
-    Taken,
+    /// The client closed the connection that carried the response, after it had read every byte.
+    ClosedByClient,
 }
 
-/// Waits for what becomes of one answer. Dropping it changes nothing.
+/// Waits until it is known if one response was delivered. Dropping it has no effect.
 #[derive(Debug)]
-pub struct Delivery {
-    stage: watch::Receiver<Stage>,
-    news: News,
+pub struct PendingDelivery {
+    stage: watch::Receiver<DeliveryStage>,
+    news: SharedDeliveryCallback,
 }
 
-impl Delivery {
-    /// The same as [`Delivery::settled`], and tells whoever wants to hear of the arrival.
-    pub async fn settled_telling(self, grace: Duration) -> Fate {
+impl PendingDelivery {
+    /// Does the same as [`PendingDelivery::settled`], and also calls the delivery callback.
+    pub async fn settled_with_callback(self, grace: Duration) -> DeliveryOutcome {
         let news = self.news.clone();
         let fate = self.settled(grace).await;
         match fate {
-            Fate::Delivered(_) => news.tell(),
-            Fate::Lost => {}
+            DeliveryOutcome::Delivered(_) => news.run_once(),
+            DeliveryOutcome::Lost => {}
         }
         fate
     }
 
-    /// What became of the answer, known at the latest `grace` after its last write. It lasts as long as the answer can
-    /// still be fetched: a stream that can be resumed is given up when its session is.
-    pub async fn settled(mut self, grace: Duration) -> Fate {
+    /// Returns the final state, at the latest `grace` after the last write. A resumable stream ends only with its
+    /// session: until then, the response can still be fetched, so this keeps waiting.
+    pub async fn settled(mut self, grace: Duration) -> DeliveryOutcome {
         loop {
             let stage = self.stage.borrow_and_update().clone();
             match stage {
-                Stage::Waiting => {
+                DeliveryStage::Waiting => {
                     if self.stage.changed().await.is_err() {
-                        return Fate::Lost;
+                        return DeliveryOutcome::Lost;
                     }
                 }
-                Stage::Known(proof) => return Fate::Delivered(proof),
-                Stage::Written { link, at } => {
+                DeliveryStage::Known(proof) => return DeliveryOutcome::Delivered(proof),
+                DeliveryStage::Written { link, at } => {
                     tokio::select! {
                         biased;
-                        // Heard, or written once more on another connection.
+                        // Delivered, or written again on another connection.
                         Ok(()) = self.stage.changed() => {}
                         () = link.closed() => {
-                            // Written on a connection that broke: only another one can carry it now.
+                            // The connection broke after the write. Only another connection can carry the response
+                            // now.
                             if self.stage.changed().await.is_err() {
-                                return Fate::Lost;
+                                return DeliveryOutcome::Lost;
                             }
                         }
-                        () = tokio::time::sleep_until(at + grace) => return Fate::Delivered(Proof::StillOpen),
+                        () = tokio::time::sleep_until(at + grace) => return DeliveryOutcome::Delivered(DeliveryProof::StillOpen),
                     }
                 }
             }
         }
     }
 
-    /// Waits until the answer was written for the first time; false if it never will be.
+    /// Waits until the response was written for the first time. Returns false if it never will be.
     pub async fn written(&mut self) -> bool {
-        self.stage.wait_for(|stage| !matches!(stage, Stage::Waiting)).await.is_ok()
+        self.stage.wait_for(|stage| !matches!(stage, DeliveryStage::Waiting)).await.is_ok()
     }
 }
 
-/// Follows one answer on its way out. When the last copy is dropped before the answer was written, it is lost.
+/// Tracks one response on its way to the client. If the last copy is dropped before the write, the response is lost.
 #[derive(Clone, Debug)]
-pub struct Tracker {
-    id: Option<Id>,
-    stage: watch::Sender<Stage>,
-    news: News,
+pub struct DeliveryTracker {
+    id: Option<RpcId>,
+    stage: watch::Sender<DeliveryStage>,
+    news: SharedDeliveryCallback,
 }
 
-impl Tracker {
-    /// For the answer to the request of this id.
-    pub fn new(id: Option<Id>) -> (Self, Delivery) {
-        Self::telling(id, None)
+impl DeliveryTracker {
+    /// Creates a tracker for the response to the request with this id.
+    pub fn new(id: Option<RpcId>) -> (Self, PendingDelivery) {
+        Self::with_callback(id, None)
     }
 
-    /// The same; `arrived` is done the moment the arrival is known: when a message proves it, before anybody gets to see that
-    /// message. Whoever reads it may already be asked for the same once more, so it has to be said before the answer goes
-    /// out what is to be done then.
-    pub fn telling(id: Option<Id>, arrived: Option<Arrived>) -> (Self, Delivery) {
-        let (stage, seen) = watch::channel(Stage::Waiting);
-        let news = News(Arc::new(Mutex::new(arrived)));
-        (Self { id, stage, news: news.clone() }, Delivery { stage: seen, news })
+    /// Does the same as [`DeliveryTracker::new`], with a delivery callback. The callback runs as soon as the delivery is
+    /// known. If a message proves the delivery, the callback runs before that message is passed on, because the
+    /// message may repeat the same call. So the callback must be given before the response is sent.
+    pub fn with_callback(id: Option<RpcId>, arrived: Option<DeliveryCallback>) -> (Self, PendingDelivery) {
+        let (stage, seen) = watch::channel(DeliveryStage::Waiting);
+        let news = SharedDeliveryCallback(Arc::new(Mutex::new(arrived)));
+        (Self { id, stage, news: news.clone() }, PendingDelivery { stage: seen, news })
     }
 
-    fn arrived(&self, proof: Proof) {
-        self.stage.send_replace(Stage::Known(proof));
-        self.news.tell();
+    fn arrived(&self, proof: DeliveryProof) {
+        self.stage.send_replace(DeliveryStage::Known(proof));
+        self.news.run_once();
     }
 }
 
-/// What is to be done when an answer has arrived.
-pub type Arrived = Box<dyn FnOnce() + Send>;
+/// A callback that runs when a response was delivered.
+pub type DeliveryCallback = Box<dyn FnOnce() + Send>;
 
-/// The same, once.
+/// A delivery callback that runs at most once.
 #[derive(Clone)]
-struct News(Arc<Mutex<Option<Arrived>>>);
+struct SharedDeliveryCallback(Arc<Mutex<Option<DeliveryCallback>>>);
 
-impl News {
-    fn tell(&self) {
+impl SharedDeliveryCallback {
+    fn run_once(&self) {
         let arrived = self.0.lock().take();
         if let Some(arrived) = arrived {
             arrived();
@@ -145,61 +152,62 @@ impl News {
     }
 }
 
-impl fmt::Debug for News {
+impl fmt::Debug for SharedDeliveryCallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("News").field(&self.0.lock().is_some()).finish()
     }
 }
 
 #[derive(Clone, Debug)]
-enum Stage {
+enum DeliveryStage {
     Waiting,
-    Written { link: Link, at: Instant },
-    Known(Proof),
+    Written { link: DeliveryLink, at: Instant },
+    Known(DeliveryProof),
 }
 
-/// One connection, as far as deliveries are concerned. Copies are the same connection.
+/// The delivery state of one connection. Clones share it.
 ///
-/// Whoever notices that the connection has ended must [`Link::close`] it; the HTTP server of this crate does, and for lines
-/// whoever reads them does at their end.
+/// The reader of the connection must call [`DeliveryLink::close`] at its end. The HTTP server of this crate does so. For
+/// lines, the reader of the lines must do it.
 #[derive(Clone, Debug)]
-pub struct Link(Arc<Shared>);
+pub struct DeliveryLink(Arc<DeliveryLinkInner>);
 
 #[derive(Debug)]
-struct Shared {
+struct DeliveryLinkInner {
     state: Mutex<State>,
     open: watch::Sender<bool>,
-    /// Whether an answer is with whoever writes, and not yet with the operating system as far as we were told.
+    /// True while the writer has responses that are not known to be with the operating system.
     writing: watch::Sender<bool>,
-    /// True once a request that came over it was admitted.
+    /// True once a request on this connection was admitted.
     admitted: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Handed to whoever writes, not yet to the operating system.
-    handed: Vec<Tracker>,
-    /// Written, and nothing was heard since.
-    written: VecDeque<Tracker>,
+    /// Handed to the writer, but not to the operating system.
+    handed: Vec<DeliveryTracker>,
+    /// Written, with no message received since.
+    written: VecDeque<DeliveryTracker>,
 }
 
-/// So many written answers of one connection are watched for a next message; of older ones, only the time tells.
+/// Number of written responses of one connection for which the next message counts. Older ones count as delivered by
+/// time only.
 const MOST_WRITTEN: usize = 256;
 
-/// How long a message waits for the end of a write beside it. A write takes microseconds, unless the client does not read;
-/// but whoever wrote may have to wait for its turn before it can say so, on a machine with much to do.
+/// Longest time that an incoming message waits for a concurrent write to end. A write takes microseconds, unless the
+/// client does not read. On a busy machine, the writer may have to wait before it can record the write.
 const WRITING: Duration = Duration::from_millis(250);
 
-impl Default for Link {
+impl Default for DeliveryLink {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Link {
-    /// A connection that is open.
+impl DeliveryLink {
+    /// Creates the state of an open connection.
     pub fn new() -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(DeliveryLinkInner {
             state: Mutex::default(),
             open: watch::Sender::new(true),
             writing: watch::Sender::new(false),
@@ -207,24 +215,25 @@ impl Link {
         }))
     }
 
-    /// Marks the connection as authenticated: a request that came over it was admitted.
+    /// Marks the connection as authenticated: a request on it was admitted.
     pub fn admit(&self) {
         self.0.admitted.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if a request that came over the connection was admitted.
+    /// Returns true if a request on this connection was admitted.
     pub fn is_admitted(&self) -> bool {
         self.0.admitted.load(Ordering::Relaxed)
     }
 
-    /// An answer goes into the buffers of this connection; the next [`Link::flushed`] will have written it.
-    pub fn handed(&self, tracker: Tracker) {
+    /// Records that a response was put into the buffers of this connection. The next [`DeliveryLink::record_flush`] confirms the
+    /// write.
+    pub fn record_handed_over(&self, tracker: DeliveryTracker) {
         self.0.state.lock().handed.push(tracker);
         self.0.writing.send_replace(true);
     }
 
-    /// All that was handed over so far is with the operating system.
-    pub fn flushed(&self) {
+    /// Records that everything handed over so far is with the operating system.
+    pub fn record_flush(&self) {
         let mut state = self.0.state.lock();
         if state.handed.is_empty() {
             return;
@@ -233,12 +242,12 @@ impl Link {
         let handed = std::mem::take(&mut state.handed);
         self.0.writing.send_replace(false);
         if !self.is_open() {
-            // Written to somebody who has gone: nothing will tell of it any more.
+            // The connection is already closed, so no later event can prove the delivery.
             drop(state);
             return;
         }
         for tracker in handed {
-            tracker.stage.send_replace(Stage::Written { link: self.clone(), at });
+            tracker.stage.send_replace(DeliveryStage::Written { link: self.clone(), at });
             if state.written.len() >= MOST_WRITTEN {
                 state.written.pop_front();
             }
@@ -246,17 +255,18 @@ impl Link {
         }
     }
 
-    /// The same as [`Link::heard`] where one task reads and another writes. A client that is quick has read an answer and
-    /// sent its next message before whoever wrote the answer gets to say so; they are waited for, but not for a client
-    /// that does not read.
-    pub async fn heard_beside_writing(&self, message: &Message) {
+    /// Does the same as [`DeliveryLink::record_message`], for a connection that is read and written by different tasks. A fast client
+    /// can read a response and send its next message before the writer has recorded the write. So this waits for the
+    /// writer, but only for a short time, because a client may not read at all.
+    pub async fn record_message_after_write(&self, message: &RpcMessage) {
         let mut writing = self.0.writing.subscribe();
         let _ = tokio::time::timeout(WRITING, writing.wait_for(|writing| !writing)).await;
-        self.heard(message);
+        self.record_message(message);
     }
 
-    /// The connection brought a message: what was written before it has arrived, unless it cancels that very call.
-    pub fn heard(&self, message: &Message) {
+    /// Records a message from the client: everything written before has arrived, except a response that the message
+    /// cancels.
+    pub fn record_message(&self, message: &RpcMessage) {
         let mut heard = Vec::new();
         self.0.state.lock().written.retain(|tracker| {
             let is_cancel = tracker.id.as_ref().is_some_and(|id| message.cancels(id));
@@ -265,36 +275,36 @@ impl Link {
             }
             is_cancel
         });
-        heard.iter().for_each(|tracker| tracker.arrived(Proof::Heard));
+        heard.iter().for_each(|tracker| tracker.arrived(DeliveryProof::NextMessage));
     }
 
-    /// The connection brought something that is no message, such as the request for a stream.
-    pub fn heard_something(&self) {
+    /// Records other input from the client, such as a request for a stream.
+    pub fn record_input(&self) {
         let heard = std::mem::take(&mut self.0.state.lock().written);
-        heard.iter().for_each(|tracker| tracker.arrived(Proof::Heard));
+        heard.iter().for_each(|tracker| tracker.arrived(DeliveryProof::NextMessage));
     }
 
-    /// The client has ended the connection after it had taken all that was written.
-    pub fn taken(&self) {
+    /// Records that the client closed the connection after it had read everything.
+    pub fn record_client_close(&self) {
         let taken = std::mem::take(&mut self.0.state.lock().written);
-        taken.iter().for_each(|tracker| tracker.arrived(Proof::Taken));
+        taken.iter().for_each(|tracker| tracker.arrived(DeliveryProof::ClosedByClient));
     }
 
-    /// Whether an answer was written of which nobody knows whether it has arrived.
+    /// Returns true if a response was written and its delivery is not known yet.
     pub fn is_in_doubt(&self) -> bool {
         !self.0.state.lock().written.is_empty()
     }
 
-    /// The connection has ended.
+    /// Records that the connection has ended.
     pub fn close(&self) {
         self.0.open.send_replace(false);
         self.0.writing.send_replace(false);
         let state = std::mem::take(&mut *self.0.state.lock());
-        // Trackers that nobody else holds end here, outside the lock.
+        // Trackers without other owners are dropped here, outside the lock.
         drop(state);
     }
 
-    /// Whether the connection is still open, as far as we know.
+    /// Returns true if the connection is open, as far as it is known.
     pub fn is_open(&self) -> bool {
         *self.0.open.borrow()
     }
@@ -302,7 +312,7 @@ impl Link {
     /// Waits for the end of the connection.
     pub async fn closed(&self) {
         let mut open = self.0.open.subscribe();
-        // The sender lives in `self`, so this ends by the value only.
+        // The sender lives in `self`, so only the value ends this wait.
         let _ = open.wait_for(|open| !open).await;
     }
 }
@@ -311,150 +321,157 @@ impl Link {
 mod tests {
     use super::*;
 
-    fn message(text: &str) -> Message {
-        Message::parse(text.to_owned(), 1000).unwrap()
+    fn message(text: &str) -> RpcMessage {
+        RpcMessage::parse(text.to_owned(), 1000).unwrap()
     }
 
-    fn answer(link: &Link) -> Delivery {
-        let (tracker, delivery) = Tracker::new(Some(Id::number(7)));
-        link.handed(tracker);
-        link.flushed();
+    fn answer(link: &DeliveryLink) -> PendingDelivery {
+        let (tracker, delivery) = DeliveryTracker::new(Some(RpcId::number(7)));
+        link.record_handed_over(tracker);
+        link.record_flush();
         delivery
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_has_arrived_when_its_client_took_all_of_it_and_went() {
-        let link = Link::new();
+    async fn a_response_is_delivered_when_its_client_read_all_of_it_and_closed() {
+        let link = DeliveryLink::new();
         let delivery = answer(&link);
-        link.taken();
+        link.record_client_close();
         link.close();
-        assert_eq!(delivery.settled(GRACE).await, Fate::Delivered(Proof::Taken));
+        assert_eq!(delivery.settled(GRACE).await, DeliveryOutcome::Delivered(DeliveryProof::ClosedByClient));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_has_arrived_when_its_connection_brings_another_message() {
-        let link = Link::new();
+    async fn a_response_is_delivered_when_its_connection_brings_another_message() {
+        let link = DeliveryLink::new();
         let delivery = answer(&link);
-        link.heard(&message(r#"{"jsonrpc":"2.0","id":8,"method":"ping"}"#));
-        assert_eq!(delivery.settled(GRACE).await, Fate::Delivered(Proof::Heard));
+        link.record_message(&message(r#"{"jsonrpc":"2.0","id":8,"method":"ping"}"#));
+        assert_eq!(delivery.settled(GRACE).await, DeliveryOutcome::Delivered(DeliveryProof::NextMessage));
     }
 
-    /// Told later, the next call would be taken for one whose answer got lost, and given that answer instead of running.
+    /// If the callback came later, the next call would count as a repetition of a call whose response was lost, and
+    /// would get that response instead of running.
     #[tokio::test(start_paused = true)]
-    async fn an_arrival_is_told_before_the_message_that_proves_it_can_be_acted_on() {
-        let link = Link::new();
+    async fn a_delivery_is_recorded_before_the_message_that_proves_it_is_handled() {
+        let link = DeliveryLink::new();
         let told = Arc::new(Mutex::new(0));
         let answer = || {
             let told = told.clone();
-            let arrived: Arrived = Box::new(move || *told.lock() += 1);
-            let (tracker, delivery) = Tracker::telling(Some(Id::number(7)), Some(arrived));
-            link.handed(tracker);
-            link.flushed();
+            let arrived: DeliveryCallback = Box::new(move || *told.lock() += 1);
+            let (tracker, delivery) = DeliveryTracker::with_callback(Some(RpcId::number(7)), Some(arrived));
+            link.record_handed_over(tracker);
+            link.record_flush();
             delivery
         };
         let first = answer();
-        link.heard(&message(r#"{"jsonrpc":"2.0","id":8,"method":"ping"}"#));
+        link.record_message(&message(r#"{"jsonrpc":"2.0","id":8,"method":"ping"}"#));
         assert_eq!(*told.lock(), 1, "at once, whoever waits for it or not");
-        assert_eq!(first.settled_telling(GRACE).await, Fate::Delivered(Proof::Heard));
+        assert_eq!(
+            first.settled_with_callback(GRACE).await,
+            DeliveryOutcome::Delivered(DeliveryProof::NextMessage)
+        );
         assert_eq!(*told.lock(), 1, "and once");
-        // By time alone, and not at all.
-        assert_eq!(answer().settled_telling(GRACE).await, Fate::Delivered(Proof::StillOpen));
+        // Delivered by time alone, and lost.
+        assert_eq!(
+            answer().settled_with_callback(GRACE).await,
+            DeliveryOutcome::Delivered(DeliveryProof::StillOpen)
+        );
         assert_eq!(*told.lock(), 2);
         let lost = answer();
         link.close();
-        assert_eq!(lost.settled_telling(GRACE).await, Fate::Lost);
+        assert_eq!(lost.settled_with_callback(GRACE).await, DeliveryOutcome::Lost);
         assert_eq!(*told.lock(), 2);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_message_that_comes_before_the_writer_has_said_so_proves_what_was_written() {
-        let link = Link::new();
-        let (tracker, delivery) = Tracker::new(Some(Id::number(7)));
-        link.handed(tracker);
+    async fn a_message_that_comes_before_the_write_is_recorded_proves_delivery() {
+        let link = DeliveryLink::new();
+        let (tracker, delivery) = DeliveryTracker::new(Some(RpcId::number(7)));
+        link.record_handed_over(tracker);
         let ping = message(r#"{"jsonrpc":"2.0","id":8,"method":"ping"}"#);
-        tokio::join!(link.heard_beside_writing(&ping), async { link.flushed() });
-        assert_eq!(delivery.settled(GRACE).await, Fate::Delivered(Proof::Heard));
-        // Somebody who does not read holds nobody up for long, and proves nothing.
-        let (tracker, delivery) = Tracker::new(Some(Id::number(7)));
-        link.handed(tracker);
+        tokio::join!(link.record_message_after_write(&ping), async { link.record_flush() });
+        assert_eq!(delivery.settled(GRACE).await, DeliveryOutcome::Delivered(DeliveryProof::NextMessage));
+        // A client that does not read delays others only for a short time, and proves nothing.
+        let (tracker, delivery) = DeliveryTracker::new(Some(RpcId::number(7)));
+        link.record_handed_over(tracker);
         let began = Instant::now();
-        link.heard_beside_writing(&ping).await;
+        link.record_message_after_write(&ping).await;
         assert_eq!(began.elapsed(), WRITING);
         link.close();
-        assert_eq!(delivery.settled(GRACE).await, Fate::Lost);
+        assert_eq!(delivery.settled(GRACE).await, DeliveryOutcome::Lost);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_cancel_of_the_call_itself_proves_nothing_and_of_another_call_does() {
-        let link = Link::new();
+        let link = DeliveryLink::new();
         let delivery = answer(&link);
         let cancel = |id: &str| {
             message(&format!(
                 r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id}}}}}"#
             ))
         };
-        link.heard(&cancel("7"));
+        link.record_message(&cancel("7"));
         link.close();
-        assert_eq!(delivery.settled(GRACE).await, Fate::Lost);
-        let link = Link::new();
+        assert_eq!(delivery.settled(GRACE).await, DeliveryOutcome::Lost);
+        let link = DeliveryLink::new();
         let delivery = answer(&link);
-        link.heard(&cancel("9"));
-        assert_eq!(delivery.settled(GRACE).await, Fate::Delivered(Proof::Heard));
+        link.record_message(&cancel("9"));
+        assert_eq!(delivery.settled(GRACE).await, DeliveryOutcome::Delivered(DeliveryProof::NextMessage));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_has_arrived_when_the_connection_is_open_five_seconds_after_the_write() {
-        let link = Link::new();
-        let (tracker, delivery) = Tracker::new(None);
+    async fn a_response_is_delivered_when_the_connection_is_open_five_seconds_after_the_write() {
+        let link = DeliveryLink::new();
+        let (tracker, delivery) = DeliveryTracker::new(None);
         let start = Instant::now();
-        link.handed(tracker);
+        link.record_handed_over(tracker);
         let (fate, ()) = tokio::join!(delivery.settled(GRACE), async {
             tokio::time::advance(Duration::from_secs(60)).await;
-            link.flushed();
+            link.record_flush();
         });
-        assert_eq!(fate, Fate::Delivered(Proof::StillOpen));
+        assert_eq!(fate, DeliveryOutcome::Delivered(DeliveryProof::StillOpen));
         assert_eq!(start.elapsed().as_secs(), 65, "counted from the write");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_is_lost_with_a_connection_that_breaks_too_early_or_before_the_write() {
-        let link = Link::new();
+    async fn a_response_is_lost_with_a_connection_that_breaks_too_early_or_before_the_write() {
+        let link = DeliveryLink::new();
         let delivery = answer(&link);
         tokio::time::advance(Duration::from_millis(4900)).await;
         link.close();
-        assert_eq!(delivery.settled(GRACE).await, Fate::Lost);
-        let link = Link::new();
-        let (tracker, mut delivery) = Tracker::new(None);
-        link.handed(tracker);
+        assert_eq!(delivery.settled(GRACE).await, DeliveryOutcome::Lost);
+        let link = DeliveryLink::new();
+        let (tracker, mut delivery) = DeliveryTracker::new(None);
+        link.record_handed_over(tracker);
         link.close();
         assert!(!delivery.written().await);
-        assert_eq!(delivery.settled(GRACE).await, Fate::Lost);
+        assert_eq!(delivery.settled(GRACE).await, DeliveryOutcome::Lost);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_is_kept_to_be_resumed_can_arrive_on_another_connection() {
-        let (first, second) = (Link::new(), Link::new());
-        let (tracker, delivery) = Tracker::new(None);
-        first.handed(tracker.clone());
-        first.flushed();
+    async fn a_resumable_response_can_be_delivered_on_another_connection() {
+        let (first, second) = (DeliveryLink::new(), DeliveryLink::new());
+        let (tracker, delivery) = DeliveryTracker::new(None);
+        first.record_handed_over(tracker.clone());
+        first.record_flush();
         let waiting = tokio::spawn(delivery.settled(GRACE));
         first.close();
         tokio::task::yield_now().await;
         assert!(!waiting.is_finished(), "it can still be fetched");
-        second.handed(tracker);
-        second.flushed();
-        second.heard_something();
-        assert_eq!(waiting.await.unwrap(), Fate::Delivered(Proof::Heard));
+        second.record_handed_over(tracker);
+        second.record_flush();
+        second.record_input();
+        assert_eq!(waiting.await.unwrap(), DeliveryOutcome::Delivered(DeliveryProof::NextMessage));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_connection_remembers_is_bounded_and_the_rest_is_told_by_time() {
-        let link = Link::new();
+    async fn pending_deliveries_of_a_connection_are_bounded_and_older_ones_are_decided_by_time() {
+        let link = DeliveryLink::new();
         let mut deliveries: VecDeque<_> = (0..MOST_WRITTEN + 1).map(|_| answer(&link)).collect();
         assert_eq!(link.0.state.lock().written.len(), MOST_WRITTEN);
-        link.heard_something();
+        link.record_input();
         let (oldest, newest) = (deliveries.pop_front().unwrap(), deliveries.pop_back().unwrap());
-        assert_eq!(newest.settled(GRACE).await, Fate::Delivered(Proof::Heard));
-        assert_eq!(oldest.settled(GRACE).await, Fate::Delivered(Proof::StillOpen));
+        assert_eq!(newest.settled(GRACE).await, DeliveryOutcome::Delivered(DeliveryProof::NextMessage));
+        assert_eq!(oldest.settled(GRACE).await, DeliveryOutcome::Delivered(DeliveryProof::StillOpen));
     }
 }

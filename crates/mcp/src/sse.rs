@@ -1,18 +1,18 @@
-//! Messages as server-sent events: writing them, and a bounded parser as a plain machine.
+//! Messages as server-sent events: a writer, and a bounded parser without I/O.
 //!
-//! Some clients in the field take a blank line for an event as soon as they have seen an id. So a comment that only keeps
-//! the connection alive is one line without a blank one behind it, and `retry` travels with an event that has data.
+//! Some clients take a blank line for an event once they have seen an id. So a comment for keep-alive is one line
+//! without a blank one after it, and `retry` is sent with an event that has data.
 
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use crate::long::LongText;
+use crate::long_text::LongText;
 
-/// A line that every client skips.
+/// A comment line, which every client skips.
 pub const KEEP_ALIVE: &[u8] = b":\n";
 
-/// Writes one event. `data` must have no line breaks ([`crate::message::Message::one_line`]).
+/// Writes one event. `data` must have no line breaks ([`crate::message::RpcMessage::one_line`]).
 pub fn write_event(out: &mut BytesMut, id: Option<&str>, retry: Option<Duration>, data: &[u8]) {
     out.reserve(data.len() + id.map_or(0, str::len) + 64);
     if let Some(id) = id {
@@ -28,56 +28,56 @@ pub fn write_event(out: &mut BytesMut, id: Option<&str>, retry: Option<Duration>
     out.extend_from_slice(b"\n\n");
 }
 
-/// What a stream of events gave.
+/// An item of an event stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Item {
+pub enum SseItem {
     /// An event with data.
-    Event(Event),
-    /// An event that was too long; it was skipped. This is what is known of its data.
+    Event(SseEvent),
+    /// An event that was too long, and was skipped. Contains the ends of its data.
     TooLong(LongText),
 }
 
-/// An event.
+/// A server-sent event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
-    /// Its type, where one was given.
+pub struct SseEvent {
+    /// The type, if it has one.
     pub kind: Option<Box<str>>,
-    /// Its data, lines joined by line feeds.
+    /// The data, with its lines joined by line feeds.
     pub data: Bytes,
 }
 
-/// Cuts a stream of bytes into events; keeps at most one event and one read of it.
+/// Splits a stream of bytes into events. Buffers at most one event and one read.
 #[derive(Debug)]
-pub struct Parser {
+pub struct SseParser {
     buffer: BytesMut,
-    /// How far the buffer was searched for the end of a line.
+    /// Length of the part of the buffer that was searched for a line end.
     searched: usize,
     longest: usize,
     at_start: bool,
-    /// A carriage return ended the last line; a line feed right behind it belongs to it.
+    /// True if a carriage return ended the last line. A line feed directly after it belongs to it.
     after_return: bool,
-    /// The line at hand is too long; what comes up to its end is dropped.
+    /// True while the rest of a line that is too long is dropped.
     in_long_line: bool,
-    event: Partial,
+    event: PartialSseEvent,
     last_id: Option<Box<str>>,
     retry: Option<Duration>,
 }
 
 #[derive(Debug, Default)]
-struct Partial {
+struct PartialSseEvent {
     kind: Option<Box<str>>,
     first: Option<Bytes>,
     rest: BytesMut,
     length: usize,
-    /// The ends of data that is too long.
+    /// Both ends of data that is too long.
     long: Option<LongText>,
 }
 
-/// An id longer than this is not remembered: nobody could send it back in a header.
+/// Longest id that is kept. No client could send a longer one in a header.
 const LONGEST_ID: usize = 1024;
 
-impl Parser {
-    /// An event may have so many bytes.
+impl SseParser {
+    /// Creates a parser for events of at most `longest` bytes.
     pub fn new(longest: usize) -> Self {
         Self {
             buffer: BytesMut::new(),
@@ -86,27 +86,27 @@ impl Parser {
             at_start: true,
             after_return: false,
             in_long_line: false,
-            event: Partial::default(),
+            event: PartialSseEvent::default(),
             last_id: None,
             retry: None,
         }
     }
 
-    /// Takes the next bytes.
+    /// Adds the next bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next event that is complete.
-    pub fn next_item(&mut self) -> Option<Item> {
+    /// Returns the next complete event.
+    pub fn next_item(&mut self) -> Option<SseItem> {
         while let Some(line) = self.next_line() {
             if line.is_empty() {
                 let event = std::mem::take(&mut self.event);
                 if let Some(long) = event.long {
-                    return Some(Item::TooLong(long));
+                    return Some(SseItem::TooLong(long));
                 }
                 if let Some(event) = event.finished() {
-                    return Some(Item::Event(event));
+                    return Some(SseItem::Event(event));
                 }
             } else {
                 self.field(line);
@@ -115,12 +115,12 @@ impl Parser {
         None
     }
 
-    /// The id of the last event that had one: where to resume.
+    /// Returns the id of the last event that had one, for resumption.
     pub fn last_id(&self) -> Option<&str> {
         self.last_id.as_deref()
     }
 
-    /// How long the server wants to be left alone before it is asked again.
+    /// Returns how long the server wants the client to wait before it reconnects.
     pub fn retry(&self) -> Option<Duration> {
         self.retry
     }
@@ -144,7 +144,7 @@ impl Parser {
             let Some(at) = unseen.iter().position(|byte| matches!(byte, b'\n' | b'\r')) else {
                 self.searched = self.buffer.len();
                 if self.buffer.len() > self.longest.saturating_add(FIELD) {
-                    // A new buffer, so that what a long line needed is given back.
+                    // A new buffer frees the memory of a long line.
                     let piece = std::mem::take(&mut self.buffer);
                     self.skip(&piece);
                     (self.searched, self.in_long_line) = (0, true);
@@ -163,9 +163,9 @@ impl Parser {
         }
     }
 
-    /// A piece of a line that is too long goes by.
+    /// Skips a piece of a line that is too long.
     fn skip(&mut self, piece: &[u8]) {
-        // The name of the field is no part of its data.
+        // The name of the field is not part of its data.
         let data = piece.strip_prefix(b"data:").filter(|_| !self.in_long_line);
         let data = data.map(|data| data.strip_prefix(b" ").unwrap_or(data));
         self.event.skip(data.unwrap_or(piece));
@@ -190,13 +190,13 @@ impl Parser {
                 let millis = text(&value).and_then(|digits| digits.parse().ok());
                 self.retry = millis.map(Duration::from_millis).or(self.retry);
             }
-            // Comments have no name; other names are for the future.
+            // Comments have no name. Other names are reserved for the future.
             _ => {}
         }
     }
 }
 
-impl Partial {
+impl PartialSseEvent {
     fn add(&mut self, value: Bytes, longest: usize) {
         self.length += value.len() + usize::from(self.first.is_some());
         if let Some(long) = &mut self.long {
@@ -220,7 +220,7 @@ impl Partial {
         }
     }
 
-    /// Some data goes by that is too long, or belongs to what is.
+    /// Skips data that is too long, or that follows such data.
     fn skip(&mut self, piece: &[u8]) {
         let before = (self.first.take(), std::mem::take(&mut self.rest));
         let long = self.long.get_or_insert_default();
@@ -229,14 +229,14 @@ impl Partial {
         long.push(piece);
     }
 
-    fn finished(self) -> Option<Event> {
+    fn finished(self) -> Option<SseEvent> {
         let first = self.first?;
         let data = match self.rest.is_empty() {
-            // The usual case, one line: nothing is copied.
+            // The usual case of one line, without a copy.
             true => first,
             false => [&first[..], &self.rest[..]].concat().into(),
         };
-        (!data.is_empty()).then_some(Event { kind: self.kind, data })
+        (!data.is_empty()).then_some(SseEvent { kind: self.kind, data })
     }
 }
 

@@ -1,4 +1,4 @@
-//! The client side of streamable HTTP: against our own front, and against servers that answer by hand.
+//! Tests of the client side of streamable HTTP, against the server side of this crate and against scripted servers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod common;
@@ -8,68 +8,73 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::{LONG, META, PATIENCE, StoppedClock, progress, result, settle};
+use common::{LONG, META, PATIENCE, PausedRuntimeClock, progress, result, settle};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
-use steadfast_core::classify::{RetryAfter, Transport};
-use steadfast_mcp::delivery::{Fate, GRACE};
-use steadfast_mcp::http::back::{
-    BadUrl, Content, Context, EventStream, Failure, PoolLimits, Received, Server, Settings,
+use steadfast_core::classify::{RetryAfter, TransportError};
+use steadfast_mcp::delivery::{DeliveryOutcome, GRACE};
+use steadfast_mcp::http::server::{self, PushOutcome, StreamResumption};
+use steadfast_mcp::http::upstream::{
+    ConnectionPoolLimits, EventStream, HttpUpstream, HttpUpstreamSettings, InvalidServerUrl, MessageContext,
+    StreamItem, UpstreamContent, UpstreamFailure,
 };
-use steadfast_mcp::http::front::{self, Pushed, Resumed};
-use steadfast_mcp::message::{Id, Message};
+use steadfast_mcp::message::{RpcId, RpcMessage};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket};
 
-fn server_at(address: SocketAddr) -> Server {
-    Server::new(&format!("http://{address}/mcp"), patient()).unwrap()
+fn server_at(address: SocketAddr) -> HttpUpstream {
+    HttpUpstream::new(&format!("http://{address}/mcp"), patient()).unwrap()
 }
 
-/// Settings by which no server is too slow, and no connection was kept too long.
-fn patient() -> Settings {
-    let pool = PoolLimits { connect: LONG, idle_time: LONG, ..PoolLimits::default() };
-    Settings { pool, ..Settings::default() }
+/// Settings whose timeouts and idle times are never reached.
+fn patient() -> HttpUpstreamSettings {
+    let pool = ConnectionPoolLimits { connect: LONG, idle_time: LONG, ..ConnectionPoolLimits::default() };
+    HttpUpstreamSettings { pool, ..HttpUpstreamSettings::default() }
 }
 
-fn modern() -> Context {
-    Context { version: Some("2026-07-28".into()), ..Context::default() }
+fn modern() -> MessageContext {
+    MessageContext { version: Some("2026-07-28".into()), ..MessageContext::default() }
 }
 
-fn legacy(session: &str) -> Context {
-    Context { version: Some("2025-11-25".into()), session: Some(session.into()), ..Context::default() }
+fn legacy(session: &str) -> MessageContext {
+    MessageContext {
+        version: Some("2025-11-25".into()),
+        session: Some(session.into()),
+        ..MessageContext::default()
+    }
 }
 
-fn call(id: u32) -> Message {
+fn call(id: u32) -> RpcMessage {
     let text = format!(
         r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"größe","n":1.0,{META}}}}}"#
     );
-    Message::parse(text, 10_000).unwrap()
+    RpcMessage::parse(text, 10_000).unwrap()
 }
 
-async fn message(stream: &mut EventStream) -> Message {
+async fn message(stream: &mut EventStream) -> RpcMessage {
     match stream.next().await {
-        Some(Ok(Received::Message(message))) => message,
+        Some(Ok(StreamItem::Message(message))) => message,
         other => panic!("{other:?}"),
     }
 }
 
 #[tokio::test]
 async fn a_modern_call_goes_through_front_and_back_as_it_is() {
-    let mut front = common::Server::start().await;
+    let mut front = common::EndpointTestServer::start().await;
     let back = server_at(front.address);
     let (sent, context) = (call(7), modern());
     let (answer, ()) = tokio::join!(back.post(&sent, &context), async {
         let incoming = front.next().await;
         assert_eq!(incoming.message.bytes(), sent.bytes());
         assert_eq!(incoming.caller.headers["mcp-name"], "=?base64?Z3LDtsOfZQ==?=");
-        incoming.responder.unwrap().finish(result(&Id::number(7), r#"{"x":1.0}"#));
+        incoming.responder.unwrap().finish(result(&RpcId::number(7), r#"{"x":1.0}"#));
     });
-    let Content::One(answer) = answer.unwrap().content else { panic!("not one message") };
-    assert_eq!(answer, result(&Id::number(7), r#"{"x":1.0}"#));
+    let UpstreamContent::One(answer) = answer.unwrap().content else { panic!("not one message") };
+    assert_eq!(answer, result(&RpcId::number(7), r#"{"x":1.0}"#));
 }
 
 #[tokio::test]
 async fn a_stream_brings_progress_and_the_answer_and_its_connection_is_used_again() {
-    let mut front = common::Server::start().await;
+    let mut front = common::EndpointTestServer::start().await;
     let back = server_at(front.address);
     let mut links = Vec::new();
     for id in 1..4 {
@@ -81,12 +86,12 @@ async fn a_stream_brings_progress_and_the_answer_and_its_connection_is_used_agai
             responder.send(progress(1)).unwrap();
             responder
         });
-        let Content::Stream(mut stream) = answer.unwrap().content else { panic!("not a stream") };
+        let UpstreamContent::Stream(mut stream) = answer.unwrap().content else { panic!("not a stream") };
         assert_eq!(message(&mut stream).await, progress(1));
-        responder.finish(result(&Id::number(u64::from(id)), "{}"));
-        assert_eq!(message(&mut stream).await, result(&Id::number(u64::from(id)), "{}"));
+        responder.finish(result(&RpcId::number(u64::from(id)), "{}"));
+        assert_eq!(message(&mut stream).await, result(&RpcId::number(u64::from(id)), "{}"));
         assert!(stream.next().await.is_none());
-        // The connection knows the end of the answer a moment after us.
+        // The connection knows the end of the response a moment after the client.
         settle().await;
     }
     links.dedup();
@@ -95,7 +100,7 @@ async fn a_stream_brings_progress_and_the_answer_and_its_connection_is_used_agai
 
 #[tokio::test]
 async fn dropping_a_call_or_its_stream_cancels_it_at_the_other_side() {
-    let mut front = common::Server::start().await;
+    let mut front = common::EndpointTestServer::start().await;
     let back = server_at(front.address);
     let sent = call(1);
     let context = modern();
@@ -112,71 +117,72 @@ async fn dropping_a_call_or_its_stream_cancels_it_at_the_other_side() {
     assert!(!responder.is_gone());
     drop(answer);
     responder.gone().await;
-    let delivery = responder.finish(result(&Id::number(1), "{}"));
-    assert_eq!(delivery.settled(GRACE).await, Fate::Lost);
+    let delivery = responder.finish(result(&RpcId::number(1), "{}"));
+    assert_eq!(delivery.settled(GRACE).await, DeliveryOutcome::Lost);
 }
 
 #[tokio::test]
 async fn a_legacy_session_is_opened_listened_to_resumed_and_ended() {
-    let mut front = common::Server::start().await;
+    let mut front = common::EndpointTestServer::start().await;
     let back = server_at(front.address);
     let hello = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}"#;
-    let hello = Message::parse(hello, 1000).unwrap();
+    let hello = RpcMessage::parse(hello, 1000).unwrap();
     let session = front.session("s1");
-    let context = Context::default();
+    let context = MessageContext::default();
     let (answer, ()) = tokio::join!(back.post(&hello, &context), async {
         let responder = front.next().await.responder.unwrap();
         responder.open_session(&session);
-        responder.finish(result(&Id::number(0), "{}"));
+        responder.finish(result(&RpcId::number(0), "{}"));
     });
     let answer = answer.unwrap();
     assert_eq!(answer.session.as_deref(), Some("s1"));
     let context = legacy("s1");
-    let told = Message::notification("notifications/initialized", None);
-    assert!(matches!(back.post(&told, &context).await.unwrap().content, Content::Accepted));
+    let told = RpcMessage::notification("notifications/initialized", None);
+    assert!(matches!(back.post(&told, &context).await.unwrap().content, UpstreamContent::Accepted));
     front.next().await;
 
     let mut listening = back.listen(&context, None).await.unwrap();
-    assert_eq!(front.listening.recv().await.unwrap().resumed, Resumed::Fresh);
-    assert_eq!(session.push(progress(5)), Ok(Pushed::Sent));
+    assert_eq!(front.listening.recv().await.unwrap().resumed, StreamResumption::Fresh);
+    assert_eq!(session.push(progress(5)), Ok(PushOutcome::Sent));
     assert_eq!(message(&mut listening).await, progress(5));
     assert_eq!(listening.retry(), Some(Duration::from_secs(1)));
     let last = listening.last_event_id().unwrap().to_owned();
     drop(listening);
     let mut listening = back.listen(&context, Some(&last)).await.unwrap();
-    assert_eq!(front.listening.recv().await.unwrap().resumed, Resumed::Yes);
-    assert_eq!(session.push(progress(6)), Ok(Pushed::Sent));
+    assert_eq!(front.listening.recv().await.unwrap().resumed, StreamResumption::Yes);
+    assert_eq!(session.push(progress(6)), Ok(PushOutcome::Sent));
     assert_eq!(message(&mut listening).await, progress(6));
 
     back.end(&context).await.unwrap();
     assert!(listening.next().await.is_none());
-    assert_eq!(back.post(&told, &context).await.unwrap_err(), Failure::SessionLost);
-    assert_eq!(back.listen(&context, None).await.unwrap_err(), Failure::SessionLost);
+    assert_eq!(back.post(&told, &context).await.unwrap_err(), UpstreamFailure::SessionLost);
+    assert_eq!(back.listen(&context, None).await.unwrap_err(), UpstreamFailure::SessionLost);
 }
 
 #[tokio::test]
 async fn refusals_come_back_with_their_status_and_their_error() {
-    let mut front = common::Server::start().await;
+    let mut front = common::EndpointTestServer::start().await;
     let back = server_at(front.address);
     let sent = call(7);
     let context = modern();
-    let refuse = |incoming: front::Incoming| {
+    let refuse = |incoming: server::IncomingMessage| {
         let wait = Duration::from_secs(3);
-        incoming.responder.unwrap().refuse(front::Refusal::overloaded(Some(&Id::number(7)), wait));
+        incoming.responder.unwrap().refuse(server::HttpRefusal::overloaded(Some(&RpcId::number(7)), wait));
     };
     let (answer, ()) = tokio::join!(back.post(&sent, &context), async { refuse(front.next().await) });
-    let Err(Failure::Status { status: 503, retry_after, error: Some(error), .. }) = answer else {
+    let Err(UpstreamFailure::Status { status: 503, retry_after, error: Some(error), .. }) = answer else {
         panic!("{answer:?}")
     };
     assert_eq!(retry_after, Some(RetryAfter::Delay(Duration::from_secs(3))));
-    assert_eq!((error.id(), error.error_code()), (Some(Id::number(7)), Some(-32603)));
-    let old = Context { version: Some("1900-01-01".into()), ..Context::default() };
-    let ping = Message::request(&Id::number(1), "ping", None);
+    assert_eq!((error.id(), error.error_code()), (Some(RpcId::number(7)), Some(-32603)));
+    let old = MessageContext { version: Some("1900-01-01".into()), ..MessageContext::default() };
+    let ping = RpcMessage::request(&RpcId::number(1), "ping", None);
     let failure = back.post(&ping, &old).await.unwrap_err();
     assert!(failure.is_modern(), "{failure:?}");
 }
 
-/// A server that answers each connection in turn by one of these texts, after reading a request, and closes it.
+/// A server that sends one of these texts on each connection in turn, after it has read a request, and then closes
+/// it.
 async fn scripted(answers: Vec<String>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -196,36 +202,38 @@ fn answer(status: &str, headers: &str, body: &str) -> String {
 }
 
 #[tokio::test]
-async fn what_a_server_can_do_wrong_is_told_apart() {
+async fn failures_of_a_server_are_distinguished() {
     let json = "Content-Type: application/json\r\n";
     let good = answer("200 OK", json, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
-    type Expected = fn(&Failure) -> bool;
-    let cases: Vec<(String, Expected)> = vec![
-        (String::new(), |f| matches!(f, Failure::Lost { error: Transport::ConnectionClosed, .. })),
-        (good[..40].to_owned(), |f| matches!(f, Failure::Lost { .. })),
-        (good[..good.len() - 4].to_owned(), |f| matches!(f, Failure::Lost { .. })),
-        ("garbage\r\n\r\n".to_owned(), |f| matches!(f, Failure::Lost { .. })),
-        (answer("200 OK", json, "garbage"), |f| matches!(f, Failure::BadAnswer { .. })),
+    type FailureCheck = fn(&UpstreamFailure) -> bool;
+    let cases: Vec<(String, FailureCheck)> = vec![
+        (String::new(), |f| {
+            matches!(f, UpstreamFailure::Lost { error: TransportError::ConnectionClosed, .. })
+        }),
+        (good[..40].to_owned(), |f| matches!(f, UpstreamFailure::Lost { .. })),
+        (good[..good.len() - 4].to_owned(), |f| matches!(f, UpstreamFailure::Lost { .. })),
+        ("garbage\r\n\r\n".to_owned(), |f| matches!(f, UpstreamFailure::Lost { .. })),
+        (answer("200 OK", json, "garbage"), |f| matches!(f, UpstreamFailure::BadAnswer { .. })),
         (answer("200 OK", "Content-Type: text/html\r\n", "<html>"), |f| {
-            matches!(f, Failure::BadAnswer { .. })
+            matches!(f, UpstreamFailure::BadAnswer { .. })
         }),
         (answer("302 Found", "Location: http://x/\r\n", ""), |f| {
-            matches!(f, Failure::Status { status: 302, .. })
+            matches!(f, UpstreamFailure::Status { status: 302, .. })
         }),
         (answer("401 Unauthorized", "", ""), |f| {
-            matches!(f, Failure::Status { status: 401, error: None, .. })
+            matches!(f, UpstreamFailure::Status { status: 401, error: None, .. })
         }),
         (
             answer("404 Not Found", "", "nothing here"),
-            |f| matches!(f, Failure::Status { status: 404, text, .. } if text == "nothing here"),
+            |f| matches!(f, UpstreamFailure::Status { status: 404, text, .. } if text == "nothing here"),
         ),
         (
             answer("429 Slow", "Retry-After: 5\r\nretry-after-ms: 20\r\n", ""),
-            |f| matches!(f, Failure::Status { status: 429, retry_after: Some(RetryAfter::Delay(wait)), .. } if wait.as_millis() == 20),
+            |f| matches!(f, UpstreamFailure::Status { status: 429, retry_after: Some(RetryAfter::Delay(wait)), .. } if wait.as_millis() == 20),
         ),
         (
             answer("500 Oh", json, r#"{"jsonrpc":"2.0","id":1,"error":{"code":-5,"message":"m"}}"#),
-            |f| matches!(f, Failure::Status { status: 500, error: Some(error), .. } if error.error_code() == Some(-5)),
+            |f| matches!(f, UpstreamFailure::Status { status: 500, error: Some(error), .. } if error.error_code() == Some(-5)),
         ),
     ];
     let address = scripted(cases.iter().map(|(text, _)| text.clone()).collect()).await;
@@ -243,46 +251,50 @@ async fn a_404_is_a_lost_session_unless_it_is_about_the_method() {
         scripted(vec![answer("404 Not Found", "", unknown), answer("404 Not Found", "", "x")]).await;
     let back = server_at(address);
     let first = back.post(&call(1), &legacy("s")).await.unwrap_err();
-    assert!(matches!(first, Failure::Status { status: 404, .. }), "{first:?}");
-    assert_eq!(back.post(&call(1), &legacy("s")).await.unwrap_err(), Failure::SessionLost);
+    assert!(matches!(first, UpstreamFailure::Status { status: 404, .. }), "{first:?}");
+    assert_eq!(back.post(&call(1), &legacy("s")).await.unwrap_err(), UpstreamFailure::SessionLost);
 }
 
 #[tokio::test]
 async fn a_server_that_is_not_there_got_nothing() {
-    // The port is ours, and nobody listens on it.
+    // The port is bound, but no socket listens on it.
     let taken = TcpSocket::new_v4().unwrap();
     taken.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let back = server_at(taken.local_addr().unwrap());
     let failure = back.post(&call(1), &modern()).await.unwrap_err();
-    assert!(matches!(failure, Failure::NotSent { error: Transport::ConnectionRefused, .. }), "{failure:?}");
-    let back = Server::new("http://does-not-exist.invalid/mcp", Settings::default()).unwrap();
+    assert!(
+        matches!(failure, UpstreamFailure::NotSent { error: TransportError::ConnectionRefused, .. }),
+        "{failure:?}"
+    );
+    let back =
+        HttpUpstream::new("http://does-not-exist.invalid/mcp", HttpUpstreamSettings::default()).unwrap();
     let failure = back.post(&call(1), &modern()).await.unwrap_err();
-    assert!(matches!(failure, Failure::NotSent { .. }), "{failure:?}");
+    assert!(matches!(failure, UpstreamFailure::NotSent { .. }), "{failure:?}");
 }
 
 #[tokio::test]
-async fn events_that_are_no_messages_are_told_and_the_stream_goes_on_until_it_breaks() {
+async fn events_without_a_message_are_reported_and_the_stream_continues_until_it_breaks() {
     let events = "event: endpoint\ndata: /x\n\n: comment\nid: 9\ndata: {\"jsonrpc\":\"2.0\",\ndata: \"method\":\"m\"}\n\ndata: garbage\n\n";
     let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n";
     let chunk = format!("{:x}\r\n{events}\r\n", events.len());
     let long = format!("data: {}\n\n", "x".repeat(500));
     let broken = format!("{head}{chunk}{:x}\r\n{long}\r\n", long.len());
     let address = scripted(vec![broken]).await;
-    let settings = Settings { message_bytes: 300, ..patient() };
-    let back = Server::new(&format!("http://{address}"), settings).unwrap();
-    let Content::Stream(mut stream) = back.post(&call(1), &modern()).await.unwrap().content else {
+    let settings = HttpUpstreamSettings { message_bytes: 300, ..patient() };
+    let back = HttpUpstream::new(&format!("http://{address}"), settings).unwrap();
+    let UpstreamContent::Stream(mut stream) = back.post(&call(1), &modern()).await.unwrap().content else {
         panic!("no stream")
     };
     assert_eq!(message(&mut stream).await.bytes(), "{\"jsonrpc\":\"2.0\",\n\"method\":\"m\"}");
     assert_eq!(stream.last_event_id(), Some("9"));
-    assert!(matches!(stream.next().await, Some(Ok(Received::NotAMessage { .. }))));
-    assert!(matches!(stream.next().await, Some(Ok(Received::TooLong(long))) if long.bytes() == 500));
-    assert!(matches!(stream.next().await, Some(Err(Failure::Lost { .. }))));
+    assert!(matches!(stream.next().await, Some(Ok(StreamItem::NotAMessage { .. }))));
+    assert!(matches!(stream.next().await, Some(Ok(StreamItem::TooLong(long))) if long.bytes() == 500));
+    assert!(matches!(stream.next().await, Some(Err(UpstreamFailure::Lost { .. }))));
     assert!(stream.next().await.is_none());
 }
 
 #[tokio::test]
-async fn an_answer_that_is_too_long_is_not_kept() {
+async fn a_response_that_is_too_long_is_not_buffered() {
     let text = "x".repeat(10_000);
     let json = "Content-Type: application/json\r\n";
     let told = answer("200 OK", json, &text);
@@ -290,15 +302,15 @@ async fn an_answer_that_is_too_long_is_not_kept() {
         format!("HTTP/1.1 200 OK\r\n{json}Transfer-Encoding: chunked\r\n\r\n2710\r\n{text}\r\n0\r\n\r\n");
     for (answer, told) in [(told, Some(10_000)), (chunked, None)] {
         let address = scripted(vec![answer]).await;
-        let settings = Settings { message_bytes: 1000, ..patient() };
-        let back = Server::new(&format!("http://{address}/"), settings).unwrap();
+        let settings = HttpUpstreamSettings { message_bytes: 1000, ..patient() };
+        let back = HttpUpstream::new(&format!("http://{address}/"), settings).unwrap();
         let failure = back.post(&call(1), &modern()).await.unwrap_err();
-        assert_eq!(failure, Failure::TooLarge { told, limit: 1000 });
+        assert_eq!(failure, UpstreamFailure::TooLarge { announced: told, limit: 1000 });
     }
 }
 
 #[tokio::test]
-async fn a_connection_that_closed_while_it_was_kept_is_replaced_unseen() {
+async fn an_idle_connection_that_closed_is_replaced_transparently() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let back = server_at(listener.local_addr().unwrap());
     let body = r#"{"jsonrpc":"2.0","id":1,"result":{}}"#;
@@ -312,7 +324,7 @@ async fn a_connection_that_closed_while_it_was_kept_is_replaced_unseen() {
             let read = stream.read(&mut request).await.unwrap();
             assert!(read > 0);
             stream.write_all(kept.as_bytes()).await.unwrap();
-            // The end of it is a moment later than its answer. Whoever has seen it ends the other half.
+            // The connection ends a moment after its response. The peer that has seen it ends the other half.
             stream.shutdown().await.unwrap();
             assert_eq!(stream.read(&mut request).await.unwrap(), 0);
             ended.send(()).unwrap();
@@ -321,7 +333,7 @@ async fn a_connection_that_closed_while_it_was_kept_is_replaced_unseen() {
     let asking = async {
         for _ in 0..5 {
             back.post(&call(1), &modern()).await.unwrap();
-            // The end of the connection was seen, as it is between two calls of an agent.
+            // The end of the connection was seen, as between two calls of an agent.
             seen.recv().await.unwrap();
         }
     };
@@ -329,7 +341,7 @@ async fn a_connection_that_closed_while_it_was_kept_is_replaced_unseen() {
 }
 
 #[tokio::test]
-async fn a_connection_is_not_kept_longer_than_its_server_says() {
+async fn a_connection_is_not_kept_longer_than_its_server_announces() {
     for (hint, connections) in
         [("Keep-Alive: timeout=1\r\n", 3), ("Keep-Alive: timeout=60, max=9\r\n", 1), ("", 1)]
     {
@@ -363,25 +375,29 @@ async fn a_connection_is_not_kept_longer_than_its_server_says() {
 }
 
 #[tokio::test]
-async fn connections_are_bounded_kept_for_a_moment_and_then_given_back() {
-    let clock = StoppedClock::new();
-    let mut front = common::Server::start().await;
+async fn connections_are_bounded_pooled_for_a_moment_and_then_closed() {
+    let clock = PausedRuntimeClock::new();
+    let mut front = common::EndpointTestServer::start().await;
     let (connect, idle_time) = (Duration::from_secs(5), Duration::from_secs(4));
-    let pool = PoolLimits { connections: 1, connect, idle_time, ..PoolLimits::default() };
+    let pool = ConnectionPoolLimits { connections: 1, connect, idle_time, ..ConnectionPoolLimits::default() };
     let url = format!("http://{}/mcp", front.address);
-    let back = Server::new(&url, Settings { pool, ..Settings::default() }).unwrap();
+    let back =
+        HttpUpstream::new(&url, HttpUpstreamSettings { pool, ..HttpUpstreamSettings::default() }).unwrap();
     let sent = call(1);
     let context = modern();
     let (first, second) = tokio::join!(back.post(&sent, &context), async {
         let incoming = front.next().await;
         let (second, ()) = tokio::join!(back.post(&sent, &context), clock.pass(connect));
         let link = incoming.caller.link.clone();
-        incoming.responder.unwrap().finish(result(&Id::number(1), "{}"));
+        incoming.responder.unwrap().finish(result(&RpcId::number(1), "{}"));
         (second, link)
     });
     assert!(first.is_ok());
     let (second, link) = second;
-    assert!(matches!(second, Err(Failure::NotSent { error: Transport::TimedOut, .. })), "{second:?}");
+    assert!(
+        matches!(second, Err(UpstreamFailure::NotSent { error: TransportError::TimedOut, .. })),
+        "{second:?}"
+    );
     clock.pass(idle_time / 2).await;
     assert!(link.is_open());
     clock.pass(idle_time).await;
@@ -421,21 +437,24 @@ async fn https_is_spoken_and_certificates_of_strangers_are_refused() {
             .unwrap()
             .with_root_certificates(roots)
             .with_no_client_auth();
-        let settings = Settings { tls: Some(Arc::new(config)), ..patient() };
-        Server::new(&format!("https://localhost:{port}/mcp"), settings).unwrap()
+        let settings = HttpUpstreamSettings { tls: Some(Arc::new(config)), ..patient() };
+        HttpUpstream::new(&format!("https://localhost:{port}/mcp"), settings).unwrap()
     };
     let mut roots = rustls::RootCertStore::empty();
     let stranger = client(roots.clone()).post(&call(1), &modern()).await.unwrap_err();
-    assert!(matches!(stranger, Failure::NotSent { error: Transport::Tls, .. }), "{stranger:?}");
+    assert!(matches!(stranger, UpstreamFailure::NotSent { error: TransportError::Tls, .. }), "{stranger:?}");
     roots.add(made.cert.der().clone()).unwrap();
-    assert!(matches!(client(roots).post(&call(1), &modern()).await.unwrap().content, Content::One(_)));
+    assert!(matches!(
+        client(roots).post(&call(1), &modern()).await.unwrap().content,
+        UpstreamContent::One(_)
+    ));
 }
 
 #[test]
 fn urls_that_cannot_be_used_are_refused_when_they_are_read() {
-    let error = |url: &str| Server::new(url, Settings::default()).unwrap_err();
+    let error = |url: &str| HttpUpstream::new(url, HttpUpstreamSettings::default()).unwrap_err();
     for url in ["", "mcp", "/mcp", "ftp://x/", "http://", "http:///x", "localhost:80"] {
-        assert_eq!(error(url), BadUrl::NotHttp, "{url}");
+        assert_eq!(error(url), InvalidServerUrl::NotHttp, "{url}");
     }
-    assert_eq!(error("http://me:secret@x/"), BadUrl::Credentials);
+    assert_eq!(error("http://me:secret@x/"), InvalidServerUrl::Credentials);
 }

@@ -1,4 +1,4 @@
-//! The server side of streamable HTTP, over real sockets and against requests written by hand.
+//! Tests of the server side of streamable HTTP, over real sockets with raw requests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod common;
@@ -7,31 +7,31 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::{
-    LONG, MODERN, PATIENCE, Server, StoppedClock, get, legacy, modern, patient, patient_settings, post,
-    progress, result,
+    EndpointTestServer, LONG, MODERN, PATIENCE, PausedRuntimeClock, get, legacy, modern, patient,
+    patient_settings, post, progress, result,
 };
 use steadfast_core::id::ActorId;
-use steadfast_mcp::delivery::{Fate, GRACE, Proof};
-use steadfast_mcp::http::Era;
-use steadfast_mcp::http::front::{
-    Holder, Principal, Pushed, Refusal, Resumed, ServeLimits, Session, SessionId, Settings, StreamLimits,
-    Tokens, Unsent,
+use steadfast_mcp::delivery::{DeliveryOutcome, DeliveryProof, GRACE};
+use steadfast_mcp::http::ProtocolEra;
+use steadfast_mcp::http::server::{
+    BearerTokens, EndpointSettings, HttpRefusal, ListenerLimits, McpSessionId, Principal, PushOutcome,
+    SessionStreams, StreamLimits, StreamResumption, StreamSendError, TokenHolder,
 };
-use steadfast_mcp::message::{Id, Message};
+use steadfast_mcp::message::{RpcId, RpcMessage};
 
 fn code(body: &str) -> i64 {
     serde_json::from_str::<serde_json::Value>(body).unwrap()["error"]["code"].as_i64().unwrap()
 }
 
 #[tokio::test]
-async fn a_final_answer_that_comes_first_is_one_json_text() {
-    let mut server = Server::start().await;
+async fn a_final_response_that_comes_first_is_one_json_text() {
+    let mut server = EndpointTestServer::start().await;
     let mut client = server.client().await;
     client.send(&modern("tools/list", 7)).await;
     let incoming = server.next().await;
-    assert_eq!((incoming.era, incoming.version.as_deref()), (Era::Modern, Some("2026-07-28")));
+    assert_eq!((incoming.era, incoming.version.as_deref()), (ProtocolEra::Modern, Some("2026-07-28")));
     assert_eq!((incoming.caller.principal.actor.as_str(), incoming.session.is_none()), ("local", true));
-    incoming.responder.unwrap().finish(result(&Id::number(7), r#"{ "tools":[1.0] }"#));
+    incoming.responder.unwrap().finish(result(&RpcId::number(7), r#"{ "tools":[1.0] }"#));
     let head = client.head().await;
     assert_eq!((head.status, head.get("content-type")), (200, Some("application/json")));
     assert_eq!(client.body(&head).await, r#"{"jsonrpc":"2.0","id":7,"result":{ "tools":[1.0] }}"#);
@@ -39,8 +39,8 @@ async fn a_final_answer_that_comes_first_is_one_json_text() {
 }
 
 #[tokio::test]
-async fn an_answer_with_something_before_it_is_a_stream() {
-    let mut server = Server::start().await;
+async fn a_response_after_other_messages_is_a_stream() {
+    let mut server = EndpointTestServer::start().await;
     let mut client = server.client().await;
     client.send(&modern("tools/list", 7)).await;
     let responder = server.next().await.responder.unwrap();
@@ -52,18 +52,18 @@ async fn an_answer_with_something_before_it_is_a_stream() {
     assert_eq!(client.chunk().await.unwrap(), expected, "no ids in the modern era");
     responder.notifier().send(progress(2)).unwrap();
     assert!(client.chunk().await.unwrap().contains("\"progress\":2"));
-    responder.finish(result(&Id::number(7), "{}"));
+    responder.finish(result(&RpcId::number(7), "{}"));
     assert_eq!(client.chunk().await.unwrap(), "data: {\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{}}\n\n");
     assert_eq!(client.chunk().await, None, "the answer ends the stream");
-    // The connection goes on.
+    // The connection stays usable.
     client.send(&modern("tools/list", 8)).await;
-    server.next().await.responder.unwrap().finish(result(&Id::number(8), "{}"));
+    server.next().await.responder.unwrap().finish(result(&RpcId::number(8), "{}"));
     assert_eq!(client.head().await.status, 200);
 }
 
 #[tokio::test]
-async fn nothing_is_accepted_that_nobody_takes() {
-    let server = Server::start().await;
+async fn a_message_that_the_handler_refuses_is_not_accepted() {
+    let server = EndpointTestServer::start().await;
     server.session("s1");
     server.front.is_full.store(true, Ordering::Relaxed);
     for body in [
@@ -80,7 +80,7 @@ async fn nothing_is_accepted_that_nobody_takes() {
 
 #[tokio::test]
 async fn notifications_and_responses_are_accepted_without_a_body() {
-    let mut server = Server::start().await;
+    let mut server = EndpointTestServer::start().await;
     server.session("s1");
     for body in [
         r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#,
@@ -89,15 +89,15 @@ async fn notifications_and_responses_are_accepted_without_a_body() {
         let answer = server.ask(&post("Mcp-Session-Id: s1\r\n", body)).await;
         assert_eq!(answer, (202, String::new()), "{body}");
         let incoming = server.next().await;
-        assert_eq!((incoming.era, incoming.message.bytes().as_ref()), (Era::Legacy, body.as_bytes()));
+        assert_eq!((incoming.era, incoming.message.bytes().as_ref()), (ProtocolEra::Legacy, body.as_bytes()));
         assert!(incoming.responder.is_none());
     }
 }
 
 #[tokio::test]
-async fn what_is_wrong_gets_the_answer_that_the_specification_asks_for() {
-    let settings = Settings { body_bytes: 2000, ..patient_settings() };
-    let server = Server::with(settings, patient(), None).await;
+async fn invalid_requests_get_the_response_of_the_specification() {
+    let settings = EndpointSettings { body_bytes: 2000, ..patient_settings() };
+    let server = EndpointTestServer::with(settings, patient(), None).await;
     server.session("s1");
     let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
     let session = "Mcp-Session-Id: s1\r\n";
@@ -150,7 +150,7 @@ async fn what_is_wrong_gets_the_answer_that_the_specification_asks_for() {
 
 #[tokio::test]
 async fn heads_that_are_too_large_are_refused() {
-    let server = Server::start().await;
+    let server = EndpointTestServer::start().await;
     for headers in ["X: y\r\n".repeat(200), format!("X: {}\r\n", "y".repeat(100_000))] {
         let (status, _) = server.ask(&post(&headers, "{}")).await;
         assert!(matches!(status, 400 | 431), "{status}");
@@ -159,11 +159,11 @@ async fn heads_that_are_too_large_are_refused() {
 
 #[tokio::test]
 async fn a_token_is_asked_for_and_names_the_principal() {
-    let tokens = Tokens::default();
+    let tokens = BearerTokens::default();
     let ann = ActorId::new("ann").unwrap();
-    tokens.add("s3cret", Holder::Client(Principal::new(ann.clone())));
-    tokens.add("view", Holder::Viewer(ActorId::new("bob").unwrap()));
-    let mut server = Server::with(patient_settings(), patient(), Some(tokens)).await;
+    tokens.add("s3cret", TokenHolder::Client(Principal::new(ann.clone())));
+    tokens.add("view", TokenHolder::Viewer(ActorId::new("bob").unwrap()));
+    let mut server = EndpointTestServer::with(patient_settings(), patient(), Some(tokens)).await;
     let body = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#;
     for headers in ["", "Authorization: Bearer wrong\r\n", "Authorization: s3cret\r\n"] {
         let mut client = server.client().await;
@@ -182,12 +182,12 @@ async fn a_token_is_asked_for_and_names_the_principal() {
 
 #[tokio::test]
 async fn errors_of_the_modern_era_have_a_status_of_their_own() {
-    let mut server = Server::start().await;
+    let mut server = EndpointTestServer::start().await;
     for (error, status) in [(-32601, 404), (-32021, 400), (-32022, 400), (-32602, 200), (-32603, 200)] {
         let mut client = server.client().await;
         client.send(&modern("x/y", 3)).await;
         let responder = server.next().await.responder.unwrap();
-        responder.finish(Message::error_response(Some(&Id::number(3)), error, "no", None));
+        responder.finish(RpcMessage::error_response(Some(&RpcId::number(3)), error, "no", None));
         let head = client.head().await;
         assert_eq!(head.status, status, "{error}");
         assert_eq!(code(&client.body(&head).await), error);
@@ -195,8 +195,8 @@ async fn errors_of_the_modern_era_have_a_status_of_their_own() {
     server.session("s1");
     let mut client = server.client().await;
     client.send(&legacy("s1", "x/y", 3)).await;
-    server.next().await.responder.unwrap().finish(Message::error_response(
-        Some(&Id::number(3)),
+    server.next().await.responder.unwrap().finish(RpcMessage::error_response(
+        Some(&RpcId::number(3)),
         -32601,
         "no",
         None,
@@ -205,11 +205,11 @@ async fn errors_of_the_modern_era_have_a_status_of_their_own() {
 }
 
 #[tokio::test]
-async fn a_request_can_be_refused_by_status_and_is_never_left_without_an_answer() {
-    let mut server = Server::start().await;
+async fn a_request_can_be_refused_by_status_and_always_gets_a_response() {
+    let mut server = EndpointTestServer::start().await;
     let mut client = server.client().await;
     client.send(&modern("a", 1)).await;
-    server.next().await.responder.unwrap().refuse(Refusal::overloaded(None, Duration::from_millis(1500)));
+    server.next().await.responder.unwrap().refuse(HttpRefusal::overloaded(None, Duration::from_millis(1500)));
     let head = client.head().await;
     assert_eq!((head.status, head.get("retry-after")), (503, Some("2")));
     client.body(&head).await;
@@ -228,8 +228,8 @@ async fn a_request_can_be_refused_by_status_and_is_never_left_without_an_answer(
 }
 
 #[tokio::test]
-async fn closing_the_stream_is_seen_by_whoever_answers() {
-    let mut server = Server::start().await;
+async fn the_responder_detects_that_the_stream_was_closed() {
+    let mut server = EndpointTestServer::start().await;
     for before in [0, 1] {
         let mut client = server.client().await;
         client.send(&modern("tools/list", 7)).await;
@@ -241,15 +241,15 @@ async fn closing_the_stream_is_seen_by_whoever_answers() {
         assert!(!responder.is_gone());
         drop(client);
         responder.gone().await;
-        assert_eq!(responder.send(progress(9)), Err(Unsent::Gone));
-        let delivery = responder.finish(result(&Id::number(7), "{}"));
-        assert_eq!(delivery.settled(GRACE).await, Fate::Lost);
+        assert_eq!(responder.send(progress(9)), Err(StreamSendError::Gone));
+        let delivery = responder.finish(result(&RpcId::number(7), "{}"));
+        assert_eq!(delivery.settled(GRACE).await, DeliveryOutcome::Lost);
     }
 }
 
 #[tokio::test]
-async fn an_answer_is_delivered_when_its_connection_brings_the_next_message() {
-    let mut server = Server::start().await;
+async fn a_response_is_delivered_when_its_connection_brings_the_next_message() {
+    let mut server = EndpointTestServer::start().await;
     let mut client = server.client().await;
     for (id, streamed) in [(1, false), (2, true)] {
         client.send(&modern("tools/list", id)).await;
@@ -257,25 +257,27 @@ async fn an_answer_is_delivered_when_its_connection_brings_the_next_message() {
         if streamed {
             responder.send(progress(1)).unwrap();
         }
-        let mut delivery = responder.finish(result(&Id::number(u64::from(id)), "{}"));
+        let mut delivery = responder.finish(result(&RpcId::number(u64::from(id)), "{}"));
         assert!(delivery.written().await);
         let head = client.head().await;
         client.body(&head).await;
         client.send(&modern("ping", 99)).await;
-        assert_eq!(delivery.settled(LONG).await, Fate::Delivered(Proof::Heard));
-        server.next().await.responder.unwrap().finish(result(&Id::number(99), "{}"));
+        assert_eq!(delivery.settled(LONG).await, DeliveryOutcome::Delivered(DeliveryProof::NextMessage));
+        server.next().await.responder.unwrap().finish(result(&RpcId::number(99), "{}"));
         let head = client.head().await;
         client.body(&head).await;
     }
 }
 
 #[tokio::test]
-async fn an_answer_is_lost_when_its_connection_breaks_and_delivered_when_it_stays_open() {
-    let mut server = Server::start().await;
-    for (stays, fate) in [(false, Fate::Lost), (true, Fate::Delivered(Proof::StillOpen))] {
+async fn a_response_is_lost_when_its_connection_breaks_and_delivered_when_it_stays_open() {
+    let mut server = EndpointTestServer::start().await;
+    for (stays, fate) in
+        [(false, DeliveryOutcome::Lost), (true, DeliveryOutcome::Delivered(DeliveryProof::StillOpen))]
+    {
         let mut client = server.client().await;
         client.send(&modern("tools/list", 7)).await;
-        let mut delivery = server.next().await.responder.unwrap().finish(result(&Id::number(7), "{}"));
+        let mut delivery = server.next().await.responder.unwrap().finish(result(&RpcId::number(7), "{}"));
         assert!(delivery.written().await);
         let client = stays.then_some(client);
         let grace = if stays { Duration::from_millis(50) } else { LONG };
@@ -285,8 +287,8 @@ async fn an_answer_is_lost_when_its_connection_breaks_and_delivered_when_it_stay
 }
 
 #[tokio::test]
-async fn an_answer_is_delivered_when_its_client_has_read_it_and_ends_the_connection() {
-    let mut server = Server::start().await;
+async fn a_response_is_delivered_when_its_client_has_read_it_and_ends_the_connection() {
+    let mut server = EndpointTestServer::start().await;
     for (more, streamed) in [("", false), ("", true), ("connection: close\r\n", false)] {
         let mut client = server.client().await;
         client.send(&modern("tools/list", 7).replacen("\r\n", &format!("\r\n{more}"), 1)).await;
@@ -294,17 +296,17 @@ async fn an_answer_is_delivered_when_its_client_has_read_it_and_ends_the_connect
         if streamed {
             responder.send(progress(1)).unwrap();
         }
-        let delivery = responder.finish(result(&Id::number(7), "{}"));
+        let delivery = responder.finish(result(&RpcId::number(7), "{}"));
         let head = client.head().await;
         client.body(&head).await;
         drop(client);
-        assert_eq!(delivery.settled(LONG).await, Fate::Delivered(Proof::Taken));
+        assert_eq!(delivery.settled(LONG).await, DeliveryOutcome::Delivered(DeliveryProof::ClosedByClient));
     }
 }
 
 #[tokio::test]
 async fn initialize_opens_a_session_and_delete_ends_it() {
-    let mut server = Server::start().await;
+    let mut server = EndpointTestServer::start().await;
     let mut client = server.client().await;
     client
         .send(&post(
@@ -315,24 +317,24 @@ async fn initialize_opens_a_session_and_delete_ends_it() {
     let session = server.session("s-42");
     let responder = server.next().await.responder.unwrap();
     responder.open_session(&session);
-    responder.finish(result(&Id::number(0), "{}"));
+    responder.finish(result(&RpcId::number(0), "{}"));
     let head = client.head().await;
     assert_eq!((head.status, head.get("mcp-session-id")), (200, Some("s-42")));
     client.body(&head).await;
     client.send(&legacy("s-42", "ping", 1)).await;
     let incoming = server.next().await;
     assert_eq!(incoming.session.unwrap().id().as_str(), "s-42");
-    incoming.responder.unwrap().finish(result(&Id::number(1), "{}"));
+    incoming.responder.unwrap().finish(result(&RpcId::number(1), "{}"));
     client.head().await;
     let (status, _) = server.ask(&get("Mcp-Session-Id: s-42\r\n").replace("GET", "DELETE")).await;
     assert_eq!(status, 204);
     assert_eq!(server.ask(&legacy("s-42", "ping", 2)).await.0, 404);
-    assert_eq!(session.push(progress(1)), Err(Unsent::Ended));
+    assert_eq!(session.push(progress(1)), Err(StreamSendError::Ended));
 }
 
 #[tokio::test]
 async fn a_broken_stream_is_resumed_behind_the_last_event_seen() {
-    let mut server = Server::start().await;
+    let mut server = EndpointTestServer::start().await;
     server.session("s1");
     let mut client = server.client().await;
     client.send(&legacy("s1", "tools/call", 7)).await;
@@ -349,7 +351,7 @@ async fn a_broken_stream_is_resumed_behind_the_last_event_seen() {
     drop(client);
     responder.gone().await;
     responder.send(progress(3)).expect("a client may come back");
-    let delivery = responder.finish(result(&Id::number(7), "{}"));
+    let delivery = responder.finish(result(&RpcId::number(7), "{}"));
     let mut client = server.client().await;
     client.send(&get("Mcp-Session-Id: s1\r\nLast-Event-ID: 0-1\r\n")).await;
     let head = client.head().await;
@@ -357,14 +359,14 @@ async fn a_broken_stream_is_resumed_behind_the_last_event_seen() {
     let ids: Vec<_> = body.lines().filter(|line| line.starts_with("id: ")).collect();
     assert_eq!(ids, ["id: 0-2", "id: 0-3", "id: 0-4"], "{body}");
     assert!(body.contains("\"result\":{}"));
-    assert_eq!(server.listening.recv().await.unwrap().resumed, Resumed::Yes);
+    assert_eq!(server.listening.recv().await.unwrap().resumed, StreamResumption::Yes);
     client.send(&legacy("s1", "ping", 8)).await;
-    assert_eq!(delivery.settled(LONG).await, Fate::Delivered(Proof::Heard));
+    assert_eq!(delivery.settled(LONG).await, DeliveryOutcome::Delivered(DeliveryProof::NextMessage));
 }
 
 #[tokio::test]
-async fn an_unknown_event_id_gets_a_new_stream_and_is_told_to_the_front() {
-    let mut server = Server::start().await;
+async fn an_unknown_event_id_gets_a_new_stream_and_is_reported_to_the_handler() {
+    let mut server = EndpointTestServer::start().await;
     server.session("s1");
     server.session("s2");
     let mut client = server.client().await;
@@ -375,18 +377,22 @@ async fn an_unknown_event_id_gets_a_new_stream_and_is_told_to_the_front() {
         client.send(&get(&format!("Mcp-Session-Id: s2\r\nLast-Event-ID: {last}\r\n"))).await;
         assert_eq!(client.head().await.status, 200);
         let listening = server.listening.recv().await.unwrap();
-        assert_eq!(listening.resumed, Resumed::Unknown(last.into()), "events of another session are unknown");
+        assert_eq!(
+            listening.resumed,
+            StreamResumption::Unknown(last.into()),
+            "events of another session are unknown"
+        );
     }
 }
 
 #[tokio::test]
 async fn messages_of_the_session_go_to_the_stream_that_listens_or_wait_for_one() {
-    let mut server = Server::start().await;
+    let mut server = EndpointTestServer::start().await;
     let session = server.session("s1");
-    assert_eq!(session.push(progress(1)), Ok(Pushed::Kept));
+    assert_eq!(session.push(progress(1)), Ok(PushOutcome::Queued));
     let mut first = server.client().await;
     first.send(&get("Mcp-Session-Id: s1\r\nMCP-Protocol-Version: 2025-06-18\r\n")).await;
-    assert_eq!(server.listening.recv().await.unwrap().resumed, Resumed::Fresh);
+    assert_eq!(server.listening.recv().await.unwrap().resumed, StreamResumption::Fresh);
     assert!(session.is_listening());
     first.head().await;
     assert!(
@@ -397,52 +403,53 @@ async fn messages_of_the_session_go_to_the_stream_that_listens_or_wait_for_one()
     second.send(&get("Mcp-Session-Id: s1\r\n")).await;
     let link = server.listening.recv().await.unwrap().caller.link;
     second.head().await;
-    assert_eq!(session.push(progress(2)), Ok(Pushed::Sent));
+    assert_eq!(session.push(progress(2)), Ok(PushOutcome::Sent));
     assert!(second.chunk().await.unwrap().contains("\"progress\":2"), "on one of them only, the newest");
     drop(second);
-    // Until its end is known, what is sent goes there.
+    // Until the end of the connection is known, messages are sent on it.
     link.closed().await;
-    assert_eq!(session.push(progress(3)), Ok(Pushed::Sent));
+    assert_eq!(session.push(progress(3)), Ok(PushOutcome::Sent));
     assert!(first.chunk().await.unwrap().contains("\"progress\":3"));
     session.close();
     assert_eq!(first.chunk().await, None);
 }
 
 #[tokio::test]
-async fn what_waits_for_a_client_is_bounded_and_its_answer_always_fits() {
+async fn waiting_messages_are_bounded_and_the_response_always_fits() {
     let stream = StreamLimits { waiting_messages: 5, ..StreamLimits::default() };
-    let mut server = Server::with(Settings { stream, ..patient_settings() }, patient(), None).await;
+    let mut server =
+        EndpointTestServer::with(EndpointSettings { stream, ..patient_settings() }, patient(), None).await;
     let mut client = server.client().await;
     client.send(&modern("tools/list", 7)).await;
     let responder = server.next().await.responder.unwrap();
-    // The connection's task does not run in between: nothing is taken.
+    // The task of the connection does not run in between, so no event is taken.
     for number in 0..5 {
         responder.send(progress(number)).unwrap();
     }
-    assert_eq!(responder.send(progress(5)), Err(Unsent::Full));
-    responder.finish(result(&Id::number(7), "{}"));
+    assert_eq!(responder.send(progress(5)), Err(StreamSendError::Full));
+    responder.finish(result(&RpcId::number(7), "{}"));
     let head = client.head().await;
     assert_eq!(client.body(&head).await.matches("data: ").count(), 6);
-    let session = Session::new(SessionId::new("s").unwrap(), stream);
+    let session = SessionStreams::new(McpSessionId::new("s").unwrap(), stream);
     let pushed = (0..1000).filter(|number| session.push(progress(*number)).is_ok()).count();
     assert_eq!(pushed, 64);
 }
 
 #[tokio::test]
 async fn a_client_that_does_not_read_is_cut_off_and_seen_as_gone() {
-    // It is our own patience that ends here, not the operating system's.
-    let limits = ServeLimits { write_stall: Duration::from_millis(200), ..patient() };
-    let mut server = Server::with(patient_settings(), limits, None).await;
+    // The timeout of this crate ends the connection, not that of the operating system.
+    let limits = ListenerLimits { write_stall: Duration::from_millis(200), ..patient() };
+    let mut server = EndpointTestServer::with(patient_settings(), limits, None).await;
     let mut client = server.client().await;
     client.send(&modern("tools/list", 7)).await;
     let responder = server.next().await.responder.unwrap();
-    let long = Message::notification(
+    let long = RpcMessage::notification(
         "n",
-        Some(&steadfast_mcp::raw::RawJson::parse(format!("[\"{}\"]", "x".repeat(500_000))).unwrap()),
+        Some(&steadfast_mcp::json_text::JsonText::parse(format!("[\"{}\"]", "x".repeat(500_000))).unwrap()),
     );
     let flood = async {
         loop {
-            if responder.send(long.clone()) == Err(Unsent::Gone) {
+            if responder.send(long.clone()) == Err(StreamSendError::Gone) {
                 return;
             }
             tokio::task::yield_now().await;
@@ -455,15 +462,15 @@ async fn a_client_that_does_not_read_is_cut_off_and_seen_as_gone() {
 #[tokio::test]
 async fn heads_and_bodies_that_do_not_come_in_time_end_the_wait() {
     let request = modern("tools/list", 7);
-    let limits = ServeLimits { head_time: Duration::from_millis(100), ..patient() };
-    let server = Server::with(patient_settings(), limits, None).await;
+    let limits = ListenerLimits { head_time: Duration::from_millis(100), ..patient() };
+    let server = EndpointTestServer::with(patient_settings(), limits, None).await;
     let mut silent = server.client().await;
     assert!(silent.is_closed().await);
     let mut slow = server.client().await;
     slow.send(&request[..30]).await;
     assert!(slow.is_closed().await);
-    let settings = Settings { body_time: Duration::from_millis(100), ..patient_settings() };
-    let server = Server::with(settings, patient(), None).await;
+    let settings = EndpointSettings { body_time: Duration::from_millis(100), ..patient_settings() };
+    let server = EndpointTestServer::with(settings, patient(), None).await;
     let mut body = server.client().await;
     body.send(&request[..request.len() - 3]).await;
     assert_eq!(body.head().await.status, 408);
@@ -471,14 +478,14 @@ async fn heads_and_bodies_that_do_not_come_in_time_end_the_wait() {
 
 #[tokio::test]
 async fn a_connection_may_rest_longer_than_a_head_may_take_but_not_for_ever() {
-    let clock = StoppedClock::new();
+    let clock = PausedRuntimeClock::new();
     let (head_time, idle) = (Duration::from_secs(5), Duration::from_secs(40));
-    let limits = ServeLimits { head_time, idle, ..patient() };
-    let mut server = Server::with(patient_settings(), limits, None).await;
+    let limits = ListenerLimits { head_time, idle, ..patient() };
+    let mut server = EndpointTestServer::with(patient_settings(), limits, None).await;
     let mut client = server.client().await;
     for id in [1, 2] {
         client.send(&modern("a", id)).await;
-        server.next().await.responder.unwrap().finish(result(&Id::number(u64::from(id)), "{}"));
+        server.next().await.responder.unwrap().finish(result(&RpcId::number(u64::from(id)), "{}"));
         let head = client.head().await;
         client.body(&head).await;
         clock.pass(3 * head_time).await;
@@ -489,10 +496,10 @@ async fn a_connection_may_rest_longer_than_a_head_may_take_but_not_for_ever() {
 }
 
 #[tokio::test]
-async fn a_quiet_answer_becomes_a_stream_that_is_kept_alive() {
+async fn a_quiet_response_becomes_a_stream_that_is_kept_alive() {
     let (quiet, keep_alive) = (Duration::from_millis(30), Duration::from_millis(30));
-    let settings = Settings { quiet, keep_alive, ..patient_settings() };
-    let mut server = Server::with(settings, patient(), None).await;
+    let settings = EndpointSettings { quiet, keep_alive, ..patient_settings() };
+    let mut server = EndpointTestServer::with(settings, patient(), None).await;
     let mut client = server.client().await;
     client.send(&modern("tools/call", 7).replace("Mcp-Method", "Mcp-Name: \r\nMcp-Method")).await;
     assert_eq!(client.head().await.status, 400, "a name in the header and none in the body");
@@ -503,7 +510,7 @@ async fn a_quiet_answer_becomes_a_stream_that_is_kept_alive() {
     for _ in 0..3 {
         assert_eq!(client.chunk().await.unwrap(), ":\n", "a comment, and no blank line");
     }
-    responder.finish(result(&Id::number(7), "{}"));
+    responder.finish(result(&RpcId::number(7), "{}"));
     let mut last = client.chunk().await.unwrap();
     while last == ":\n" {
         last = client.chunk().await.unwrap();
@@ -512,10 +519,10 @@ async fn a_quiet_answer_becomes_a_stream_that_is_kept_alive() {
 }
 
 #[tokio::test]
-async fn stopping_lets_answers_finish_and_cuts_what_does_not_end() {
-    let clock = StoppedClock::new();
-    let limits = ServeLimits { stop: Duration::from_secs(5), ..patient() };
-    let mut server = Server::with(patient_settings(), limits, None).await;
+async fn stopping_lets_responses_finish_and_cuts_connections_that_do_not_end() {
+    let clock = PausedRuntimeClock::new();
+    let limits = ListenerLimits { stop: Duration::from_secs(5), ..patient() };
+    let mut server = EndpointTestServer::with(patient_settings(), limits, None).await;
     let (mut answered, mut hangs) = (server.client().await, server.client().await);
     answered.send(&modern("a", 1)).await;
     let first = server.next().await.responder.unwrap();
@@ -523,7 +530,7 @@ async fn stopping_lets_answers_finish_and_cuts_what_does_not_end() {
     let second = server.next().await.responder.unwrap();
     server.stop.cancel();
     tokio::task::yield_now().await;
-    first.finish(result(&Id::number(1), "{}"));
+    first.finish(result(&RpcId::number(1), "{}"));
     let head = answered.head().await;
     assert_eq!((head.status, head.get("connection")), (200, Some("close")));
     assert!(!second.is_gone(), "there is still time for it");

@@ -1,24 +1,24 @@
-//! Which variables a child gets: those it is given, and a few of ours that programs do not run without.
+//! The environment variables of a child: those that are set for it, and a few inherited ones that programs need.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 
-/// The variables of ours that a child gets although nobody gave them to it. A `*` at the end stands for any rest.
+/// The variables that a child inherits although they are not set for it. A `*` at the end stands for any rest.
 ///
-/// None of them is meant to hold a secret. The proxies can hold one; they are here because `npx` and `uvx` reach
-/// no registry without them where there is a proxy.
+/// None of them is meant to hold a secret. The proxies can hold one; they are included because `npx` and `uvx` cannot
+/// reach a registry without them behind a proxy.
 ///
 /// | variables | why |
 /// | --- | --- |
-/// | `PATH`, `HOME`, `USER`, `LOGNAME`, `SHELL`, `TERM`, `TMPDIR`, `TZ` | programs find themselves and their files with them |
+/// | `PATH`, `HOME`, `USER`, `LOGNAME`, `SHELL`, `TERM`, `TMPDIR`, `TZ` | location of programs and their files |
 /// | `LANG`, `LANGUAGE`, `LC_*` | without them, text that is not ASCII is garbled |
-/// | `XDG_*` | where caches, settings and the user's session are |
+/// | `XDG_*` | location of caches, settings and the user's session |
 /// | `DISPLAY`, `WAYLAND_DISPLAY`, `XAUTHORITY` | servers that drive a browser show it |
-/// | `SSL_CERT_FILE`, `SSL_CERT_DIR`, `NODE_EXTRA_CA_CERTS` | which certificates are believed here |
-/// | `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`, in both cases | the way out |
+/// | `SSL_CERT_FILE`, `SSL_CERT_DIR`, `NODE_EXTRA_CA_CERTS` | trusted certificates |
+/// | `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`, in both cases | access to the network |
 /// | `NVM_DIR`, `FNM_DIR`, `VOLTA_HOME`, `ASDF_DIR`, `ASDF_DATA_DIR`, `PNPM_HOME`, `BUN_INSTALL`, `PYENV_ROOT` | shims of `node` and `python` find the version to run |
-/// | `npm_config_cache`, `npm_config_prefix`, `npm_config_registry` | where `npx` finds and keeps packages |
+/// | `npm_config_cache`, `npm_config_prefix`, `npm_config_registry` | location of the packages of `npx` |
 /// | `UV_CACHE_DIR`, `UV_TOOL_DIR`, `UV_PYTHON_INSTALL_DIR`, `UV_INDEX_URL`, `UV_DEFAULT_INDEX` | the same for `uvx` |
 /// | `SYSTEMROOT`, `SYSTEMDRIVE`, `WINDIR`, `COMSPEC`, `PATHEXT`, `TEMP`, `TMP`, `APPDATA`, `LOCALAPPDATA`, `PROGRAMDATA`, `PROGRAMFILES`, `PROGRAMFILES(X86)`, `USERPROFILE`, `USERNAME`, `HOMEDRIVE`, `HOMEPATH`, `PROCESSOR_ARCHITECTURE`, `NUMBER_OF_PROCESSORS` | Windows programs do not start without some of these |
 pub const ALLOWED: &[&str] = &[
@@ -84,15 +84,15 @@ pub const ALLOWED: &[&str] = &[
     "NUMBER_OF_PROCESSORS",
 ];
 
-/// All variables that a child gets. Shows its names only: values are often secrets.
+/// All environment variables of a child. `Debug` shows only the names, because values are often secrets.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Environment {
     variables: BTreeMap<OsString, OsString>,
 }
 
 impl Environment {
-    /// What of `own` is [`ALLOWED`], and everything of `given`, which goes before. For servers that a configuration
-    /// names: what else stands in our environment is not meant for them.
+    /// Returns the [`ALLOWED`] part of `own` and all of `given`, which takes precedence. For servers in a
+    /// configuration: the rest of the parent's environment is not meant for them.
     pub fn allowed_and(
         own: impl IntoIterator<Item = (OsString, OsString)>,
         given: &BTreeMap<String, String>,
@@ -100,8 +100,8 @@ impl Environment {
         Self::of(own.into_iter().filter(|(name, value)| is_allowed(name) && !is_function(value)), given)
     }
 
-    /// All of `own`, and everything of `given`, which goes before. For `wrap`: there the client made our environment
-    /// for the server, and nobody can tell its part of it from the rest.
+    /// Returns all of `own` and all of `given`, which takes precedence. For `wrap`: the client made the environment for
+    /// the server, and its part cannot be separated from the rest.
     pub fn inherited_and(
         own: impl IntoIterator<Item = (OsString, OsString)>,
         given: &BTreeMap<String, String>,
@@ -109,19 +109,19 @@ impl Environment {
         Self::of(own, given)
     }
 
-    /// The same with one more variable, which goes before one of the same name.
+    /// Adds one more variable, which replaces one with the same name.
     #[must_use]
     pub fn with(mut self, name: &str, value: &str) -> Self {
         self.variables.insert(name.into(), value.into());
         self
     }
 
-    /// Each name with its value, in order.
+    /// Returns the names and values, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
         self.variables.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str()))
     }
 
-    /// The value of a variable.
+    /// Returns the value of a variable.
     pub fn value(&self, name: &str) -> Option<&OsStr> {
         self.variables.get(OsStr::new(name)).map(OsString::as_os_str)
     }
@@ -145,18 +145,19 @@ fn is_allowed(name: &OsStr) -> bool {
     let Some(name) = name.to_str() else { return false };
     ALLOWED.iter().any(|allowed| match allowed.strip_suffix('*') {
         Some(beginning) => name.starts_with(beginning),
-        // Windows does not tell `Path` from `PATH`.
+        // Names are case-insensitive on Windows: `Path` is `PATH`.
         None if cfg!(windows) => name.eq_ignore_ascii_case(allowed),
         None => name == *allowed,
     })
 }
 
-/// Old shells pass functions on in variables; a value that is one could run in whatever shell the child starts.
+/// Returns true for a function that an old shell exports in a variable: a shell that the child starts could execute it.
 fn is_function(value: &OsStr) -> bool {
     value.as_encoded_bytes().starts_with(b"()")
 }
 
-/// Windows keeps the current folder of each drive in variables that begin with `=`; no program can be given those.
+/// Returns false for variables whose name begins with `=`. Windows keeps the current folder of each drive in them, and
+/// they cannot be passed to a program.
 fn can_be_passed(name: &OsStr) -> bool {
     let name = name.as_encoded_bytes();
     !name.is_empty() && !name.contains(&b'=') && !name.contains(&0)

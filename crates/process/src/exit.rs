@@ -1,59 +1,67 @@
-//! How a child ended, and what that means for the calls that were with it.
+//! The exit of a child, and its meaning for the calls in flight.
 
 use std::fmt;
 
-use steadfast_core::classify::{Fault, Source, Transport};
+use steadfast_core::classify::{AttemptFault, FaultSource, TransportError};
 
-/// How a child ended.
+/// Exit of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exit {
-    /// By itself, with this code.
+pub enum ChildExit {
+    /// It exited with this code.
     Code(i32),
-    /// By this signal.
+    /// It was ended by this signal.
     Signal(i32),
-    /// Nobody can say: whoever watched it was killed.
+    /// Unknown, because the process that watched it was killed.
     Unknown,
 }
 
-/// Whether a call was on its way to the child that died.
+/// Progress of a call to the child that died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sent {
-    /// Not a byte of it was written.
+pub enum SendProgress {
+    /// None of it was written.
     No,
-    /// Some of it, or all, was written.
+    /// Some or all of it was written.
     Yes,
 }
 
-impl Exit {
-    /// What a call makes of the death of its server. If nothing of it was written, it cannot have run, whatever the
-    /// server died of. If something was, nobody knows; the death is a crash.
-    pub fn fault(self, sent: Sent) -> Fault {
+impl ChildExit {
+    /// Returns the fault of a call whose server has died. If nothing of the call was written, it cannot have run,
+    /// whatever the exit was. Otherwise the outcome is unknown, and the exit counts as a crash.
+    pub fn fault(self, sent: SendProgress) -> AttemptFault {
         let source = match (sent, self) {
-            (Sent::No, _) => Source::Transport { error: Transport::ConnectionClosed, written: false },
-            // By these a shell says that it could not start a command. Of a server that has been speaking with us
-            // they prove nothing, and must not pass for proof.
-            (Sent::Yes, Self::Code(126 | 127) | Self::Unknown) => Source::Exit { code: None, signal: None },
-            (Sent::Yes, Self::Code(code)) => Source::Exit { code: Some(code), signal: None },
-            (Sent::Yes, Self::Signal(signal)) => Source::Exit { code: None, signal: Some(signal) },
+            (SendProgress::No, _) => {
+                FaultSource::Transport { error: TransportError::ConnectionClosed, written: false }
+            }
+            // A shell uses these codes for a command that it could not start. From a server that has already responded
+            // they prove nothing, and must not count as proof.
+            (SendProgress::Yes, Self::Code(126 | 127) | Self::Unknown) => {
+                FaultSource::Exit { code: None, signal: None }
+            }
+            (SendProgress::Yes, Self::Code(code)) => FaultSource::Exit { code: Some(code), signal: None },
+            (SendProgress::Yes, Self::Signal(signal)) => {
+                FaultSource::Exit { code: None, signal: Some(signal) }
+            }
         };
-        Fault::new(source, format!("the server {self}"))
+        AttemptFault::new(source, format!("the server {self}"))
     }
 }
 
-/// The same fault with what the server wrote last, in words that decide nothing.
-pub fn with_last_words(fault: Fault, stderr: &[String]) -> Fault {
+/// Adds the last stderr output of the server to a fault, as text that no decision depends on.
+pub fn with_last_words(fault: AttemptFault, stderr: &[String]) -> AttemptFault {
     match last_words(stderr) {
-        Some(words) => Fault { message: format!("{}. Its last words: {words}", fault.message), ..fault },
+        Some(words) => {
+            AttemptFault { message: format!("{}. Its last words: {words}", fault.message), ..fault }
+        }
         None => fault,
     }
 }
 
-/// The last three lines that say something, and before them the last one that names an error: many runtimes write a stack
-/// and their version below it. Each is cut where it is too long.
+/// Returns the last three lines with content, and before them the last one that names an error: many runtimes write a
+/// stack trace and their version below it. Long lines are truncated.
 pub fn last_words(stderr: &[String]) -> Option<String> {
     let mut lines: Vec<&str> =
-        stderr.iter().map(|line| line.trim()).filter(|line| says_something(line)).collect();
-    // A server that is started again says the same again.
+        stderr.iter().map(|line| line.trim()).filter(|line| has_content(line)).collect();
+    // A restarted server repeats its messages.
     lines.dedup();
     let (before, last) = lines.split_at(lines.len().saturating_sub(LAST_WORDS));
     let cause = match last.iter().any(|line| names_an_error(line)) {
@@ -64,13 +72,13 @@ pub fn last_words(stderr: &[String]) -> Option<String> {
     (!words.is_empty()).then(|| words.join(" | "))
 }
 
-/// So many lines are told.
+/// Maximum number of lines.
 const LAST_WORDS: usize = 3;
-/// The most characters of each.
+/// Maximum number of characters per line.
 const LONGEST_LINE: usize = 200;
 
 /// Returns false for lines without text and for stack frames.
-fn says_something(line: &str) -> bool {
+fn has_content(line: &str) -> bool {
     line.chars().any(char::is_alphanumeric) && !line.starts_with("at ")
 }
 
@@ -86,12 +94,12 @@ fn shortened(line: &str) -> String {
     }
 }
 
-impl fmt::Display for Exit {
+impl fmt::Display for ChildExit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Code(code) => write!(f, "ended with exit code {code}"),
             Self::Signal(signal) => write!(f, "was ended by signal {signal}"),
-            Self::Unknown => f.write_str("ended, and nobody saw how"),
+            Self::Unknown => f.write_str("ended with an unknown status"),
         }
     }
 }
@@ -99,12 +107,12 @@ impl fmt::Display for Exit {
 #[cfg(test)]
 mod tests {
     use steadfast_core::Timestamp;
-    use steadfast_core::classify::{Nature, Overrides, Reach, Severity, classify};
+    use steadfast_core::classify::{AttemptReach, FaultNature, Overrides, Severity, classify};
 
     use super::*;
 
     #[test]
-    fn the_last_words_are_the_lines_that_say_why() {
+    fn the_last_words_are_the_lines_with_the_cause() {
         let words = |text: &str| {
             let lines: Vec<_> = text.lines().map(str::to_owned).collect();
             last_words(&lines)
@@ -122,17 +130,22 @@ mod tests {
 
     #[test]
     fn the_death_of_a_server_is_a_crash_for_what_was_sent_and_harmless_for_what_was_not() {
-        for exit in
-            [Exit::Code(0), Exit::Code(1), Exit::Code(126), Exit::Code(127), Exit::Signal(9), Exit::Unknown]
-        {
+        for exit in [
+            ChildExit::Code(0),
+            ChildExit::Code(1),
+            ChildExit::Code(126),
+            ChildExit::Code(127),
+            ChildExit::Signal(9),
+            ChildExit::Unknown,
+        ] {
             let of = |sent| classify(&exit.fault(sent), &Overrides::default(), Timestamp::ZERO);
-            let (sent, kept) = (of(Sent::Yes), of(Sent::No));
+            let (sent, kept) = (of(SendProgress::Yes), of(SendProgress::No));
             assert_eq!(
                 (sent.reach, sent.severity, sent.nature),
-                (Reach::Unknown, Severity::Crash, Nature::Transient),
+                (AttemptReach::Unknown, Severity::Crash, FaultNature::Transient),
                 "{exit}"
             );
-            assert_eq!((kept.reach, kept.nature), (Reach::NotSent, Nature::Transient), "{exit}");
+            assert_eq!((kept.reach, kept.nature), (AttemptReach::NotSent, FaultNature::Transient), "{exit}");
         }
     }
 }

@@ -1,16 +1,14 @@
-//! What to start, and in clear words why it cannot be.
+//! The description of a server to start, and the errors of a failed start.
 
 use std::env;
-use std::error::Error;
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::child::{self, Patience, Started};
+use crate::child::{self, SpawnedChild, StopTimeouts};
 use crate::environment::Environment;
 use crate::leash::Leash;
-use crate::stderr::Stderr;
+use crate::stderr::StderrLog;
 
 /// A server to be started as a child.
 #[derive(Clone, Debug)]
@@ -19,55 +17,63 @@ pub struct Launch {
     pub program: OsString,
     /// Its arguments.
     pub args: Vec<OsString>,
-    /// The folder it runs in; ours if none is given.
+    /// Its working folder. Default: that of this process.
     pub folder: Option<PathBuf>,
-    /// All variables it gets.
+    /// All its environment variables.
     pub environment: Environment,
-    /// How long each step of ending it may take.
-    pub patience: Patience,
+    /// Time limits of the steps that end it.
+    pub patience: StopTimeouts,
 }
 
-/// Why a server could not be started.
-#[derive(Debug)]
+/// Reason why a server could not be started.
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
-    /// There is no such command.
+    /// The command does not exist.
+    #[error("there is no command `{}`{}", .program.display(), hint(.program))]
     NotFound {
-        /// As it was given.
+        /// The command as it was given.
         program: OsString,
     },
-    /// It is there and cannot be executed.
+    /// The file exists and cannot be executed.
+    #[error("`{path}` is there but cannot be executed; is it a program, and may you run it?")]
     NotExecutable {
-        /// Where it was found.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// It is there, but the program that its first line names is not.
+    /// The file exists, but the program that its first line names does not.
+    #[error(
+        "`{path}` is there, but not the program that its first line names; install that, or name it as the command"
+    )]
     InterpreterMissing {
-        /// Where it was found.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// The folder that it should run in is not there, or is no folder.
+    /// The working folder does not exist, or is not a folder.
+    #[error("there is no folder `{folder}` to run in; make it, or give another")]
     FolderMissing {
-        /// As it was given.
+        /// The folder as it was given.
         folder: PathBuf,
     },
-    /// The system refused.
+    /// The system refused to start it.
+    #[error("`{path}` could not be started: {source}")]
     Refused {
-        /// What should have been started.
+        /// Path of the program.
         path: PathBuf,
-        /// What it said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// Our own part did not work: no pipe, no leash.
+    /// A pipe or the leash failed.
+    #[error("the supervising process (leash) of the server could not be started: {source}")]
     Leash {
-        /// What went wrong.
+        /// The error.
         source: io::Error,
     },
 }
 
 impl Launch {
-    /// Starts it. Lines that it writes to stderr go to `stderr`.
-    pub async fn start(&self, leash: &Leash, stderr: &Stderr) -> Result<Started, LaunchError> {
+    /// Starts the server. Its stderr output goes to `stderr`.
+    pub async fn start(&self, leash: &Leash, stderr: &StderrLog) -> Result<SpawnedChild, LaunchError> {
         let folder = self.folder()?;
         let path = self.path(&folder)?;
         child::start(self, &folder, &path, leash, stderr).await
@@ -79,11 +85,11 @@ impl Launch {
         if !folder.is_dir() {
             return Err(LaunchError::FolderMissing { folder: folder.clone() });
         }
-        // The leash runs elsewhere, so what is relative to us must not stay so.
+        // The leash runs in another folder, so a relative path must become absolute.
         if folder.is_absolute() { Ok(folder.clone()) } else { Ok(own()?.join(folder)) }
     }
 
-    /// Where the command is, as the child would look for it.
+    /// Returns the path of the command, as the child would look it up.
     fn path(&self, folder: &Path) -> Result<PathBuf, LaunchError> {
         let mut blocked = None;
         for candidate in self.candidates(folder) {
@@ -115,7 +121,7 @@ impl Launch {
 }
 
 impl LaunchError {
-    /// Whether another try would end the same way, as long as nobody changes something.
+    /// Returns true if another try would fail in the same way until the cause is fixed.
     pub const fn is_lasting(&self) -> bool {
         match self {
             Self::NotFound { .. }
@@ -127,56 +133,17 @@ impl LaunchError {
     }
 }
 
-impl fmt::Display for LaunchError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotFound { program } if has_separator(program) => {
-                write!(f, "there is no command `{}`; check its path", program.display())
-            }
-            Self::NotFound { program } => write!(
-                f,
-                "there is no command `{}` in PATH; give its full path, or a PATH in the server's environment",
-                program.display()
-            ),
-            Self::NotExecutable { path } => {
-                write!(
-                    f,
-                    "`{}` is there but cannot be executed; is it a program, and may you run it?",
-                    path.display()
-                )
-            }
-            Self::InterpreterMissing { path } => write!(
-                f,
-                "`{}` is there, but not the program that its first line names; install that, or name it as the command",
-                path.display()
-            ),
-            Self::FolderMissing { folder } => {
-                write!(f, "there is no folder `{}` to run in; make it, or give another", folder.display())
-            }
-            Self::Refused { path, source } => {
-                write!(f, "`{}` could not be started: {source}", path.display())
-            }
-            Self::Leash { source } => {
-                write!(f, "the process that watches over the server could not be started: {source}")
-            }
-        }
-    }
-}
-
-impl Error for LaunchError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Refused { source, .. } | Self::Leash { source } => Some(source),
-            Self::NotFound { .. }
-            | Self::NotExecutable { .. }
-            | Self::InterpreterMissing { .. }
-            | Self::FolderMissing { .. } => None,
-        }
-    }
-}
-
-/// Where commands are where nobody says it.
+/// The `PATH` of systems that define none.
 const DEFAULT_PATH: &str = if cfg!(windows) { "" } else { "/usr/local/bin:/usr/bin:/bin" };
+
+/// Returns what to do about a program that does not exist.
+fn hint(program: &OsStr) -> &'static str {
+    if has_separator(program) {
+        "; check its path"
+    } else {
+        " in PATH; give its full path, or a PATH in the server's environment"
+    }
+}
 
 fn has_separator(program: &OsStr) -> bool {
     program.as_encoded_bytes().iter().any(|byte| *byte == b'/' || (cfg!(windows) && *byte == b'\\'))
@@ -198,7 +165,7 @@ fn spellings(path: PathBuf) -> [PathBuf; 1] {
     [path]
 }
 
-/// `npx` is `npx.cmd` there.
+/// Returns the candidates for a command name: `npx` is `npx.cmd` on Windows.
 #[cfg(not(unix))]
 fn spellings(path: PathBuf) -> Vec<PathBuf> {
     let with = |ending: &str| {

@@ -1,7 +1,7 @@
-//! What servers wrote to stderr lately: the first thing to look at when one dies.
+//! The last stderr output of servers, for the diagnosis of a failure.
 //!
-//! Everything is bounded: the length of a line, the number of lines, their bytes together. Lines are kept as they
-//! came and redacted when they are shown, so that a flood costs no more than its reading.
+//! Everything is bounded: the length of a line, the number of lines, and their total bytes. Lines are stored unchanged
+//! and redacted when they are shown, so that a flood costs no more than reading it.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,71 +12,71 @@ use steadfast_core::redact;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::watch;
 
-/// The newest lines, of all incarnations of one server. Clones share them.
+/// The newest stderr lines of all incarnations of one server. Clones share them.
 #[derive(Clone, Debug)]
-pub struct Stderr {
-    kept: Arc<Kept>,
+pub struct StderrLog {
+    kept: Arc<StderrBuffer>,
 }
 
-/// One line, without its end.
+/// One line, without its line break.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Line {
-    /// Its place among all lines that were ever written, from zero.
+pub struct StderrLine {
+    /// Its number among all lines that were ever written, from zero.
     pub number: u64,
     text: String,
 }
 
-impl Line {
-    /// The line without its secrets.
+impl StderrLine {
+    /// Returns the redacted line.
     pub fn shown(&self) -> String {
         redact::text(&self.text).into_owned()
     }
 }
 
-impl fmt::Debug for Line {
+impl fmt::Debug for StderrLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.number, self.shown())
     }
 }
 
-impl Stderr {
-    /// More than so many lines are not kept.
+impl StderrLog {
+    /// Maximum number of lines.
     pub const MAX_LINES: usize = 200;
-    /// A longer line is cut.
+    /// Maximum bytes of a line. A longer one is truncated.
     pub const MAX_LINE_BYTES: usize = 2 * 1024;
-    /// More bytes than that are not kept in all.
+    /// Maximum total bytes.
     pub const MAX_BYTES: usize = 64 * 1024;
 
-    /// Of a server that wrote nothing yet.
+    /// Creates an empty buffer.
     pub fn new() -> Self {
-        Self { kept: Arc::new(Kept { ring: Mutex::default(), written: watch::Sender::new(0) }) }
+        Self { kept: Arc::new(StderrBuffer { ring: Mutex::default(), written: watch::Sender::new(0) }) }
     }
 
-    /// The last lines, oldest first, without their secrets.
+    /// Returns the last lines, oldest first, redacted.
     pub fn tail(&self, lines: usize) -> Vec<String> {
         let last = self.last(lines);
-        last.iter().map(Line::shown).collect()
+        last.iter().map(StderrLine::shown).collect()
     }
 
-    /// How many lines were ever written.
+    /// Returns the number of lines that were ever written.
     pub fn written(&self) -> u64 {
         *self.kept.written.borrow()
     }
 
-    /// Tells of every line that is written from now on.
-    pub fn follow(&self) -> Follower {
+    /// Subscribes to all lines that are written from now on.
+    pub fn follow(&self) -> StderrFollower {
         let written = self.kept.written.subscribe();
         let next = *written.borrow();
-        Follower { kept: Arc::downgrade(&self.kept), written, next }
+        StderrFollower { kept: Arc::downgrade(&self.kept), written, next }
     }
 
-    fn last(&self, lines: usize) -> Vec<Line> {
+    fn last(&self, lines: usize) -> Vec<StderrLine> {
         let ring = self.kept.ring.lock();
         ring.lines.iter().skip(ring.lines.len().saturating_sub(lines)).cloned().collect()
     }
 
-    /// Keeps what is read until it ends. A last line without an end counts too.
-    pub(crate) async fn read(&self, from: &mut (impl AsyncRead + Unpin), cutter: &mut Cutter) {
+    /// Reads lines until the end of the stream. A last line without a line break counts too.
+    pub(crate) async fn read(&self, from: &mut (impl AsyncRead + Unpin), cutter: &mut LineSplitter) {
         let mut chunk = vec![0; CHUNK];
         while let Ok(read) = from.read(&mut chunk).await
             && read > 0
@@ -85,41 +85,41 @@ impl Stderr {
         }
     }
 
-    /// Keeps what was begun and will not be finished.
-    pub(crate) fn close(&self, cutter: &mut Cutter) {
+    /// Adds an unfinished line that will not be completed.
+    pub(crate) fn close(&self, cutter: &mut LineSplitter) {
         if !cutter.line.is_empty() {
             self.keep(b"\n", cutter);
         }
     }
 
-    fn keep(&self, bytes: &[u8], cutter: &mut Cutter) {
+    fn keep(&self, bytes: &[u8], cutter: &mut LineSplitter) {
         let mut ring = self.kept.ring.lock();
         cutter.cut(bytes, |line| ring.push(line));
         let written = ring.written;
         drop(ring);
-        // Once for many lines: whoever follows a flood is woken for what came of it, not for each drop.
+        // One notification for many lines, so that a flood does not wake followers for each line.
         self.kept.written.send_if_modified(|told| std::mem::replace(told, written) != written);
     }
 }
 
-impl Default for Stderr {
+impl Default for StderrLog {
     fn default() -> Self {
         Self::new()
     }
 }
 
-/// Reads new lines as they come.
+/// A subscriber to new lines.
 #[derive(Debug)]
-pub struct Follower {
-    kept: Weak<Kept>,
+pub struct StderrFollower {
+    kept: Weak<StderrBuffer>,
     written: watch::Receiver<u64>,
     next: u64,
 }
 
-impl Follower {
-    /// The next line; nothing when there will be none. Lines that were dropped before they could be read are
-    /// skipped: the numbers tell. Nothing is lost if this is cancelled.
-    pub async fn next(&mut self) -> Option<Line> {
+impl StderrFollower {
+    /// Returns the next line, or `None` if there will be none. Lines that were dropped before they could be read are
+    /// skipped, which shows in the numbers. Cancel safe.
+    pub async fn next(&mut self) -> Option<StderrLine> {
         loop {
             if let Some(line) = self.kept.upgrade()?.ring.lock().at_or_after(self.next) {
                 self.next = line.number + 1;
@@ -131,44 +131,44 @@ impl Follower {
 }
 
 #[derive(Debug)]
-struct Kept {
-    ring: Mutex<Ring>,
+struct StderrBuffer {
+    ring: Mutex<LineRing>,
     written: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
-struct Ring {
-    lines: VecDeque<Line>,
+struct LineRing {
+    lines: VecDeque<StderrLine>,
     bytes: usize,
     written: u64,
 }
 
-impl Ring {
+impl LineRing {
     fn push(&mut self, text: String) {
         self.bytes += text.len();
-        self.lines.push_back(Line { number: self.written, text });
+        self.lines.push_back(StderrLine { number: self.written, text });
         self.written += 1;
-        while self.lines.len() > Stderr::MAX_LINES || self.bytes > Stderr::MAX_BYTES {
+        while self.lines.len() > StderrLog::MAX_LINES || self.bytes > StderrLog::MAX_BYTES {
             let dropped = self.lines.pop_front().map_or(0, |line| line.text.len());
             self.bytes = self.bytes.saturating_sub(dropped);
         }
     }
 
-    fn at_or_after(&self, number: u64) -> Option<Line> {
+    fn at_or_after(&self, number: u64) -> Option<StderrLine> {
         let first = self.lines.front()?.number;
         let place = usize::try_from(number.saturating_sub(first)).ok()?;
         self.lines.get(place).cloned()
     }
 }
 
-/// Cuts what is read into lines that are not too long.
+/// Splits the output into lines of limited length.
 #[derive(Debug, Default)]
-pub(crate) struct Cutter {
+pub(crate) struct LineSplitter {
     line: Vec<u8>,
     is_cut: bool,
 }
 
-impl Cutter {
+impl LineSplitter {
     fn cut(&mut self, bytes: &[u8], mut push: impl FnMut(String)) {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             let (text, is_end) = match piece.strip_suffix(b"\n") {
@@ -188,8 +188,8 @@ impl Cutter {
         let line = self.line.strip_suffix(b"\r").unwrap_or(&self.line);
         let mut text = String::from_utf8_lossy(line).into_owned();
         self.line.clear();
-        if std::mem::take(&mut self.is_cut) || text.len() > Stderr::MAX_LINE_BYTES {
-            // Bytes that are not UTF-8 grow when they are replaced.
+        if std::mem::take(&mut self.is_cut) || text.len() > StderrLog::MAX_LINE_BYTES {
+            // Invalid UTF-8 grows when it is replaced.
             let end = (0..=LONGEST).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
             text.truncate(end);
             text.push_str(CUT);
@@ -199,16 +199,16 @@ impl Cutter {
 }
 
 const CHUNK: usize = 8 * 1024;
-/// What stands where a line was cut.
+/// Marks a truncated line.
 const CUT: &str = "…";
-const LONGEST: usize = Stderr::MAX_LINE_BYTES - CUT.len();
+const LONGEST: usize = StderrLog::MAX_LINE_BYTES - CUT.len();
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn kept(pieces: &[&[u8]]) -> Stderr {
-        let (stderr, mut cutter) = (Stderr::new(), Cutter::default());
+    fn kept(pieces: &[&[u8]]) -> StderrLog {
+        let (stderr, mut cutter) = (StderrLog::new(), LineSplitter::default());
         for piece in pieces {
             stderr.keep(piece, &mut cutter);
         }
@@ -227,25 +227,25 @@ mod tests {
     #[test]
     fn a_flood_is_bounded_in_lines_in_bytes_and_in_the_length_of_a_line() {
         let short = kept(&[&b"x\n".repeat(100_000)]);
-        assert_eq!((short.tail(usize::MAX).len(), short.written()), (Stderr::MAX_LINES, 100_000));
+        assert_eq!((short.tail(usize::MAX).len(), short.written()), (StderrLog::MAX_LINES, 100_000));
 
         let mut long = "y".repeat(5000).into_bytes();
         long.push(b'\n');
         let long = kept(&[&long.repeat(100)]);
         let ring = long.kept.ring.lock();
         let bytes: usize = ring.lines.iter().map(|line| line.text.len()).sum();
-        assert_eq!((bytes, ring.bytes), (32 * Stderr::MAX_LINE_BYTES, bytes));
+        assert_eq!((bytes, ring.bytes), (32 * StderrLog::MAX_LINE_BYTES, bytes));
         assert!(ring.lines.iter().all(|line| line.text.ends_with("y…")));
         drop(ring);
 
-        let (endless, mut cutter) = (Stderr::new(), Cutter::default());
+        let (endless, mut cutter) = (StderrLog::new(), LineSplitter::default());
         for _ in 0..1000 {
             endless.keep(&[b'z'; CHUNK], &mut cutter);
         }
-        assert!(cutter.line.len() <= Stderr::MAX_LINE_BYTES, "also a line that never ends");
+        assert!(cutter.line.len() <= StderrLog::MAX_LINE_BYTES, "also a line that never ends");
 
         let garbage = kept(&[&[0xff; 2000]]);
-        assert!(garbage.kept.ring.lock().bytes <= Stderr::MAX_LINE_BYTES, "also bytes that are no text");
+        assert!(garbage.kept.ring.lock().bytes <= StderrLog::MAX_LINE_BYTES, "also bytes that are no text");
     }
 
     #[test]
@@ -256,8 +256,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_follows_gets_new_lines_and_can_tell_what_it_missed() {
-        let (stderr, mut cutter) = (Stderr::new(), Cutter::default());
+    async fn a_follower_gets_new_lines_and_can_detect_gaps() {
+        let (stderr, mut cutter) = (StderrLog::new(), LineSplitter::default());
         stderr.keep(b"before\n", &mut cutter);
         let mut follower = stderr.follow();
         stderr.keep(b"a\nb\n", &mut cutter);

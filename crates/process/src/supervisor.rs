@@ -1,33 +1,35 @@
-//! One server kept alive.
+//! Supervision of one server.
 //!
-//! A task owns the child and is the only one that starts it, so there are never two of one server. When it may be
-//! started again is decided by [`steadfast_core::restart`]; this only does it, and tells. Each *incarnation* has a
-//! number and is handed to the owner with its pipes; the owner speaks with it, says when it is ready, and says so
-//! when it is of no use any more.
+//! A task owns the child and is the only one that starts it, so there are never two instances of one server.
+//! [`steadfast_core::restart`] decides when it may be started again; this module performs and reports it. Each
+//! *incarnation* has a number and is handed to the owner with its pipes. The owner communicates with it, reports when
+//! it is ready, and reports when it is no longer usable.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use steadfast_core::classify::{Fault, RetryAfter, Source, Transport};
-use steadfast_core::restart::{Death, Decision, Down, RestartPolicy, Restarts, Standing};
+use steadfast_core::classify::{AttemptFault, FaultSource, RetryAfter, TransportError};
+use steadfast_core::restart::{
+    DownPeriod, RestartPolicy, RestartTracker, ServerExit, ServerState, StartDecision,
+};
 use steadfast_core::{Timestamp, millis};
 use tokio::process::{ChildStdin, ChildStdout};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
-use crate::child::{Child, Patience};
-use crate::exit::{Exit, last_words};
+use crate::child::{ChildProcess, StopTimeouts};
+use crate::exit::{ChildExit, last_words};
 use crate::launch::Launch;
 use crate::leash::Leash;
-use crate::stderr::Stderr;
+use crate::stderr::StderrLog;
 
-/// Which start of a server: one for the first, and one more for each further.
+/// Number of a start of a server: one for the first, and one more for each further start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IncarnationNumber(u64);
 
 impl IncarnationNumber {
-    /// The number.
+    /// Returns the number.
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -42,83 +44,83 @@ impl fmt::Display for IncarnationNumber {
 /// A server that was just started.
 #[derive(Debug)]
 pub struct Incarnation {
-    /// Which one.
+    /// Its number.
     pub number: IncarnationNumber,
-    /// The number of its process.
+    /// Its process id.
     pub pid: u32,
-    /// What it reads. To be dropped when the state says that it is ending.
+    /// Its stdin. Drop it when the state is `Ending`.
     pub stdin: ChildStdin,
-    /// What it writes. It may end before the server does (then [`Supervisor::condemn`] it) and may stay open after
-    /// it, so the state counts and not the end of this.
+    /// Its stdout. It may end before the server does (then [`Supervisor::condemn`] it) and may stay open after the end
+    /// of the server, so rely on the state and not on the end of this stream.
     pub stdout: ChildStdout,
 }
 
-/// How a server stands.
+/// State of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It does not run; whoever asks for it gets it started.
+    /// It does not run. It starts on request.
     Idle,
     /// It is being started, or was started and is not ready yet.
     Starting(IncarnationNumber),
     /// It is ready.
     Up(IncarnationNumber),
-    /// It died or is being stopped, and something of it may still be there.
+    /// It died or is being stopped, and some of its processes may still exist.
     Ending(IncarnationNumber),
-    /// It died and is started again by itself.
+    /// It died and will be restarted automatically.
     BackingOff {
-        /// When.
+        /// Time of the restart.
         until: Timestamp,
     },
-    /// It is left alone. [`Status::last_end`] has what it died of.
-    Down(Down),
-    /// It is over: nobody keeps it alive any more.
+    /// It is not restarted for now. [`ServerStatus::last_end`] has the reason of its last end.
+    Down(DownPeriod),
+    /// The supervision has ended.
     Closed,
 }
 
-/// How a server stands and what it has been through.
+/// State and history of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Status {
-    /// How it stands.
+pub struct ServerStatus {
+    /// Its state.
     pub state: State,
-    /// How often it was started again after it had died.
+    /// Number of restarts after it had died.
     pub restarts: u64,
-    /// How it last ended, unless we stopped it.
+    /// Its last end, except those that the owner requested.
     pub last_end: Option<Arc<LastEnd>>,
 }
 
-/// How an incarnation ended.
+/// End of an incarnation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastEnd {
-    /// Which one.
+    /// Number of the incarnation.
     pub incarnation: IncarnationNumber,
-    /// How.
-    pub end: End,
-    /// When.
+    /// Reason of the end.
+    pub end: IncarnationEnd,
+    /// Time of the end.
     pub at: Timestamp,
-    /// The last lines that it wrote to stderr, without their secrets.
+    /// The last lines that it wrote to stderr, redacted.
     pub stderr: Vec<String>,
 }
 
-/// How an incarnation came to its end.
+/// Reason of the end of an incarnation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
-    /// By itself.
-    Exited(Exit),
-    /// It was of no use any more, for this reason, and was ended.
+pub enum IncarnationEnd {
+    /// It exited by itself.
+    Exited(ChildExit),
+    /// The owner declared it unusable, and it was ended.
     Condemned {
-        /// In the owner's words.
+        /// Reason given by the owner.
         why: String,
-        /// How it took that.
-        exit: Exit,
+        /// Exit of the process.
+        exit: ChildExit,
     },
-    /// It never was.
+    /// It could not be started.
     NotStarted {
-        /// Why not.
+        /// Reason.
         why: String,
     },
 }
 
-impl fmt::Display for End {
+impl fmt::Display for IncarnationEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exited(exit) => write!(f, "it {exit}"),
@@ -128,34 +130,34 @@ impl fmt::Display for End {
     }
 }
 
-/// Why there is no server to be had.
+/// Reason why a server is unavailable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Unavailable {
-    /// It is left alone for a while.
+pub enum ServerUnavailable {
+    /// It is not restarted for now.
     Down {
-        /// Why, and until when.
-        down: Down,
-        /// What it died of.
+        /// Reason, and end of this state.
+        down: DownPeriod,
+        /// Its last end.
         last_end: Option<Arc<LastEnd>>,
     },
-    /// Nobody keeps it alive any more.
+    /// The supervision has ended.
     Closed,
 }
 
-impl Unavailable {
-    /// What a call makes of it: it was not sent, and is worth trying again when the server is.
-    pub fn fault(&self) -> Fault {
-        let source = Source::Transport { error: Transport::ConnectionRefused, written: false };
+impl ServerUnavailable {
+    /// Returns the fault of a call to this server: it was not sent, and may be retried when the server is back.
+    pub fn fault(&self) -> AttemptFault {
+        let source = FaultSource::Transport { error: TransportError::ConnectionRefused, written: false };
         let retry_after = match self {
             Self::Down { down, .. } => Some(RetryAfter::At(down.until)),
             Self::Closed => None,
         };
-        Fault { retry_after, ..Fault::new(source, self.to_string()) }
+        AttemptFault { retry_after, ..AttemptFault::new(source, self.to_string()) }
     }
 }
 
-impl fmt::Display for Unavailable {
+impl fmt::Display for ServerUnavailable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Down { down, last_end } => {
@@ -173,43 +175,48 @@ impl fmt::Display for Unavailable {
     }
 }
 
-impl std::error::Error for Unavailable {}
+impl std::error::Error for ServerUnavailable {}
 
-/// Keeps one server alive. When this is dropped the server is stopped.
+/// Supervisor of one server. Dropping it stops the server.
 #[derive(Debug)]
 pub struct Supervisor {
-    wishes: mpsc::Sender<Wish>,
-    status: watch::Receiver<Status>,
-    stderr: Stderr,
-    clock: Clock,
+    wishes: mpsc::Sender<SupervisorCommand>,
+    status: watch::Receiver<ServerStatus>,
+    stderr: StderrLog,
+    clock: SupervisorClock,
 }
 
-/// Where the incarnations of a server come out. When this is dropped the server is stopped.
+/// Receiver of the incarnations of a server. Dropping it stops the server.
 #[derive(Debug)]
-pub struct Incarnations {
+pub struct IncarnationReceiver {
     handed: mpsc::Receiver<Incarnation>,
 }
 
-impl Incarnations {
-    /// The next incarnation; nothing when there will be none. One that nobody took in time may be dead already.
-    /// Nothing is lost if this is cancelled.
+impl IncarnationReceiver {
+    /// Returns the next incarnation, or `None` if there will be none. One that was not received in time may be dead
+    /// already. Cancel safe.
     pub async fn next(&mut self) -> Option<Incarnation> {
         self.handed.recv().await
     }
 }
 
 impl Supervisor {
-    /// A server that is started when it is asked for. The seed spreads the waits between its starts.
-    pub fn new(launch: Launch, leash: Leash, policy: RestartPolicy, seed: u64) -> (Self, Incarnations) {
+    /// Creates a supervisor of a server that starts on request. The seed spreads the backoff between its starts.
+    pub fn new(
+        launch: Launch,
+        leash: Leash,
+        policy: RestartPolicy,
+        seed: u64,
+    ) -> (Self, IncarnationReceiver) {
         let (wishes, wished) = mpsc::channel(WISHES);
         let (handing, handed) = mpsc::channel(1);
-        let (told, status) = watch::channel(Status { state: State::Idle, restarts: 0, last_end: None });
-        let (stderr, clock) = (Stderr::new(), Clock::new());
-        let keeper = Keeper {
+        let (told, status) = watch::channel(ServerStatus { state: State::Idle, restarts: 0, last_end: None });
+        let (stderr, clock) = (StderrLog::new(), SupervisorClock::new());
+        let keeper = SupervisorTask {
             launch,
             leash,
             policy,
-            restarts: Restarts::new(seed),
+            restarts: RestartTracker::new(seed),
             clock,
             stderr: stderr.clone(),
             status: told,
@@ -218,27 +225,27 @@ impl Supervisor {
             current: None,
         };
         tokio::spawn(keeper.run(wished));
-        (Self { wishes, status, stderr, clock }, Incarnations { handed })
+        (Self { wishes, status, stderr, clock }, IncarnationReceiver { handed })
     }
 
-    /// How it stands, and every change of that.
-    pub fn status(&self) -> watch::Receiver<Status> {
+    /// Subscribes to its status.
+    pub fn status(&self) -> watch::Receiver<ServerStatus> {
         self.status.clone()
     }
 
-    /// What it wrote to stderr lately, over all incarnations.
-    pub const fn stderr(&self) -> &Stderr {
+    /// Returns its last stderr output, of all incarnations.
+    pub const fn stderr(&self) -> &StderrLog {
         &self.stderr
     }
 
-    /// Has it started if it may be, and comes back at once.
-    pub async fn ask(&self) {
-        let _ = self.wishes.send(Wish::Ask).await;
+    /// Requests a start, if it is allowed, and returns at once.
+    pub async fn request_start(&self) {
+        let _ = self.wishes.send(SupervisorCommand::Ask).await;
     }
 
-    /// Has it started if need be, and waits until it is ready or is known not to become so. This has no limit of its
-    /// own: an incarnation that never becomes ready is for the owner to condemn.
-    pub async fn up(&self) -> Result<IncarnationNumber, Unavailable> {
+    /// Requests a start if needed, and waits until the server is ready or known to be unavailable. There is no timeout:
+    /// the owner must condemn an incarnation that never becomes ready.
+    pub async fn wait_until_ready(&self) -> Result<IncarnationNumber, ServerUnavailable> {
         let mut status = self.status.clone();
         loop {
             let is_wanted = {
@@ -246,45 +253,45 @@ impl Supervisor {
                 match &seen.state {
                     State::Up(number) => return Ok(*number),
                     State::Down(down) if self.clock.now() < down.until => {
-                        return Err(Unavailable::Down { down: *down, last_end: seen.last_end.clone() });
+                        return Err(ServerUnavailable::Down { down: *down, last_end: seen.last_end.clone() });
                     }
-                    State::Closed => return Err(Unavailable::Closed),
+                    State::Closed => return Err(ServerUnavailable::Closed),
                     State::Idle | State::Down(_) => true,
                     State::Starting(_) | State::Ending(_) | State::BackingOff { .. } => false,
                 }
             };
             if is_wanted {
-                self.ask().await;
+                self.request_start().await;
             }
             if status.changed().await.is_err() {
-                return Err(Unavailable::Closed);
+                return Err(ServerUnavailable::Closed);
             }
         }
     }
 
-    /// The incarnation answers. Of an older one this means nothing.
+    /// Marks the incarnation as ready. Has no effect for an older one.
     pub async fn ready(&self, number: IncarnationNumber) {
-        let _ = self.wishes.send(Wish::Ready(number)).await;
+        let _ = self.wishes.send(SupervisorCommand::Ready(number)).await;
     }
 
-    /// The incarnation is of no use any more (it hangs, speaks nonsense, closed its stdout): it is ended, and that
-    /// counts as a death. Of an older one this means nothing. Drop its stdin before.
+    /// Ends an incarnation that is no longer usable (it hangs, sends invalid messages, or closed its stdout), and
+    /// counts that as a death. Has no effect for an older one. Drop its stdin before.
     pub async fn condemn(&self, number: IncarnationNumber, why: impl Into<String>) {
-        let _ = self.wishes.send(Wish::Condemn(number, why.into())).await;
+        let _ = self.wishes.send(SupervisorCommand::Condemn(number, why.into())).await;
     }
 
-    /// Stops it until it is asked for again, and waits until nothing of it is left. Drop its stdin before.
+    /// Stops it until the next request, and waits until none of its processes is left. Drop its stdin before.
     pub async fn stop(&self) {
-        self.and_wait(Wish::Stop).await;
+        self.and_wait(SupervisorCommand::Stop).await;
     }
 
-    /// Somebody says that it is mended: what was is forgotten, and a server that is down or waits is started when it
-    /// is asked for.
+    /// Resets the restart history, for example after a repair. A server that is down or waits for a restart then starts
+    /// on request.
     pub async fn reset(&self) {
-        self.and_wait(Wish::Reset).await;
+        self.and_wait(SupervisorCommand::Reset).await;
     }
 
-    async fn and_wait(&self, wish: impl FnOnce(oneshot::Sender<()>) -> Wish) {
+    async fn and_wait(&self, wish: impl FnOnce(oneshot::Sender<()>) -> SupervisorCommand) {
         let (done, is_done) = oneshot::channel();
         if self.wishes.send(wish(done)).await.is_ok() {
             let _ = is_done.await;
@@ -292,8 +299,8 @@ impl Supervisor {
     }
 }
 
-/// What an owner wants.
-enum Wish {
+/// A command of the owner.
+enum SupervisorCommand {
     Ask,
     Ready(IncarnationNumber),
     Condemn(IncarnationNumber, String),
@@ -301,19 +308,19 @@ enum Wish {
     Reset(oneshot::Sender<()>),
 }
 
-/// More wait for their turn.
+/// Capacity of the command queue. Senders wait if it is full.
 const WISHES: usize = 64;
-/// So many of its last lines are kept with the end of a server.
+/// Number of stderr lines in the record of an end.
 const LAST_LINES: usize = 20;
 
-/// Milliseconds since the epoch that never go backwards, on the clock that waits are counted by.
+/// Milliseconds since the epoch that never go backwards, based on the clock of the timers.
 #[derive(Clone, Copy, Debug)]
-struct Clock {
+struct SupervisorClock {
     began: Instant,
     at: Timestamp,
 }
 
-impl Clock {
+impl SupervisorClock {
     fn new() -> Self {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self { began: Instant::now(), at: Timestamp::from_millis(millis(since_epoch)) }
@@ -323,60 +330,63 @@ impl Clock {
         self.at + self.began.elapsed()
     }
 
-    /// The moment at which this clock shows it.
+    /// Returns the moment at which this clock shows `moment`.
     fn instant(&self, moment: Timestamp) -> Instant {
-        // Never so far away that it could not be counted.
+        // Limited, so that the addition cannot overflow.
         self.began + moment.since(self.at).min(Duration::from_secs(86_400 * 365))
     }
 }
 
-/// The incarnation that runs.
-struct Current {
-    child: Child,
-    /// Until the owner has taken it.
+/// The current incarnation.
+struct CurrentIncarnation {
+    child: ChildProcess,
+    /// The incarnation, until the owner has taken it.
     to_hand: Option<Incarnation>,
 }
 
-struct Keeper {
+struct SupervisorTask {
     launch: Launch,
     leash: Leash,
     policy: RestartPolicy,
-    restarts: Restarts,
-    clock: Clock,
-    stderr: Stderr,
-    status: watch::Sender<Status>,
+    restarts: RestartTracker,
+    clock: SupervisorClock,
+    stderr: StderrLog,
+    status: watch::Sender<ServerStatus>,
     handing: mpsc::Sender<Incarnation>,
-    /// Of the newest incarnation.
+    /// Number of the newest incarnation.
     number: IncarnationNumber,
-    current: Option<Current>,
+    current: Option<CurrentIncarnation>,
 }
 
-impl Keeper {
-    async fn run(mut self, mut wished: mpsc::Receiver<Wish>) {
+impl SupervisorTask {
+    async fn run(mut self, mut wished: mpsc::Receiver<SupervisorCommand>) {
         self.keep(&mut wished).await;
         self.stop().await;
         self.status.send_modify(|status| status.state = State::Closed);
     }
 
-    /// Until nobody is there any more to keep it for.
-    async fn keep(&mut self, wished: &mut mpsc::Receiver<Wish>) {
+    /// Supervises the server until its owner is gone.
+    async fn keep(&mut self, wished: &mut mpsc::Receiver<SupervisorCommand>) {
         loop {
-            let wake = match self.restarts.standing() {
-                Standing::BackingOff { until } => Some(self.clock.instant(until)),
-                Standing::Idle | Standing::Starting { .. } | Standing::Up { .. } | Standing::Down(_) => None,
+            let wake = match self.restarts.state() {
+                ServerState::BackingOff { until } => Some(self.clock.instant(until)),
+                ServerState::Idle
+                | ServerState::Starting { .. }
+                | ServerState::Up { .. }
+                | ServerState::Down(_) => None,
             };
             let is_to_hand = self.current.as_ref().is_some_and(|current| current.to_hand.is_some());
             tokio::select! {
                 wish = wished.recv() => match wish {
                     None => return,
-                    Some(Wish::Ask) => self.asked().await,
-                    Some(Wish::Ready(number)) => self.ready(number),
-                    Some(Wish::Condemn(number, why)) => self.condemn(number, why).await,
-                    Some(Wish::Stop(done)) => {
+                    Some(SupervisorCommand::Ask) => self.asked().await,
+                    Some(SupervisorCommand::Ready(number)) => self.ready(number),
+                    Some(SupervisorCommand::Condemn(number, why)) => self.condemn(number, why).await,
+                    Some(SupervisorCommand::Stop(done)) => {
                         self.stop().await;
                         let _ = done.send(());
                     }
-                    Some(Wish::Reset(done)) => {
+                    Some(SupervisorCommand::Reset(done)) => {
                         self.restarts.reset();
                         self.tell();
                         let _ = done.send(());
@@ -396,17 +406,20 @@ impl Keeper {
     }
 
     async fn asked(&mut self) {
-        let has_died = match self.restarts.standing() {
-            Standing::BackingOff { .. } | Standing::Down(_) => true,
-            Standing::Idle | Standing::Starting { .. } | Standing::Up { .. } => false,
+        let has_died = match self.restarts.state() {
+            ServerState::BackingOff { .. } | ServerState::Down(_) => true,
+            ServerState::Idle | ServerState::Starting { .. } | ServerState::Up { .. } => false,
         };
-        match self.restarts.asked(self.clock.now()) {
-            Decision::Start => {
+        match self.restarts.request_start(self.clock.now()) {
+            StartDecision::Start => {
                 let more = u64::from(has_died);
                 self.status.send_modify(|status| status.restarts = status.restarts.saturating_add(more));
                 self.start().await;
             }
-            Decision::WaitForStart | Decision::Use | Decision::WaitUntil(_) | Decision::Refuse(_) => {}
+            StartDecision::WaitForStart
+            | StartDecision::Use
+            | StartDecision::WaitUntil(_)
+            | StartDecision::Refuse(_) => {}
         }
     }
 
@@ -417,61 +430,64 @@ impl Keeper {
             Ok(started) => {
                 let (number, pid) = (self.number, started.child.pid());
                 let incarnation = Incarnation { number, pid, stdin: started.stdin, stdout: started.stdout };
-                self.current = Some(Current { child: started.child, to_hand: Some(incarnation) });
+                self.current = Some(CurrentIncarnation { child: started.child, to_hand: Some(incarnation) });
             }
             Err(error) => {
-                let death = if error.is_lasting() { Death::CannotStart } else { Death::Crashed };
-                self.died(death, End::NotStarted { why: error.to_string() });
+                let death = if error.is_lasting() { ServerExit::CannotStart } else { ServerExit::Crashed };
+                self.died(death, IncarnationEnd::NotStarted { why: error.to_string() });
             }
         }
     }
 
     fn ready(&mut self, number: IncarnationNumber) {
         if self.runs(number) {
-            self.restarts.ready(self.clock.now());
+            self.restarts.record_ready(self.clock.now());
             self.tell();
         }
     }
 
     async fn condemn(&mut self, number: IncarnationNumber, why: String) {
         if self.runs(number) {
-            // What is of no use gets no time to end by itself.
+            // An unusable server gets no time to end by itself.
             let exit = self.end(Duration::ZERO).await;
-            self.died(Death::Crashed, End::Condemned { why, exit });
+            self.died(ServerExit::Crashed, IncarnationEnd::Condemned { why, exit });
         }
     }
 
     async fn exited(&mut self) {
-        // The leash ends what is left behind, in its own steps; ours begin where those should be over.
-        let Patience { term, kill, .. } = self.launch.patience;
+        // The leash ends the remaining processes in its own steps. This limit begins where those should be over.
+        let StopTimeouts { term, kill, .. } = self.launch.patience;
         let exit = self.end(term.saturating_add(kill)).await;
-        self.died(Death::Crashed, End::Exited(exit));
+        self.died(ServerExit::Crashed, IncarnationEnd::Exited(exit));
     }
 
     async fn stop(&mut self) {
         if self.current.is_some() {
             self.end(self.launch.patience.stdin).await;
         }
-        let _ = self.restarts.died(&self.policy, Death::Stopped, self.clock.now());
+        let _ = self.restarts.record_exit(&self.policy, ServerExit::Stopped, self.clock.now());
         self.tell();
     }
 
-    /// Nothing may be left of an incarnation when the next one starts. It has so long to end by itself.
-    async fn end(&mut self, by_itself: Duration) -> Exit {
-        let Some(Current { child, to_hand }) = self.current.take() else { return Exit::Unknown };
+    /// Ends the incarnation completely, so that nothing of it is left when the next one starts. `by_itself` is its time
+    /// to exit by itself.
+    async fn end(&mut self, by_itself: Duration) -> ChildExit {
+        let Some(CurrentIncarnation { child, to_hand }) = self.current.take() else {
+            return ChildExit::Unknown;
+        };
         self.tell_state(State::Ending(self.number));
         drop(to_hand);
-        child.stop(&Patience { stdin: by_itself, ..self.launch.patience }).await
+        child.stop(&StopTimeouts { stdin: by_itself, ..self.launch.patience }).await
     }
 
-    fn died(&mut self, death: Death, end: End) {
+    fn died(&mut self, death: ServerExit, end: IncarnationEnd) {
         let now = self.clock.now();
-        let _ = self.restarts.died(&self.policy, death, now);
+        let _ = self.restarts.record_exit(&self.policy, death, now);
         let stderr = match &end {
-            End::Exited(_) | End::Condemned { .. } => self.stderr.tail(LAST_LINES),
-            End::NotStarted { .. } => Vec::new(),
+            IncarnationEnd::Exited(_) | IncarnationEnd::Condemned { .. } => self.stderr.tail(LAST_LINES),
+            IncarnationEnd::NotStarted { .. } => Vec::new(),
         };
-        tracing::warn!(incarnation = self.number.0, %end, standing = ?self.restarts.standing(), "a server died");
+        tracing::warn!(incarnation = self.number.0, %end, standing = ?self.restarts.state(), "a server died");
         let last_end = Some(Arc::new(LastEnd { incarnation: self.number, end, at: now, stderr }));
         let state = self.state();
         self.status.send_modify(|status| (status.state, status.last_end) = (state, last_end));
@@ -482,12 +498,12 @@ impl Keeper {
     }
 
     fn state(&self) -> State {
-        match self.restarts.standing() {
-            Standing::Idle => State::Idle,
-            Standing::Starting { .. } => State::Starting(self.number),
-            Standing::Up { .. } => State::Up(self.number),
-            Standing::BackingOff { until } => State::BackingOff { until },
-            Standing::Down(down) => State::Down(down),
+        match self.restarts.state() {
+            ServerState::Idle => State::Idle,
+            ServerState::Starting { .. } => State::Starting(self.number),
+            ServerState::Up { .. } => State::Up(self.number),
+            ServerState::BackingOff { until } => State::BackingOff { until },
+            ServerState::Down(down) => State::Down(down),
         }
     }
 
@@ -500,7 +516,7 @@ impl Keeper {
     }
 }
 
-async fn exited(current: Option<&Current>) {
+async fn exited(current: Option<&CurrentIncarnation>) {
     match current {
         Some(current) => drop(current.child.exited().await),
         None => std::future::pending().await,

@@ -1,4 +1,4 @@
-//! After a hundred crashes everything is back where it began. Alone in its process, so that what it counts is its own.
+//! Resources after a hundred crashes are as before. Alone in its process, so that the counts are its own.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
@@ -15,16 +15,17 @@ use common::{PATIENCE, parent, sh, soon};
 
 #[tokio::test]
 async fn sf_9_a_hundred_crashes_leave_no_process_no_handle_and_no_task() {
-    // What is made once and kept (the signal handler of the runtime) is made before anything is counted.
+    // Resources that are created once and kept, such as the signal handler of the runtime, exist before the first
+    // count.
     crash(1).await;
-    let before = Counted::now();
+    let before = ResourceCounts::now();
     crash(100).await;
-    // What is over for everybody else may take a moment to end.
+    // Resources of the last crash may take a moment to be freed.
     let deadline = Instant::now() + PATIENCE;
-    while Counted::now() != before && Instant::now() < deadline {
+    while ResourceCounts::now() != before && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    assert_eq!(Counted::now(), before);
+    assert_eq!(ResourceCounts::now(), before);
 }
 
 async fn crash(times: u64) {
@@ -34,12 +35,12 @@ async fn crash(times: u64) {
         longest_wait: Duration::ZERO,
         ..RestartPolicy::default()
     };
-    // Each leaves a process behind and says something.
+    // Each one leaves a process behind and writes a line.
     let launch = sh("sleep 600 & echo crashing >&2; kill -9 $$");
     let leash = Leash::of(env!("CARGO_BIN_EXE_steadfast-process-actor"));
     let (supervisor, mut incarnations) = Supervisor::new(launch, leash, policy, 1);
     let stderr = supervisor.stderr().clone();
-    supervisor.ask().await;
+    supervisor.request_start().await;
     for number in 1..=times {
         let incarnation = soon(incarnations.next()).await.unwrap();
         assert_eq!(incarnation.number.get(), number);
@@ -49,13 +50,13 @@ async fn crash(times: u64) {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Counted {
+struct ResourceCounts {
     children: usize,
     handles: usize,
     tasks: usize,
 }
 
-impl Counted {
+impl ResourceCounts {
     fn now() -> Self {
         let own = std::process::id();
         let processes = fs::read_dir("/proc").unwrap().flatten();

@@ -1,184 +1,28 @@
-//! Calls made in Rust.
+//! Calls in the form in which they arrive over a network: the envelope, its identifiers, the tools and hooks of a host,
+//! and the result. A program that calls its own tools needs none of it; see [`Steadfast::call`](crate::Steadfast::call).
+//!
+//! ```
+//! use steadfast::call::{EnvelopeBuilder, ToolResult, output::ToolOutput};
+//! use steadfast::{Attempt, Steadfast, Store};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let steadfast = Steadfast::builder().store(Store::memory()).build().await?;
+//! let envelope = EnvelopeBuilder::new("web/fetch").args(&[("url", "https://example.com")]).build()?;
+//! let fetch = async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("<html>")) };
+//! let response = steadfast.call_envelope(envelope, fetch).await;
+//! assert_eq!(response.result.attempts, 1);
+//! # Ok(())
+//! # }
+//! ```
 
-use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use serde::Serialize;
-use steadfast_core::envelope::{
-    CallEnvelope, CallHints, ContractVersion, Control, IdempotencyKey, Payload, PayloadVersion, Target,
-    Trace, Transport, Unknown,
+pub use steadfast_core::call::*;
+pub use steadfast_core::key::DedupeMode;
+pub use steadfast_core::{classify, code, envelope, id, json, output, redact};
+pub use steadfast_executor::{
+    AttemptError, CallCanceller, CallOptions, DeliveryHandle, HeartbeatReply, HookFuture, Hooks, HostCallId,
+    HostError, HostStep, PendingCall, ProgressSignals, ResolvedTool, RunOrder, SharedTool, ToolInfo,
+    ToolRegistries, ToolRegistry, ToolResult, TurnResubmission,
 };
-use steadfast_core::id::{ActorId, InvalidId, Namespace, RequestId, SessionKey, ToolName};
-use steadfast_core::output::{Output, RawJson};
 
-/// A call of this tool, with everything that can be left out left out. Whatever else an envelope can say is a field
-/// of the [`CallEnvelope`] that comes of it.
-pub fn call<'a>(namespace: &'a str, tool: &'a str) -> CallBuilder<'a> {
-    CallBuilder {
-        namespace,
-        tool,
-        session: "default",
-        actor: "default",
-        key: None,
-        params: Ok("{}".to_owned()),
-    }
-}
-
-/// A text as the output of a tool.
-pub fn output(text: &str) -> Output {
-    Output { content: RawJson::string(text), metadata: None }
-}
-
-/// A call that is being made up.
-#[derive(Debug)]
-#[must_use = "it has to become an envelope"]
-pub struct CallBuilder<'a> {
-    namespace: &'a str,
-    tool: &'a str,
-    session: &'a str,
-    actor: &'a str,
-    key: Option<&'a str>,
-    params: Result<String, String>,
-}
-
-impl<'a> CallBuilder<'a> {
-    /// The arguments: a map, or a struct that is written as one. Pairs of names and values are taken as a map.
-    pub fn params(mut self, params: &(impl Params + ?Sized)) -> Self {
-        self.params = params.to_text();
-        self
-    }
-
-    /// What the call is known by: a call that comes again with the same key is the same call.
-    pub fn key(mut self, key: &'a str) -> Self {
-        self.key = Some(key);
-        self
-    }
-
-    /// The conversation that it belongs to. Keys count within one.
-    pub fn session(mut self, session: &'a str) -> Self {
-        self.session = session;
-        self
-    }
-
-    /// Who acts.
-    pub fn actor(mut self, actor: &'a str) -> Self {
-        self.actor = actor;
-        self
-    }
-
-    /// The envelope.
-    pub fn envelope(self) -> Result<CallEnvelope, InvalidCall> {
-        let bad = |what: &'static str| move |why: InvalidId| InvalidCall::Name { what, why };
-        let params = self.params.map_err(InvalidCall::Params)?;
-        if !params.starts_with('{') {
-            return Err(InvalidCall::Params("they are not written as a map".to_owned()));
-        }
-        Ok(CallEnvelope {
-            contract_version: ContractVersion::V1_1,
-            request_id: RequestId::new(next_request()).map_err(bad("request id"))?,
-            tool_call_id: None,
-            tool_name: ToolName::new(self.tool).map_err(bad("tool"))?,
-            tool_namespace: Namespace::new(self.namespace).map_err(bad("namespace"))?,
-            target: Target {
-                agent_id: None,
-                session_key: SessionKey::new(self.session).map_err(bad("session"))?,
-                actor_id: ActorId::new(self.actor).map_err(bad("actor"))?,
-                workspace_id: None,
-                correlation_id: None,
-                tenant_id: None,
-                turn_id: None,
-                model_id: None,
-                domain: None,
-                unknown: Unknown::new(),
-            },
-            payload: Payload {
-                version: PayloadVersion::V1_0,
-                params: RawJson::from_trusted(params),
-                idempotency_key: self.key.map(IdempotencyKey::new).transpose().map_err(bad("key"))?,
-                call_hints: CallHints::default(),
-                unknown: Unknown::new(),
-            },
-            transport: Transport::default(),
-            control: Control::default(),
-            trace: Trace::default(),
-            unknown: Unknown::new(),
-        })
-    }
-}
-
-/// What can be the arguments of a call.
-pub trait Params {
-    /// As JSON; or why not.
-    fn to_text(&self) -> Result<String, String>;
-}
-
-impl<T: Serialize + ?Sized> Params for T {
-    fn to_text(&self) -> Result<String, String> {
-        let value = serde_json::to_value(self).map_err(|error| error.to_string())?;
-        Ok(pairs(&value).map_or(value, serde_json::Value::Object).to_string())
-    }
-}
-
-/// A list of pairs as the map that it stands for.
-fn pairs(value: &serde_json::Value) -> Option<serde_json::Map<String, serde_json::Value>> {
-    let pair = |item: &serde_json::Value| match item.as_array()?.as_slice() {
-        [name, value] => Some((name.as_str()?.to_owned(), value.clone())),
-        _ => None,
-    };
-    value.as_array()?.iter().map(pair).collect()
-}
-
-/// Why there can be no such call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum InvalidCall {
-    /// A name cannot be one.
-    Name {
-        /// Whose.
-        what: &'static str,
-        /// Why.
-        why: InvalidId,
-    },
-    /// The arguments cannot be written as a JSON object.
-    Params(String),
-}
-
-impl fmt::Display for InvalidCall {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Name { what, why } => write!(f, "the {what} of the call cannot be used: {why}"),
-            Self::Params(why) => {
-                write!(f, "the arguments of the call cannot be used: {why}; give a map or a struct")
-            }
-        }
-    }
-}
-
-impl std::error::Error for InvalidCall {}
-
-/// A name for this request, unlike all others of this process.
-fn next_request() -> String {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    format!("rust-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use super::*;
-
-    #[test]
-    fn maps_structs_and_pairs_are_arguments_and_nothing_else_is() {
-        let of = |params: &dyn Fn(CallBuilder<'static>) -> CallBuilder<'static>| {
-            params(call("bank", "pay")).envelope().map(|call| call.payload.params.as_str().to_owned())
-        };
-        assert_eq!(of(&|call| call).unwrap(), "{}");
-        assert_eq!(of(&|call| call.params(&BTreeMap::from([("a", 1)]))).unwrap(), r#"{"a":1}"#);
-        assert_eq!(of(&|call| call.params(&[("a", 1)])).unwrap(), r#"{"a":1}"#);
-        assert!(matches!(of(&|call| call.params(&[1, 2])), Err(InvalidCall::Params(_))));
-        assert!(matches!(of(&|call| call.params("text")), Err(InvalidCall::Params(_))));
-        let nameless = call("bank", "").envelope().map(drop).unwrap_err();
-        assert_eq!(nameless, InvalidCall::Name { what: "tool", why: InvalidId::Empty });
-    }
-}
+pub use crate::envelope_builder::{EnvelopeBuilder, InvalidCall};

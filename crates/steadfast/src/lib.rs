@@ -1,85 +1,97 @@
-//! Steadfast stands between an agent and its tools and makes every call safe to make: it runs as often as it should
-//! and not once more, it ends in bounded time, and it always has an answer that the agent can act on.
+//! Steadfast runs between an agent and its tools and makes tool calls reliable: a call runs as often as it should and
+//! not more, ends in bounded time, and always has a response that the agent can act on.
 //!
-//! This crate is the way in for Rust programs, and what every other way in is made of. [`Steadfast::open`] reads the
-//! configuration, opens the store that it names, begins to tell what happens, and starts the [`Engine`].
+//! A program opens one [`Steadfast`] and makes its calls through it. Any async function can be a tool.
 //!
 //! ```
-//! use steadfast::{Answer, Attempt, Sources, Steadfast, call, output};
+//! use serde::{Deserialize, Serialize};
+//! use steadfast::{Attempt, Steadfast, Store, ToolFault, ToolPolicy};
+//!
+//! #[derive(Serialize)]
+//! struct Invoice {
+//!     to: &'static str,
+//!     cents: u64,
+//! }
+//!
+//! #[derive(Debug, Deserialize, Serialize, PartialEq)]
+//! struct Receipt {
+//!     number: u64,
+//! }
+//!
+//! async fn pay(attempt: Attempt) -> Result<Receipt, ToolFault> {
+//!     println!("attempt {} with {}", attempt.number, attempt.params());
+//!     Ok(Receipt { number: 7 })
+//! }
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // `usual_sources` reads steadfast.toml and the environment; this program brings all it needs.
-//! let steadfast = Steadfast::opening(Sources::default())
-//!     .set("store.kind", "memory")
-//!     .set("tools.\"bank/pay\".class", "mutating")
-//!     .open()
+//! let steadfast = Steadfast::builder()
+//!     .store(Store::memory())
+//!     .tool("bank/pay", ToolPolicy::mutating())
+//!     .build()
 //!     .await?;
 //!
-//! // Any async function can be a tool.
-//! let pay = async |attempt: Attempt| -> Answer { Ok(output(&format!("paid {}", attempt.params()))) };
+//! let invoice = Invoice { to: "ann", cents: 1000 };
+//! let paid = steadfast.call("bank/pay").key("invoice 42").args(&invoice).run(pay).await?;
+//! assert_eq!(paid.output::<Receipt>()?, Receipt { number: 7 });
 //!
-//! let first = call("bank", "pay").params(&[("amount", 10)]).key("invoice 42").envelope()?;
-//! let paid = steadfast.call(first, pay).await;
-//! assert!(!paid.result.from_cache);
-//!
-//! // The same key is the same call: it does not run again, and gets the same answer.
-//! let again = call("bank", "pay").params(&[("amount", 10)]).key("invoice 42").envelope()?;
-//! let replayed = steadfast.call(again, pay).await;
-//! assert!(replayed.result.from_cache);
-//! assert_eq!(replayed.result.output, paid.result.output);
+//! // A call with the same key is the same call: it does not run again, and its result is replayed.
+//! let again = steadfast.call("bank/pay").key("invoice 42").args(&invoice).run(pay).await?;
+//! assert!(again.is_replayed());
+//! assert_eq!(again.output::<Receipt>()?, Receipt { number: 7 });
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! | file | what it does |
+//! # Where to look
+//!
+//! | to | see |
 //! | --- | --- |
-//! | `opening` | from a configuration to a running engine |
-//! | `plan` | what the settings mean for store and telemetry, before anything is opened |
-//! | `following` | the configuration while the engine runs: files, switches, policies |
-//! | `call` | calls made in Rust |
+//! | open an instance | [`Steadfast::builder`], [`Steadfast::from_env`], [`Store`], [`ToolPolicy`] |
+//! | make a call | [`Steadfast::call`], [`CallBuilder`], [`CallOutput`], [`CallError`] |
+//! | say how an attempt failed | [`ToolFault`] |
+//! | make calls in the form of an envelope, as the gateway does | [`Steadfast::call_envelope`], [`Engine`], [`call`] |
+//! | submit several calls that depend on each other | [`turn`] |
+//! | read and change state as an operator | [`admin`] |
+//! | read the configuration, and follow its changes | [`config`] |
+//! | use the resolved policies | [`policy`] |
+//! | open a store without an engine, or write one | [`store`] |
+//! | log, measure and listen | [`telemetry`] |
 
-mod call;
-mod following;
-mod opening;
+pub mod admin;
+pub mod call;
+pub mod config;
+pub mod policy;
+pub mod store;
+pub mod telemetry;
+pub mod turn;
+
+mod builder;
+mod call_builder;
+mod call_error;
+mod envelope_builder;
+mod live_config;
+mod open_error;
 mod plan;
+mod settings;
 mod webhooks;
 
-pub use call::{CallBuilder, InvalidCall, call, output};
-pub use following::ConfigNews;
-pub use opening::{Logging, OpenError, Opening, Steadfast, usual_sources};
-pub use plan::Plan;
+pub use builder::{Steadfast, SteadfastBuilder};
+pub use call_builder::{BoxError, CallBuilder, CallOutput};
+pub use call_error::{CallError, InvalidOutput};
+pub use open_error::OpenError;
+pub use settings::{Store, ToolPolicy};
 
-pub use steadfast_config::{
-    COMMAND_NAMESPACE, Config, ConfigErrors, ConfigFile, Explained, Explanation, Flag, GivenText,
-    HTTP_NAMESPACE, Isolation, Needed, Problem, Reached, Reload, Role, Section, Server, Sources, Start,
-    StoreKind, Switched, Switches, Token, WrittenAt, listen_address, nearest, parse_span,
-};
-pub use steadfast_core::key::DedupeMode;
-pub use steadfast_core::{
-    Timestamp, approval, breaker, call as path, classify, code, envelope, guard, id, json, policy, redact,
-    rehearse, report, stats, trust, turn,
-};
-pub use steadfast_executor::{
-    About, Answer, AnswerError, Arrival, Asked, Asker, Asking, Attempt, AuditEntry, AuditPage, Begun,
-    BreakerAbout, BreakerKey, BreakerView, By, CallFacts, CallOptions, CallStep, Called, Calling, Canceller,
-    Counted, Deed, Done, Drained, Engine, EngineEvent, Found, GuardView, HookFuture, Hooks, HostError,
-    InvalidBreakerKey, Listener, NotDone, Offered, Order, Outside, Pulse, Reach, Recording, Run,
-    RuntimeClock, Shelf, Shelves, SignsOfLife, Steer, Steered, StoppedSession, Surface, Tenants, Ticket,
-    Tool, ToolFault, ToolInfo, ToolScore, ToolView, Trip, TurnAbout, TurnHead, TurnOptions, TurnRefused,
-    TurnSpan, TurnStory, Turned, TurnedAway, TurnsWanted, servers_of_one_name,
-};
-pub use steadfast_store::{Flush, MemoryOptions, MemoryStore, Page, Selection, Store, StoreError};
-pub use steadfast_store_redis::{Options as RedisOptions, RedisStore};
-pub use steadfast_store_sqlite::{OnDamage, OnLoss, SqliteOptions, SqliteStore};
-pub use steadfast_telemetry::{Feed, FeedReader, Format, Happened, Level, Logs, Metrics, Next, Telemetry};
+pub use steadfast_core::Timestamp;
+pub use steadfast_core::code::Code;
+pub use steadfast_executor::{Attempt, CallResponse, Engine, ToolFault, ToolHandler};
 
-/// The README as a test: what it shows is compiled and run.
+/// Compiles and runs the examples of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 pub struct Readme;
 
-/// The page for users of this crate as a test.
+/// Compiles and runs the examples of the guide for Rust.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/how-to/rust.md")]
 pub struct HowToUseRust;

@@ -1,67 +1,78 @@
-//! What the settings mean for store and telemetry, worked out before anything is opened.
+//! The meaning of the settings for store and telemetry, computed before anything is opened.
 //!
-//! A setting can be well written and still be of no use here: an address that the client cannot take, a name that no
-//! metric can have. That is found now, so that nothing is made on disk for a start that cannot succeed.
+//! A setting can have a valid form and still be unusable: a URL that the client does not accept, a name that no metric
+//! can have. These errors are found here, so that a start that cannot succeed creates nothing on disk.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use steadfast_config::{AfterLoss, Config, LogFormat, LogLevel, StoreKind, StoreSettings, plain_json};
+use steadfast_config::{Config, LogFormat, LogLevel, LossPolicy, StoreKind, StoreSettings, plain_json};
 use steadfast_core::dedupe::RecordLoss;
 use steadfast_core::redact::Redacted;
-use steadfast_executor::{EngineBuilder, TrustFile, TrustKept};
-use steadfast_store::{Clock, Codec, Keep, MemoryOptions, MemoryStore, Store};
-use steadfast_store_redis::{Confirm, Options as RedisOptions, Prefix, RedisStore};
-use steadfast_store_sqlite::{OnDamage, OnLoss, SqliteOptions, SqliteStore};
-use steadfast_telemetry::{Format, Level, MalformedCalls, Namespace, OtlpOptions};
+use steadfast_executor::{EngineBuilder, TrustFile, TrustStorage};
+use steadfast_store::{JournalLimits, MemoryOptions, MemoryStore, RecordCodec, StateStore, TimeSource};
+use steadfast_store_redis::{KeyPrefix, Options as RedisOptions, RedisStore, WriteConfirmation};
+use steadfast_store_sqlite::{CommitLossPolicy, FileDamagePolicy, SqliteOptions, SqliteStore};
+use steadfast_telemetry::{LogLineFormat, LogLineLevel, MalformedCallLog, Namespace, OtlpOptions};
 
-use crate::opening::OpenError;
+use crate::open_error::OpenError;
 use crate::webhooks;
 
-/// What will be opened and started, as far as the configuration says it.
+/// The parts to open and start, as far as the configuration determines them.
+///
+/// ```
+/// use steadfast::config::{Config, CommandLineFlag, Sources, StartupPlan};
+///
+/// let mut sources = Sources::default();
+/// let (setting, value) = ("store.kind".to_owned(), "memory".to_owned());
+/// sources.flags.push(CommandLineFlag { name: "--store".to_owned(), setting, value });
+/// let plan = StartupPlan::of(&Config::load(&sources)?)?;
+/// assert_eq!(plan.store(), "memory of this process");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
-pub struct Plan {
+pub struct StartupPlan {
     store: StorePlan,
     key_file: Option<PathBuf>,
     pub(crate) metrics: (Namespace, usize),
-    pub(crate) log: (Level, Format),
+    pub(crate) log: (LogLineLevel, LogLineFormat),
     otlp: Option<Redacted<String>>,
-    trust: TrustKept,
+    trust: TrustStorage,
     trust_history: usize,
     records: usize,
-    history: Keep,
-    traces: Keep,
+    history: JournalLimits,
+    traces: JournalLimits,
     malformed_calls: Option<PathBuf>,
     malformed_calls_beside_state: bool,
 }
 
-/// Which store, and how it is reached.
+/// Type of the store, and its connection.
 #[derive(Debug)]
 enum StorePlan {
     Memory,
-    Sqlite(PathBuf, OnLoss),
+    Sqlite(PathBuf, CommitLossPolicy),
     Redis(Box<RedisOptions>),
 }
 
-/// A store that is open.
-pub(crate) struct Opened {
-    pub(crate) store: Arc<dyn Store>,
-    /// Where the file went that was in its place and could not be used.
+/// An open store.
+pub(crate) struct OpenStore {
+    pub(crate) store: Arc<dyn StateStore>,
+    /// New path of an unusable file that was in its place.
     pub(crate) set_aside: Option<PathBuf>,
     /// The loss of committed records that was noticed.
     pub(crate) loss: Option<RecordLoss>,
 }
 
-impl Opened {
-    fn sound(store: Arc<dyn Store>) -> Self {
+impl OpenStore {
+    fn sound(store: Arc<dyn StateStore>) -> Self {
         Self { store, set_aside: None, loss: None }
     }
 }
 
-impl Plan {
-    /// What this configuration means. Looks at nothing but the configuration.
+impl StartupPlan {
+    /// Computes the plan of a configuration. Reads nothing else.
     pub fn of(config: &Config) -> Result<Self, OpenError> {
         let global = config.global();
         let namespace = metrics_namespace(&global.metrics.namespace)?;
@@ -75,18 +86,18 @@ impl Plan {
                 global.trust_state.file.as_ref().or(global.trust_state.host_file.as_ref()),
                 global.trust_state.persist,
             ) {
-                (_, false) => TrustKept::Nowhere,
-                (Some(file), true) => TrustKept::InFile(TrustFile::at(file).read_by(plain_json)),
-                (None, true) => TrustKept::InStore,
+                (_, false) => TrustStorage::NotStored,
+                (Some(file), true) => TrustStorage::InFile(TrustFile::at(file).read_by(plain_json)),
+                (None, true) => TrustStorage::InStore,
             },
             trust_history: count(global.trust_state.entries.get()),
             records: count(global.store.records.get()),
-            history: Keep {
+            history: JournalLimits {
                 most: global.history.entries.get().into(),
                 most_per_subject: None,
                 age: global.history.keep,
             },
-            traces: Keep {
+            traces: JournalLimits {
                 most: global.traces.entries.get().into(),
                 most_per_subject: None,
                 age: global.traces.keep,
@@ -96,9 +107,9 @@ impl Plan {
         })
     }
 
-    /// Says why the store of a configuration cannot be opened, as far as that shows without opening or making anything. A
-    /// store elsewhere is not asked.
-    pub fn store_problem(config: &Config, on_damage: OnDamage) -> Option<OpenError> {
+    /// Returns the reason why the store of a configuration cannot be opened, as far as it shows without opening or
+    /// creating anything. A remote store is not contacted.
+    pub fn store_problem(config: &Config, on_damage: FileDamagePolicy) -> Option<OpenError> {
         match StorePlan::of(&config.global().store) {
             Ok(StorePlan::Memory | StorePlan::Redis(_)) => None,
             Ok(StorePlan::Sqlite(path, on_loss)) => {
@@ -109,8 +120,8 @@ impl Plan {
         }
     }
 
-    /// Everything else in a configuration that keeps it from being opened. An opening reports the first of these, in the same
-    /// words.
+    /// Returns all other errors in a configuration that prevent its opening. An opening reports the first of them, with
+    /// the same text.
     pub fn problems(config: &Config) -> Vec<OpenError> {
         let global = config.global();
         let mut problems = Vec::new();
@@ -125,7 +136,7 @@ impl Plan {
         let malformed =
             global.log.malformed_calls.as_ref().filter(|_| !global.log.malformed_calls_beside_state);
         if let Some(path) = malformed
-            && let Err(error) = MalformedCalls::check(path)
+            && let Err(error) = MalformedCallLog::check(path)
         {
             problems.push(malformed_calls(path, &error));
         }
@@ -133,7 +144,7 @@ impl Plan {
         problems
     }
 
-    /// The store, in words: what it is and where.
+    /// Returns a description of the store: its type and location.
     pub fn store(&self) -> String {
         match &self.store {
             StorePlan::Memory => "memory of this process".to_owned(),
@@ -145,22 +156,22 @@ impl Plan {
         }
     }
 
-    /// The file that trust is kept in, if it is not kept in the store.
+    /// Returns the trust file, if trust is not in the store.
     pub fn trust_file(&self) -> Option<&TrustFile> {
         match &self.trust {
-            TrustKept::InFile(file) => Some(file),
-            TrustKept::InStore | TrustKept::Nowhere => None,
+            TrustStorage::InFile(file) => Some(file),
+            TrustStorage::InStore | TrustStorage::NotStored => None,
         }
     }
 
-    /// Opens the store and nothing else, to see whether it can be used. What it is made of is made if it is missing.
-    /// Gives where a file went that was in its place and could not be used, which only happens where that is allowed.
-    pub async fn try_store(self, on_damage: OnDamage) -> Result<Option<PathBuf>, OpenError> {
-        let clock: Arc<dyn Clock> = Arc::new(steadfast_store::SystemClock::default());
+    /// Opens only the store, to check that it is usable. Creates it if it is missing. Returns the new path of an
+    /// unusable file that was in its place, which can only happen if `on_damage` allows it.
+    pub async fn try_store(self, on_damage: FileDamagePolicy) -> Result<Option<PathBuf>, OpenError> {
+        let clock: Arc<dyn TimeSource> = Arc::new(steadfast_store::SystemClock::default());
         Ok(self.open_store(clock, on_damage).await?.set_aside)
     }
 
-    /// Whether what is stored can be seen by other processes, and outlives this one.
+    /// Returns true if other processes can read the stored data and it outlives this process.
     pub fn is_shared(&self) -> bool {
         match self.store {
             StorePlan::Memory => false,
@@ -168,48 +179,48 @@ impl Plan {
         }
     }
 
-    /// Opens the store and nothing else, for those who look after what is in it. One that is damaged is left alone.
-    pub async fn open(&self) -> Result<Arc<dyn Store>, OpenError> {
-        let clock: Arc<dyn Clock> = Arc::new(steadfast_store::SystemClock::default());
-        Ok(self.open_store(clock, OnDamage::Refuse).await?.store)
+    /// Opens only the store, for commands that maintain it. A damaged store is not changed.
+    pub async fn open(&self) -> Result<Arc<dyn StateStore>, OpenError> {
+        let clock: Arc<dyn TimeSource> = Arc::new(steadfast_store::SystemClock::default());
+        Ok(self.open_store(clock, FileDamagePolicy::Refuse).await?.store)
     }
 
     pub(crate) async fn open_store(
         &self,
-        clock: Arc<dyn Clock>,
-        on_damage: OnDamage,
-    ) -> Result<Opened, OpenError> {
+        clock: Arc<dyn TimeSource>,
+        on_damage: FileDamagePolicy,
+    ) -> Result<OpenStore, OpenError> {
         let codec = self.key_file.as_deref().map(secret).transpose()?.unwrap_or_default();
         match &self.store {
             StorePlan::Memory => {
                 let options = MemoryOptions { most: self.records, ..MemoryOptions::new(clock) };
-                Ok(Opened::sound(Arc::new(MemoryStore::new(options))))
+                Ok(OpenStore::sound(Arc::new(MemoryStore::new(options))))
             }
             StorePlan::Sqlite(path, on_loss) => {
                 let options =
                     SqliteOptions { clock, codec, on_damage, on_loss: *on_loss, ..SqliteOptions::at(path) };
-                // It reads the whole file, and the threads of the runtime belong to others.
+                // It reads the whole file, and the threads of the runtime are needed for other tasks.
                 let opened = tokio::task::spawn_blocking(move || SqliteStore::open(options)).await;
-                let store = opened.map_err(OpenError::ended)?.map_err(OpenError::Sqlite)?;
+                let store = opened.map_err(OpenError::Ended)?.map_err(OpenError::Sqlite)?;
                 let set_aside = store.set_aside().map(Path::to_owned);
-                let loss = store.noticed_loss().cloned();
-                Ok(Opened { store: Arc::new(store), set_aside, loss })
+                let loss = store.detected_loss().cloned();
+                Ok(OpenStore { store: Arc::new(store), set_aside, loss })
             }
             StorePlan::Redis(options) => {
                 let options = RedisOptions { codec, ..(**options).clone() };
                 let store = RedisStore::connect(options).await.map_err(OpenError::Redis)?;
-                Ok(Opened::sound(Arc::new(store)))
+                Ok(OpenStore::sound(Arc::new(store)))
             }
         }
     }
 
-    /// The file of malformed calls, if there is to be one.
-    pub(crate) fn malformed_calls(&self) -> Result<Option<MalformedCalls>, OpenError> {
+    /// Opens the file of malformed calls, if it is enabled.
+    pub(crate) fn malformed_calls(&self) -> Result<Option<MalformedCallLog>, OpenError> {
         let open = |path: &PathBuf| {
             let opened = match self.malformed_calls_beside_state {
-                // Nobody asked for it, so a folder that cannot be written is no reason not to start.
-                true => MalformedCalls::when_needed_at(path),
-                false => MalformedCalls::at(path),
+                // It is on by default, so a folder that cannot be written does not prevent the start.
+                true => MalformedCallLog::when_needed_at(path),
+                false => MalformedCallLog::at(path),
             };
             opened.map_err(|error| malformed_calls(path, &error))
         };
@@ -220,10 +231,10 @@ impl Plan {
         self.otlp.as_ref().map(|endpoint| OtlpOptions::to(endpoint.expose().as_str()))
     }
 
-    /// What the engine itself takes from the configuration, policies aside.
+    /// Applies the engine settings of the configuration, except policies.
     pub(crate) fn prepare(&self, engine: EngineBuilder) -> EngineBuilder {
         engine
-            .trust_kept(self.trust.clone())
+            .trust_storage(self.trust.clone())
             .trust_history(self.trust_history)
             .records_in_memory(self.records)
             .history(self.history)
@@ -244,8 +255,8 @@ impl StorePlan {
         match settings.kind {
             StoreKind::Memory => Ok(Self::Memory),
             StoreKind::Sqlite => settings.path.clone().map(|path| Self::Sqlite(path, on_loss(settings))).ok_or_else(|| {
-                let why = "the home folder is not known, so there is no usual place for the state file: write where \
-                           it shall be";
+                let why = "the home folder is not known, so there is no usual place for the state file: name one, or \
+                           choose another store";
                 OpenError::setting("store.path", why)
             }),
             StoreKind::Redis => {
@@ -256,8 +267,8 @@ impl StorePlan {
                     prefix(&settings.prefix).map_err(|error| OpenError::setting("store.prefix", error))?;
                 options.command_timeout = settings.timeout;
                 options.confirm = match settings.wait_replicas {
-                    0 => Confirm::Primary,
-                    count => Confirm::Replicas { count, within: settings.timeout },
+                    0 => WriteConfirmation::Primary,
+                    count => WriteConfirmation::Replicas { count, within: settings.timeout },
                 };
                 Ok(Self::Redis(Box::new(options)))
             }
@@ -265,25 +276,29 @@ impl StorePlan {
     }
 }
 
-fn on_loss(settings: &StoreSettings) -> OnLoss {
+fn on_loss(settings: &StoreSettings) -> CommitLossPolicy {
     match settings.on_damage {
-        AfterLoss::RefuseKeyed => OnLoss::RefuseKeyed,
-        AfterLoss::StartAnew => OnLoss::StartAnew,
+        LossPolicy::RefuseKeyed => CommitLossPolicy::RefuseKeyed,
+        LossPolicy::StartAnew => CommitLossPolicy::ReportOnly,
     }
 }
 
-/// What keys begin with. A sign stands between it and the rest, so that `shop` does not begin what `shop2` wrote.
-fn prefix(text: &str) -> Result<Prefix, steadfast_store_redis::InvalidPrefix> {
-    if text.is_empty() || text.ends_with(':') { Prefix::new(text) } else { Prefix::new(&format!("{text}:")) }
+/// Returns the prefix of keys. It ends with a separator, so that `shop` is not a prefix of the keys of `shop2`.
+fn prefix(text: &str) -> Result<KeyPrefix, steadfast_store_redis::InvalidKeyPrefix> {
+    if text.is_empty() || text.ends_with(':') {
+        KeyPrefix::new(text)
+    } else {
+        KeyPrefix::new(&format!("{text}:"))
+    }
 }
 
-/// The secret of a file: 32 bytes as they are, or written as 64 hexadecimal digits.
-fn secret(path: &Path) -> Result<Codec, OpenError> {
+/// Reads the secret in a file: 32 raw bytes, or 64 hexadecimal digits.
+fn secret(path: &Path) -> Result<RecordCodec, OpenError> {
     let bytes = fs::read(path)
         .map_err(|error| OpenError::setting("store.key_file", format!("{}: {error}", path.display())))?;
     let written =
         std::str::from_utf8(&bytes).ok().map(str::trim).filter(|text| text.len() == 64).and_then(digits);
-    Codec::encrypted(&written.unwrap_or(bytes)).map_err(|_| {
+    RecordCodec::encrypted(&written.unwrap_or(bytes)).map_err(|_| {
         let why = format!(
             "{} holds no key: make one with `head -c 32 /dev/urandom`, or write 64 hexadecimal digits",
             path.display()
@@ -297,20 +312,20 @@ fn digits(text: &str) -> Option<Vec<u8>> {
     (0..text.len()).step_by(2).map(pair).collect()
 }
 
-fn level(level: LogLevel) -> Level {
+fn level(level: LogLevel) -> LogLineLevel {
     match level {
-        LogLevel::Error => Level::Error,
-        LogLevel::Warn => Level::Warn,
-        LogLevel::Info => Level::Info,
-        LogLevel::Debug => Level::Debug,
-        LogLevel::Trace => Level::Trace,
+        LogLevel::Error => LogLineLevel::Error,
+        LogLevel::Warn => LogLineLevel::Warn,
+        LogLevel::Info => LogLineLevel::Info,
+        LogLevel::Debug => LogLineLevel::Debug,
+        LogLevel::Trace => LogLineLevel::Trace,
     }
 }
 
-fn format(format: LogFormat) -> Format {
+fn format(format: LogFormat) -> LogLineFormat {
     match format {
-        LogFormat::Json => Format::Json,
-        LogFormat::Text => Format::Human,
+        LogFormat::Json => LogLineFormat::Json,
+        LogFormat::Text => LogLineFormat::Human,
     }
 }
 

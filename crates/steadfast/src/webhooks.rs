@@ -1,7 +1,7 @@
-//! Webhooks: notifications are sent to where the configuration says.
+//! Webhooks: delivery of notifications to the configured URLs.
 //!
-//! Each receiver has a queue and a task of its own, so that one that is slow or gone delays nobody. What cannot be delivered
-//! is tried again as a failed call would be, and given up with a line in the log. What waits is lost with the process.
+//! Each receiver has its own queue and task, so that a slow or unavailable one delays no other. A failed delivery is
+//! retried like a failed call, and finally given up with a log event. Queued notifications are lost with the process.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,53 +18,53 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use parking_lot::Mutex;
 use serde_json::json;
 use sha2::Sha256;
-use steadfast_config::{Config, Live, Webhook, WebhookFormat};
+use steadfast_config::{Config, LiveConfig, Webhook, WebhookFormat};
 use steadfast_core::Timestamp;
-use steadfast_core::classify::{Fault, Nature, Overrides, RetryAfter, Source, classify};
+use steadfast_core::classify::{AttemptFault, FaultNature, FaultSource, Overrides, RetryAfter, classify};
 use steadfast_core::id::Namespace;
 use steadfast_core::notification::Notification;
-use steadfast_core::policy::{Backoff, Profile, RetryPolicy, ToolClass};
+use steadfast_core::policy::{Backoff, PolicyProfile, RetryPolicy, ToolClass};
 use steadfast_core::redact;
-use steadfast_core::retry::{CallerLimits, Schedule};
-use steadfast_executor::Listener;
-use steadfast_mcp::http::back::{Asked, Origin, Settings, UnderWay};
-use steadfast_store::Clock;
+use steadfast_core::retry::{CallerLimits, RetrySchedule};
+use steadfast_executor::EngineListener;
+use steadfast_mcp::http::upstream::{HttpOrigin, HttpUpstreamSettings, OriginRequest, RequestProgress};
+use steadfast_store::TimeSource;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::task::JoinHandle;
 
-use crate::opening::OpenError;
+use crate::open_error::OpenError;
 
-/// Notifications that wait for one receiver. What comes when so many wait is dropped, and told in the log.
+/// Maximum number of queued notifications per receiver. Further ones are dropped, and that is logged.
 const WAITING: usize = 256;
-/// How long a receiver has for its answer.
+/// Timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The longest answer that is read: nothing in it matters.
+/// Maximum length of a response that is read. Its content is not used.
 const LONGEST_ANSWER: usize = 64 * 1024;
 
-/// Everyone who is told over HTTP.
+/// The webhook receivers of an instance.
 pub(crate) struct Webhooks {
-    live: Arc<Live>,
-    clock: Arc<dyn Clock>,
+    live: Arc<LiveConfig>,
+    clock: Arc<dyn TimeSource>,
     runtime: Handle,
-    receivers: Mutex<BTreeMap<Namespace, Receiver>>,
+    receivers: Mutex<BTreeMap<Namespace, WebhookReceiver>>,
 }
 
-/// One who is told.
-struct Receiver {
+/// A webhook receiver.
+struct WebhookReceiver {
     webhook: Webhook,
     queue: mpsc::Sender<Arc<Notification>>,
     sending: JoinHandle<()>,
 }
 
 impl Webhooks {
-    /// Those of the configuration, as it is whenever there is something to tell. Needs a tokio runtime.
-    pub(crate) fn of(live: Arc<Live>, clock: Arc<dyn Clock>) -> Self {
+    /// Creates the webhooks of the configuration, and follows its changes. Needs a tokio runtime.
+    pub(crate) fn of(live: Arc<LiveConfig>, clock: Arc<dyn TimeSource>) -> Self {
         Self { live, clock, runtime: Handle::current(), receivers: Mutex::default() }
     }
 
-    /// Gives up whoever is gone from the configuration or has changed, and begins with whoever is new.
-    fn follow(&self, receivers: &mut BTreeMap<Namespace, Receiver>) {
+    /// Stops receivers that were removed from the configuration or changed, and starts new ones.
+    fn follow(&self, receivers: &mut BTreeMap<Namespace, WebhookReceiver>) {
         let config = self.live.current();
         let wanted = config.webhooks();
         receivers.retain(|name, receiver| wanted.get(name) == Some(&receiver.webhook));
@@ -73,16 +73,16 @@ impl Webhooks {
                 let (queue, waiting) = mpsc::channel(WAITING);
                 let sending = send_all(webhook.clone(), waiting, self.clock.clone());
                 let sending = self.runtime.spawn(sending);
-                receivers.insert(name.clone(), Receiver { webhook: webhook.clone(), queue, sending });
+                receivers.insert(name.clone(), WebhookReceiver { webhook: webhook.clone(), queue, sending });
             }
         }
     }
 
-    /// Sends what waits, for as long as there is time for it.
+    /// Sends queued notifications within the limit.
     pub(crate) async fn finish(&self, limit: Duration) {
         let receivers = std::mem::take(&mut *self.receivers.lock());
         let ended = async {
-            for (_, Receiver { queue, sending, .. }) in receivers {
+            for (_, WebhookReceiver { queue, sending, .. }) in receivers {
                 drop(queue);
                 let _ = sending.await;
             }
@@ -91,15 +91,15 @@ impl Webhooks {
     }
 }
 
-impl Listener for Webhooks {
+impl EngineListener for Webhooks {
     fn notification(&self, notification: &Arc<Notification>) {
-        // The process where it happened sends it.
+        // The process in which the event occurred sends it.
         if notification.is_from_elsewhere {
             return;
         }
         let mut receivers = self.receivers.lock();
         self.follow(&mut receivers);
-        for (name, Receiver { webhook, queue, .. }) in &*receivers {
+        for (name, WebhookReceiver { webhook, queue, .. }) in &*receivers {
             if !webhook.events.contains(&notification.event) {
                 continue;
             }
@@ -119,7 +119,7 @@ impl fmt::Debug for Webhooks {
     }
 }
 
-/// The webhooks of a configuration that nothing can be sent to.
+/// Returns the errors of webhooks in a configuration that cannot be used.
 pub(crate) fn unusable(config: &Config) -> impl Iterator<Item = OpenError> {
     config.webhooks().values().filter_map(|webhook| {
         let why = place(webhook).err()?;
@@ -127,18 +127,22 @@ pub(crate) fn unusable(config: &Config) -> impl Iterator<Item = OpenError> {
     })
 }
 
-/// Where a webhook is: the server, and what is asked of it.
-fn place(webhook: &Webhook) -> Result<(Origin, Uri), String> {
-    let settings = Settings { message_bytes: LONGEST_ANSWER, ..Settings::default() };
+/// Returns the server and the URI of a webhook.
+fn place(webhook: &Webhook) -> Result<(HttpOrigin, Uri), String> {
+    let settings = HttpUpstreamSettings { message_bytes: LONGEST_ANSWER, ..HttpUpstreamSettings::default() };
     let url = webhook.url.expose().parse::<Uri>().map_err(|error| error.to_string())?;
     let target = url.path_and_query().map_or("/", |target| target.as_str());
     let target = target.parse::<Uri>().map_err(|error| error.to_string())?;
-    let origin = Origin::new(webhook.url.expose(), settings).map_err(|error| error.to_string())?;
+    let origin = HttpOrigin::new(webhook.url.expose(), settings).map_err(|error| error.to_string())?;
     Ok((origin, target))
 }
 
-/// Sends one notification after the other, in order.
-async fn send_all(webhook: Webhook, mut waiting: mpsc::Receiver<Arc<Notification>>, clock: Arc<dyn Clock>) {
+/// Sends the notifications one after the other, in order.
+async fn send_all(
+    webhook: Webhook,
+    mut waiting: mpsc::Receiver<Arc<Notification>>,
+    clock: Arc<dyn TimeSource>,
+) {
     let (origin, target) = match place(&webhook) {
         Ok(place) => place,
         Err(why) => {
@@ -148,7 +152,7 @@ async fn send_all(webhook: Webhook, mut waiting: mpsc::Receiver<Arc<Notification
     };
     let policy = policy();
     while let Some(notification) = waiting.recv().await {
-        let message = Message::of(&webhook, &notification);
+        let message = WebhookMessage::of(&webhook, &notification);
         if let Err((attempts, why)) = message.deliver(&origin, &target, &policy, &*clock).await {
             let event = notification.event.as_str();
             tracing::error!(event = "notify.failed", webhook = %webhook.name, notification = event, attempts, why, "a notification was not delivered");
@@ -156,27 +160,27 @@ async fn send_all(webhook: Webhook, mut waiting: mpsc::Receiver<Arc<Notification
     }
 }
 
-/// Nine attempts within some five minutes.
+/// Nine attempts within about five minutes.
 fn policy() -> RetryPolicy {
     let rest = [2, 4, 8, 16, 32, 60, 60, 60].map(Duration::from_secs).to_vec();
     RetryPolicy {
         attempts: NonZeroU32::new(9).unwrap_or(NonZeroU32::MIN),
         backoff: Backoff::List { first: Duration::from_secs(1), rest },
         total: None,
-        ..Profile::Standard.policy(ToolClass::Idempotent).retry
+        ..PolicyProfile::Standard.policy(ToolClass::Idempotent).retry
     }
 }
 
-/// One notification on its way to one receiver.
-struct Message<'w> {
+/// A notification for one receiver.
+struct WebhookMessage<'w> {
     webhook: &'w Webhook,
     event: &'static str,
-    /// The same in every attempt, so that the receiver knows it again.
+    /// The same in every attempt, so that the receiver can deduplicate.
     id: String,
     body: Bytes,
 }
 
-impl<'w> Message<'w> {
+impl<'w> WebhookMessage<'w> {
     fn of(webhook: &'w Webhook, notification: &Notification) -> Self {
         let body = match webhook.format {
             WebhookFormat::Json => serde_json::to_vec(notification).unwrap_or_default(),
@@ -185,45 +189,49 @@ impl<'w> Message<'w> {
             }
         };
         let mut random = [0; 16];
-        // Without randomness the time still tells them apart.
+        // If there is no randomness, the time still makes it unique.
         let _ = getrandom::fill(&mut random);
         let random = u128::from_ne_bytes(random);
         let id = format!("msg_{:x}{random:032x}", notification.at.as_millis());
         Self { webhook, event: notification.event.as_str(), id, body: body.into() }
     }
 
-    /// Sends it until it is taken, or says after how many attempts and why it was given up.
+    /// Sends the notification until the receiver accepts it. Otherwise returns the number of attempts and the last
+    /// error.
     async fn deliver(
         &self,
-        origin: &Origin,
+        origin: &HttpOrigin,
         target: &Uri,
         policy: &RetryPolicy,
-        clock: &dyn Clock,
+        clock: &dyn TimeSource,
     ) -> Result<(), (u32, String)> {
         let seed = clock.now().as_millis();
-        let mut schedule = Schedule::new(policy, &CallerLimits::default(), None, seed, clock.now());
+        let mut schedule = RetrySchedule::new(policy, &CallerLimits::default(), None, seed, clock.now());
         loop {
             let started = clock.now();
             let Err(fault) = self.send(origin, target, started).await else { return Ok(()) };
             let classified = classify(&fault, &Overrides::default(), clock.now());
             let attempts = schedule.attempts();
             let next = match classified.nature {
-                Nature::Transient => schedule.next(policy, started, classified.retry_after, clock.now()).ok(),
-                Nature::Permanent => None,
+                FaultNature::Transient => {
+                    schedule.next(policy, started, classified.retry_after, clock.now()).ok()
+                }
+                FaultNature::Permanent => None,
             };
             let Some(next) = next else { return Err((attempts, redact::excerpt(&fault.message, 512))) };
             tokio::time::sleep(next.since(clock.now())).await;
         }
     }
 
-    async fn send(&self, origin: &Origin, target: &Uri, now: Timestamp) -> Result<(), Fault> {
-        let (under_way, headers) = (UnderWay::default(), self.headers(now));
-        let asked = Asked { method: Method::POST, target: target.clone(), headers, body: self.body.clone() };
+    async fn send(&self, origin: &HttpOrigin, target: &Uri, now: Timestamp) -> Result<(), AttemptFault> {
+        let (under_way, headers) = (RequestProgress::default(), self.headers(now));
+        let asked =
+            OriginRequest { method: Method::POST, target: target.clone(), headers, body: self.body.clone() };
         let replied = match tokio::time::timeout(PATIENCE, origin.send(asked, &under_way)).await {
             Ok(replied) => replied.map_err(|failure| failure.fault())?,
             Err(_) => {
-                let source = Source::Timeout { after: PATIENCE };
-                return Err(Fault::new(source, "the receiver did not answer in time"));
+                let source = FaultSource::Timeout { after: PATIENCE };
+                return Err(AttemptFault::new(source, "the receiver did not respond in time"));
             }
         };
         if replied.status.is_success() {
@@ -231,9 +239,9 @@ impl<'w> Message<'w> {
         }
         let status = replied.status.as_u16();
         let after = replied.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-        let message = format!("the receiver answered with the status {status}");
+        let message = format!("the receiver responded with status {status}");
         let retry_after = after.and_then(RetryAfter::parse);
-        Err(Fault { retry_after, ..Fault::new(Source::Http { status }, message) })
+        Err(AttemptFault { retry_after, ..AttemptFault::new(FaultSource::Http { status }, message) })
     }
 
     fn headers(&self, now: Timestamp) -> HeaderMap {
@@ -257,8 +265,8 @@ impl<'w> Message<'w> {
     }
 }
 
-/// The signature of the Standard Webhooks specification: HMAC-SHA256 of id, time and body. A secret that begins with `whsec_`
-/// is base64 behind it, as there; any other is taken as it is.
+/// Returns the signature of the Standard Webhooks specification: HMAC-SHA256 of id, time and body. A secret with the
+/// prefix `whsec_` is base64 after it, as specified. Any other secret is used unchanged.
 fn sign(secret: &str, id: &str, seconds: &str, body: &[u8]) -> String {
     let decoded = secret.strip_prefix("whsec_").and_then(|coded| STANDARD.decode(coded).ok());
     let key = decoded.as_deref().unwrap_or(secret.as_bytes());
@@ -271,7 +279,7 @@ fn sign(secret: &str, id: &str, seconds: &str, body: &[u8]) -> String {
     STANDARD.encode(mac.finalize().into_bytes())
 }
 
-/// As Slack wants text that is no markup of its own.
+/// Escapes text for Slack, so that it is not markup.
 fn for_slack(message: &str) -> String {
     message.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -1,4 +1,4 @@
-//! Opening: configuration, store, telemetry and engine together.
+//! Opening an instance: configuration, store, telemetry and engine together.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on says so by panicking")]
 
@@ -10,26 +10,27 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use steadfast::classify::{Fault, Source, Transport};
-use steadfast::code::{Code, Status};
-use steadfast::envelope::CallEnvelope;
-use steadfast::path::{CallResult, Notice};
-use steadfast::policy::Mode;
-use steadfast::turn::{Limits, Plan};
-use steadfast::{
-    About, Answer, Attempt, Called, ConfigFile, ConfigNews, Found, Listener, Logging, Needed, OnDamage,
-    OpenError, Opening, Reload, RuntimeClock, Shelf, Sources, Steadfast, Switches, TurnOptions, TurnsWanted,
-    call, output,
-};
+use steadfast::call::classify::{AttemptFault, FaultSource, TransportError};
+use steadfast::call::code::{CallStatus, Code};
+use steadfast::call::envelope::CallEnvelope;
+use steadfast::call::{CallNotice, CallResult};
+use steadfast::call::{EnvelopeBuilder, ResolvedTool, ToolRegistry, ToolResult, output::ToolOutput};
+use steadfast::config::{ConfigEvent, ConfigFile, FileRequirement, Reload, Sources, Switches};
+use steadfast::policy::EnforcementMode;
+use steadfast::store::{FileDamagePolicy, RuntimeClock};
+use steadfast::telemetry::{EngineListener, LogOutput, NoticeContext};
+use steadfast::turn::{TurnLimits, TurnPlan};
+use steadfast::turn::{TurnOptions, TurnQuery};
+use steadfast::{Attempt, CallResponse, OpenError, Steadfast, SteadfastBuilder};
 use steadfast_store::DocumentKind;
 use tokio::sync::broadcast::error::RecvError;
 
 use support::{folder, sources};
 
-/// How long is waited for what must come. Only a test that hangs meets this limit.
+/// Time limit of waits. Only a test that hangs reaches it.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Waits until it is so.
+/// Waits until the condition is true.
 async fn until(mut is_so: impl AsyncFnMut() -> bool) {
     let waiting = async {
         while !is_so().await {
@@ -39,9 +40,9 @@ async fn until(mut is_so: impl AsyncFnMut() -> bool) {
     tokio::time::timeout(PATIENCE, waiting).await.unwrap();
 }
 
-/// Opened with the time of the runtime, which a test may have stopped.
+/// Opens an instance with the clock of the runtime, which a test may have paused.
 async fn opened(sources: Sources) -> Steadfast {
-    Steadfast::opening(sources).clock(Arc::new(RuntimeClock::new())).open().await.unwrap()
+    Steadfast::builder().sources(sources).clock(Arc::new(RuntimeClock::new())).build().await.unwrap()
 }
 
 async fn open(test: &str, text: &str, environment: &[(&str, &str)]) -> Steadfast {
@@ -49,34 +50,34 @@ async fn open(test: &str, text: &str, environment: &[(&str, &str)]) -> Steadfast
 }
 
 fn pay(amount: u32) -> CallEnvelope {
-    call("bank", "pay").params(&[("amount", amount)]).envelope().unwrap()
+    EnvelopeBuilder::new("bank/pay").args(&[("amount", amount)]).build().unwrap()
 }
 
 fn keyed(key: &str) -> CallEnvelope {
-    call("bank", "pay").key(key).envelope().unwrap()
+    EnvelopeBuilder::new("bank/pay").key(key).build().unwrap()
 }
 
-async fn works(_: Attempt) -> Answer {
-    Ok(output("paid"))
+async fn works(_: Attempt) -> ToolResult {
+    Ok(ToolOutput::text("paid"))
 }
 
-async fn fails(_: Attempt) -> Answer {
-    Err(Fault::new(Source::Http { status: 500 }, "internal error").into())
+async fn fails(_: Attempt) -> ToolResult {
+    Err(AttemptFault::new(FaultSource::Http { status: 500 }, "internal error").into())
 }
 
-async fn drops(_: Attempt) -> Answer {
-    let source = Source::Transport { error: Transport::ConnectionRefused, written: false };
-    Err(Fault::new(source, "connection refused").into())
+async fn drops(_: Attempt) -> ToolResult {
+    let source = FaultSource::Transport { error: TransportError::ConnectionRefused, written: false };
+    Err(AttemptFault::new(source, "connection refused").into())
 }
 
-fn code(called: &Called) -> Option<Code> {
+fn code(called: &CallResponse) -> Option<Code> {
     called.result.error.as_ref().map(|error| error.code)
 }
 
-/// Calls that fail until one is refused; says after how many.
+/// Makes failing calls until one is refused, and returns their number.
 async fn failures_until_refused(steadfast: &Steadfast, most: u32) -> Option<u32> {
     for amount in 0..most {
-        let called = steadfast.call(pay(amount), fails).await;
+        let called = steadfast.call_envelope(pay(amount), fails).await;
         if code(&called) == Some(Code::ApprovalRequired) {
             return Some(amount);
         }
@@ -84,18 +85,18 @@ async fn failures_until_refused(steadfast: &Steadfast, most: u32) -> Option<u32>
     None
 }
 
-/// Trust alone: nothing else stops a tool that fails.
+/// Trust only: no other mechanism stops a tool that fails.
 const ONLY_TRUST: &str = "[retry]\nmode = \"off\"\n[breaker]\nmode = \"off\"\n[guard]\nmode = \"off\"\n";
 
-/// When a tool that always fails like this was tried for one call: from each start to the next, in milliseconds.
+/// Returns the time between the attempts of one call of a tool that always fails, in milliseconds.
 async fn waits(steadfast: &Steadfast, tool: &str, status: u16) -> Vec<u128> {
     let starts = Arc::new(Mutex::new(Vec::new()));
     let kept = starts.clone();
     let failing = move |_: Attempt| {
         kept.lock().unwrap().push(tokio::time::Instant::now());
-        async move { Err(Fault::new(Source::Http { status }, "Service unavailable").into()) }
+        async move { Err(AttemptFault::new(FaultSource::Http { status }, "Service unavailable").into()) }
     };
-    steadfast.call(call("t", tool).envelope().unwrap(), failing).await;
+    steadfast.call_envelope(EnvelopeBuilder::new(format!("t/{tool}")).build().unwrap(), failing).await;
     let starts = starts.lock().unwrap();
     starts.iter().zip(starts.iter().skip(1)).map(|(start, next)| (*next - *start).as_millis()).collect()
 }
@@ -109,7 +110,7 @@ async fn eh_2_5_eh_1_5_what_the_manifest_of_a_tool_says_of_retries_and_errors_is
     let mut sources = sources(&folder, "manifest.json", manifest, &[]);
     let path = folder.join("steadfast.toml");
     fs::write(&path, "profile = \"measured\"\n").unwrap();
-    sources.files.push(ConfigFile { path, needed: Needed::Always });
+    sources.files.push(ConfigFile { path, needed: FileRequirement::Always });
     let steadfast = opened(sources).await;
     for (tool, status, expected) in [
         ("custom_api", 502, &[50, 100][..]),
@@ -133,15 +134,15 @@ async fn rp_17_the_file_of_jaato_changes_what_the_engine_does() {
     let mut sources = sources(&folder, "reliability.json", rule, &[]);
     let path = folder.join("steadfast.toml");
     fs::write(&path, ONLY_TRUST).unwrap();
-    sources.files.push(ConfigFile { path, needed: Needed::Always });
+    sources.files.push(ConfigFile { path, needed: FileRequirement::Always });
     let steadfast = opened(sources).await;
     assert_eq!(failures_until_refused(&steadfast, 9).await, Some(4), "{:?}", steadfast.config().notes());
-    let other = |amount: u32| call("bank", "send").params(&[("amount", amount)]).envelope().unwrap();
+    let other = |amount: u32| EnvelopeBuilder::new("bank/send").args(&[("amount", amount)]).build().unwrap();
     for amount in 0..2 {
-        assert_ne!(code(&steadfast.call(other(amount), fails).await), Some(Code::ApprovalRequired));
+        assert_ne!(code(&steadfast.call_envelope(other(amount), fails).await), Some(Code::ApprovalRequired));
     }
     assert_eq!(
-        code(&steadfast.call(other(9), works).await),
+        code(&steadfast.call_envelope(other(9), works).await),
         Some(Code::ApprovalRequired),
         "the default rule"
     );
@@ -170,31 +171,31 @@ async fn rp_17_persist_says_whether_trust_outlives_the_process() {
         let first = open().await;
         assert_eq!(failures_until_refused(&first, 9).await, Some(3));
         if refused {
-            // It is written beside the calls, and a shutdown waits for a slow disk no longer than a process may take to end.
+            // It is written in the background, and a shutdown waits for a slow disk only for a limited time.
             until(async || !first.store().documents(DocumentKind::Trust).await.unwrap().is_empty()).await;
         }
         first.shutdown(PATIENCE).await;
         drop(first);
-        let called = open().await.call(pay(77), works).await;
+        let called = open().await.call_envelope(pay(77), works).await;
         assert_eq!(code(&called) == Some(Code::ApprovalRequired), refused, "{persist}");
     }
 }
 
-/// A listener that counts, and panics if told to.
+/// A listener that counts, and panics on request.
 #[derive(Default)]
-struct Counts {
+struct CountingListener {
     notices: AtomicU32,
     finished: AtomicU32,
     panics: bool,
 }
 
-impl Listener for Counts {
-    fn notice(&self, _: &About<'_>, _: &Notice) {
+impl EngineListener for CountingListener {
+    fn notice(&self, _: &NoticeContext<'_>, _: &CallNotice) {
         self.notices.fetch_add(1, Ordering::SeqCst);
         assert!(!self.panics, "a listener that panics");
     }
 
-    fn finished(&self, _: &About<'_>, _: &CallResult) {
+    fn finished(&self, _: &NoticeContext<'_>, _: &CallResult) {
         self.finished.fetch_add(1, Ordering::SeqCst);
         assert!(!self.panics, "a listener that panics");
     }
@@ -202,21 +203,24 @@ impl Listener for Counts {
 
 #[tokio::test(start_paused = true)]
 async fn rp_18_a_listener_that_fails_breaks_neither_the_call_nor_the_other_listeners() {
-    let (bad, good) = (Arc::new(Counts { panics: true, ..Counts::default() }), Arc::new(Counts::default()));
-    let opening = Steadfast::opening(sources(&folder("rp-18"), "steadfast.toml", "", &[]));
+    let (bad, good) = (
+        Arc::new(CountingListener { panics: true, ..CountingListener::default() }),
+        Arc::new(CountingListener::default()),
+    );
+    let opening = Steadfast::builder().sources(sources(&folder("rp-18"), "steadfast.toml", "", &[]));
     let opening = opening.clock(Arc::new(RuntimeClock::new())).listener(bad.clone()).listener(good.clone());
-    let steadfast = opening.open().await.unwrap();
+    let steadfast = opening.build().await.unwrap();
     let mut slow = steadfast.engine().events();
-    let called = steadfast.call(keyed("k"), works).await;
-    assert_eq!(called.result.status, Status::Success);
+    let called = steadfast.call_envelope(keyed("k"), works).await;
+    assert_eq!(called.result.status, CallStatus::Success);
     assert_eq!(good.finished.load(Ordering::SeqCst), 1);
     let told = good.notices.load(Ordering::SeqCst);
     assert!(told >= 4 && told == bad.notices.load(Ordering::SeqCst), "{told}");
     let first = slow.recv().await.unwrap();
-    assert!(matches!(first.notice, Notice::CallStarted { .. }));
-    // A reader that never reads holds nobody up: it misses events and is told so.
+    assert!(matches!(first.notice, CallNotice::CallStarted { .. }));
+    // A reader that never reads blocks nothing: it misses events and gets an error that says so.
     for amount in 0..600 {
-        steadfast.call(pay(amount), works).await;
+        steadfast.call_envelope(pay(amount), works).await;
     }
     assert!(matches!(slow.recv().await, Err(RecvError::Lagged(_))));
 }
@@ -236,7 +240,7 @@ async fn rp_12_trust_lives_in_the_file_that_is_configured() {
 async fn rp_17_the_switches_of_the_environment_change_what_the_engine_does() {
     let attempts = async |environment: &[(&str, &str)]| {
         let steadfast = open("rp-17-switches", "", environment).await;
-        steadfast.call(pay(1), drops).await.result.attempts
+        steadfast.call_envelope(pay(1), drops).await.result.attempts
     };
     assert_eq!(attempts(&[]).await, 4);
     assert_eq!(attempts(&[("TOOL_RELIABILITY_ENABLED", "no")]).await, 1);
@@ -245,9 +249,9 @@ async fn rp_17_the_switches_of_the_environment_change_what_the_engine_does() {
         let steadfast =
             open("rp-17-open-mode", "[retry]\nmode = \"off\"\n[guard]\nmode = \"off\"\n", environment).await;
         for amount in 0..5 {
-            steadfast.call(pay(amount), drops).await;
+            steadfast.call_envelope(pay(amount), drops).await;
         }
-        code(&steadfast.call(pay(9), works).await) == Some(Code::CircuitOpen)
+        code(&steadfast.call_envelope(pay(9), works).await) == Some(Code::CircuitOpen)
     };
     assert!(refused(&[]).await);
     assert!(!refused(&[("TOOL_RELIABILITY_OPEN_MODE", "0")]).await);
@@ -255,9 +259,9 @@ async fn rp_17_the_switches_of_the_environment_change_what_the_engine_does() {
     let replayed = async |environment: &[(&str, &str)]| {
         let steadfast = open("rp-17-derive", "", environment).await;
         let mut enforced = pay(1);
-        enforced.transport.dedupe_mode = Some(steadfast::DedupeMode::Enforced);
-        steadfast.call(enforced.clone(), works).await;
-        steadfast.call(enforced, works).await.result.from_cache
+        enforced.transport.dedupe_mode = Some(steadfast::call::DedupeMode::Enforced);
+        steadfast.call_envelope(enforced.clone(), works).await;
+        steadfast.call_envelope(enforced, works).await.result.from_cache
     };
     assert!(replayed(&[]).await);
     assert!(!replayed(&[("TOOL_RELIABLE_DERIVE_IDEMPOTENCY", "false")]).await);
@@ -269,16 +273,20 @@ async fn rp_17_switches_can_be_turned_at_run_time_and_stay_turned() {
     let folder = folder("rp-17-run-time");
     let alone = "[breaker]\nmode = \"off\"\n";
     let steadfast = opened(sources(&folder, "steadfast.toml", alone, &[])).await;
-    let mut news = steadfast.config_news();
-    assert_eq!(steadfast.call(pay(1), drops).await.result.attempts, 4);
-    steadfast.switch(|_| Switches { retry: Mode::Off, ..Switches::default() });
-    assert_eq!(steadfast.call(pay(2), drops).await.result.attempts, 1);
-    assert!(matches!(news.try_recv(), Ok(ConfigNews::Switched(_))));
+    let mut news = steadfast.config_events();
+    assert_eq!(steadfast.call_envelope(pay(1), drops).await.result.attempts, 4);
+    steadfast.switch(|_| Switches { retry: EnforcementMode::Off, ..Switches::default() });
+    assert_eq!(steadfast.call_envelope(pay(2), drops).await.result.attempts, 1);
+    assert!(matches!(news.try_recv(), Ok(ConfigEvent::Switched(_))));
     fs::write(folder.join("steadfast.toml"), format!("{alone}[retry]\nattempts = 2\n")).unwrap();
     assert!(matches!(steadfast.reload(), Reload::Replaced { .. }));
-    assert_eq!(steadfast.call(pay(3), drops).await.result.attempts, 1, "a file does not turn it back");
+    assert_eq!(
+        steadfast.call_envelope(pay(3), drops).await.result.attempts,
+        1,
+        "a file does not turn it back"
+    );
     steadfast.switch(|_| Switches::default());
-    assert_eq!(steadfast.call(pay(4), drops).await.result.attempts, 2);
+    assert_eq!(steadfast.call_envelope(pay(4), drops).await.result.attempts, 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -287,28 +295,28 @@ async fn a_changed_file_holds_for_new_calls_while_running_ones_keep_what_they_ha
     let path = folder.join("steadfast.toml");
     let text = "timeout = \"10s\"\n[retry]\nattempts = 1\n";
     let steadfast = opened(sources(&folder, "steadfast.toml", text, &[])).await;
-    let mut news = steadfast.config_news();
-    let silent = async |_: Attempt| std::future::pending::<Answer>().await;
+    let mut news = steadfast.config_events();
+    let silent = async |_: Attempt| std::future::pending::<ToolResult>().await;
     let began = tokio::time::Instant::now();
-    let running = tokio::spawn(steadfast.call(pay(1), silent));
+    let running = tokio::spawn(steadfast.call_envelope(pay(1), silent));
     tokio::task::yield_now().await;
     fs::write(&path, "timeout = \"3s\"\n[retry]\nattempts = 1\n[log]\nlevel = \"debug\"\n").unwrap();
-    // Nobody asks for it: the files are followed.
+    // Without a reload: the files are watched.
     let told = news.recv().await.unwrap();
-    let ConfigNews::Replaced { after_restart, .. } = told else { panic!("{told:?}") };
+    let ConfigEvent::Replaced { after_restart, .. } = told else { panic!("{told:?}") };
     assert_eq!(after_restart, ["log.level"]);
     let later = tokio::time::Instant::now();
-    assert_eq!(code(&steadfast.call(pay(2), silent).await), Some(Code::Timeout));
+    assert_eq!(code(&steadfast.call_envelope(pay(2), silent).await), Some(Code::Timeout));
     assert_eq!(later.elapsed().as_secs(), 3);
     assert_eq!(code(&running.await.unwrap()), Some(Code::Timeout));
     assert_eq!(began.elapsed().as_secs(), 10);
 
     fs::write(&path, "timeout = 3\nattemps = 1\n").unwrap();
     let told = news.recv().await.unwrap();
-    let ConfigNews::Kept(errors) = told else { panic!("{told:?}") };
+    let ConfigEvent::Rejected(errors) = told else { panic!("{told:?}") };
     assert_eq!(errors.problems().len(), 2);
     let later = tokio::time::Instant::now();
-    steadfast.call(pay(3), silent).await;
+    steadfast.call_envelope(pay(3), silent).await;
     assert_eq!(later.elapsed().as_secs(), 3, "the running one stays");
 }
 
@@ -316,12 +324,12 @@ async fn a_changed_file_holds_for_new_calls_while_running_ones_keep_what_they_ha
 async fn a_rule_about_a_domain_counts_by_the_arguments_and_by_what_the_caller_names() {
     let text = "[breaker]\nmode = \"off\"\n[retry]\nattempts = 3\n[domains.\"api.example.com\".retry]\nattempts = 2\n";
     let steadfast = open("domains", text, &[]).await;
-    let to = |url: &str| call("web", "fetch").params(&[("url", url)]).envelope().unwrap();
-    let attempts = async |call: CallEnvelope| steadfast.call(call, drops).await.result.attempts;
+    let to = |url: &str| EnvelopeBuilder::new("web/fetch").args(&[("url", url)]).build().unwrap();
+    let attempts = async |call: CallEnvelope| steadfast.call_envelope(call, drops).await.result.attempts;
     assert_eq!(attempts(to("https://api.example.com/a")).await, 2);
     assert_eq!(attempts(to("https://elsewhere.example.com/a")).await, 3);
     let mut named = to("https://elsewhere.example.com/b");
-    named.target.domain = Some(steadfast::id::Domain::new("api.example.com").unwrap());
+    named.target.domain = Some(steadfast::call::id::Domain::new("api.example.com").unwrap());
     assert_eq!(attempts(named).await, 2);
 }
 
@@ -334,11 +342,11 @@ async fn what_was_answered_is_replayed_after_a_restart_and_encrypted_where_a_key
     let open =
         async || Steadfast::open(sources(&folder, "steadfast.toml", text, &environment)).await.unwrap();
     let first = open().await;
-    assert!(!first.call(keyed("k"), works).await.result.from_cache);
+    assert!(!first.call_envelope(keyed("k"), works).await.result.from_cache);
     first.shutdown(PATIENCE).await;
     drop(first);
     let second = open().await;
-    assert!(second.call(keyed("k"), works).await.result.from_cache);
+    assert!(second.call_envelope(keyed("k"), works).await.result.from_cache);
     assert_eq!(second.store().kind(), "sqlite");
     let bytes = fs::read(folder.join("deep/state.db")).unwrap();
     assert!(!bytes.windows(6).any(|window| window == b"\"paid\""));
@@ -351,23 +359,23 @@ async fn a_file_that_cannot_be_used_is_set_aside_only_where_that_is_allowed() {
     let text = "[store]\npath = \"state.db\"\n";
     let opening = || {
         let environment = [("STEADFAST_STORE_KIND", "sqlite")];
-        Steadfast::opening(sources(&folder, "steadfast.toml", text, &environment))
+        Steadfast::builder().sources(sources(&folder, "steadfast.toml", text, &environment))
     };
     let error = refused(opening()).await;
     assert!(matches!(error, OpenError::Sqlite(_)) && error.to_string().contains("move it away"), "{error}");
-    let steadfast = opening().on_damage(OnDamage::SetAside).open().await.unwrap();
+    let steadfast = opening().on_damage(FileDamagePolicy::SetAside).build().await.unwrap();
     let aside = fs::read_to_string(steadfast.set_aside().unwrap()).unwrap();
     assert!(aside.starts_with("my diary"), "nothing of it is lost");
     let loss = steadfast.record_loss().await.unwrap().expect("it may have held records");
     assert_eq!(loss.set_aside, [steadfast.set_aside().unwrap().display().to_string()]);
-    assert!(!steadfast.call(keyed("k"), works).await.result.from_cache);
+    assert!(!steadfast.call_envelope(keyed("k"), works).await.result.from_cache);
 }
 
-/// Keeps what is written.
+/// A writer that keeps its input.
 #[derive(Clone, Default)]
-struct Paper(Arc<Mutex<Vec<u8>>>);
+struct SharedBuffer(Arc<Mutex<Vec<u8>>>);
 
-impl Write for Paper {
+impl Write for SharedBuffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().extend_from_slice(bytes);
         Ok(bytes.len())
@@ -379,20 +387,21 @@ impl Write for Paper {
 }
 
 #[tokio::test]
-async fn logs_and_metrics_are_told_as_configured() {
-    let paper = Paper::default();
+async fn logs_and_metrics_are_written_as_configured() {
+    let paper = SharedBuffer::default();
     let text = "[metrics]\nnamespace = \"openclaw\"\n[log]\nformat = \"text\"\n";
-    let steadfast = Steadfast::opening(sources(&folder("telling"), "steadfast.toml", text, &[]))
-        .logging(Logging::To(Box::new(paper.clone())))
-        .open()
+    let steadfast = Steadfast::builder()
+        .sources(sources(&folder("telling"), "steadfast.toml", text, &[]))
+        .logging(LogOutput::To(Box::new(paper.clone())))
+        .build()
         .await
         .unwrap();
-    steadfast.call(keyed("k"), works).await;
+    steadfast.call_envelope(keyed("k"), works).await;
     let metrics = steadfast.metrics().await;
     assert!(metrics.contains("openclaw_tool_calls_total{tool=\"bank/pay\",status=\"success\""), "{metrics}");
     assert!(metrics.contains("openclaw_tool_dedupe_cache_size{tool=\"bank/pay\""), "{metrics}");
     steadfast.shutdown(PATIENCE).await;
-    steadfast.call(keyed("late"), works).await;
+    steadfast.call_envelope(keyed("late"), works).await;
     steadfast.telemetry().shutdown(PATIENCE);
     let lines = String::from_utf8(paper.0.lock().unwrap().clone()).unwrap();
     for event in ["INFO  tool_call_start", "INFO  tool_call_end", "WARN  tool_call_turned_away"] {
@@ -400,21 +409,21 @@ async fn logs_and_metrics_are_told_as_configured() {
     }
 }
 
-/// A shelf on which every tool is one that works.
-struct Working;
+/// A registry in which every tool succeeds.
+struct WorkingTools;
 
-impl Shelf for Working {
+impl ToolRegistry for WorkingTools {
     fn find<'a>(
         &'a self,
         _: &'a CallEnvelope,
-    ) -> std::pin::Pin<Box<dyn Future<Output = Option<Found>> + Send + 'a>> {
-        Box::pin(async { Some(Found::new(works)) })
+    ) -> std::pin::Pin<Box<dyn Future<Output = Option<ResolvedTool>> + Send + 'a>> {
+        Box::pin(async { Some(ResolvedTool::new(works)) })
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn traces_of_turns_are_kept_as_long_and_as_many_as_is_set() {
-    // A turn of one call has eleven lines.
+    // A turn of one call has eleven entries.
     for (test, text, kept) in [
         ("traces", "", 3),
         ("traces-keep", "[traces]\nkeep = \"3m\"\n", 2),
@@ -424,23 +433,23 @@ async fn traces_of_turns_are_kept_as_long_and_as_many_as_is_set() {
         for turn in ["first", "second", "third"] {
             tokio::time::advance(Duration::from_secs(120)).await;
             let plan = format!(r#"{{"turnId":"{turn}","calls":[{{"id":"p","tool":"bank/pay"}}]}}"#);
-            let plan = Arc::new(Plan::parse(plan.as_bytes(), &Limits::DEFAULT).unwrap());
+            let plan = Arc::new(TurnPlan::parse(plan.as_bytes(), &TurnLimits::DEFAULT).unwrap());
             let options = TurnOptions::of(pay(1).target);
-            steadfast.engine().turn(plan, Arc::new(Working), options).await.unwrap();
-            // What it left to be written is written when somebody looks.
-            steadfast.engine().story(turn).await.unwrap().unwrap();
+            steadfast.engine().turn(plan, Arc::new(WorkingTools), options).await.unwrap();
+            // Its queued entries are written when the trace is read.
+            steadfast.engine().turn_trace(turn).await.unwrap().unwrap();
         }
-        let wanted = TurnsWanted { limit: 10, ..TurnsWanted::default() };
+        let wanted = TurnQuery { limit: 10, ..TurnQuery::default() };
         let found = steadfast.engine().turns(&wanted).await.unwrap().found;
         let names: Vec<_> = found.iter().map(|head| head.turn_id.as_ref().unwrap().as_str()).collect();
         assert_eq!(names, ["third", "second", "first"][..kept], "{test}");
-        let story = steadfast.engine().story("third").await.unwrap().unwrap();
+        let story = steadfast.engine().turn_trace("third").await.unwrap().unwrap();
         assert_eq!((story.spans.len(), story.events.len()), (2, 4), "{test}: the newest is whole");
     }
 }
 
-async fn refused(opening: Opening) -> OpenError {
-    opening.open().await.err().unwrap_or_else(|| panic!("this must not open"))
+async fn refused(opening: SteadfastBuilder) -> OpenError {
+    opening.build().await.err().unwrap_or_else(|| panic!("this must not open"))
 }
 
 #[tokio::test]
@@ -448,7 +457,7 @@ async fn a_start_that_cannot_succeed_makes_nothing() {
     let folder = folder("nothing-made");
     for (text, setting) in [
         (
-            "[store]\npath = \"state/state.db\"\n[otlp]\nendpoint = \"https://collector:4318\"\n",
+            "[store]\npath = \"state/state.db\"\n[otlp]\nendpoint = \"ftp://collector:4318\"\n",
             "otlp.endpoint",
         ),
         ("[store]\npath = \"state/state.db\"\n[metrics]\nnamespace = \"a:b\"\n", "metrics.namespace"),
@@ -456,14 +465,14 @@ async fn a_start_that_cannot_succeed_makes_nothing() {
         ("retry.attempts = \"many\"\n[store]\npath = \"state/state.db\"\n", "retry.attempts"),
     ] {
         let sources = sources(&folder, "steadfast.toml", text, &[("STEADFAST_STORE_KIND", "sqlite")]);
-        let error = refused(Steadfast::opening(sources)).await;
+        let error = refused(Steadfast::builder().sources(sources)).await;
         assert!(error.is_configuration() && error.to_string().contains(setting), "{error}");
         assert!(!folder.join("state").exists(), "{setting}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn policies_are_resolved_once_and_anew_after_a_reload() {
+async fn policies_are_resolved_once_and_again_after_a_reload() {
     let folder = folder("cached");
     let steadfast = opened(sources(&folder, "steadfast.toml", "", &[])).await;
     let resolved = || steadfast.config().resolve_at(&pay(1).tool(), Default::default(), None).policy;
@@ -476,17 +485,16 @@ async fn policies_are_resolved_once_and_anew_after_a_reload() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn hooks_and_listeners_of_the_program_are_heard() {
-    struct Counting(AtomicU32);
-    impl Listener for Counting {
-        fn finished(&self, _: &About<'_>, _: &CallResult) {
+async fn listeners_of_the_program_are_called() {
+    struct FinishedCounter(AtomicU32);
+    impl EngineListener for FinishedCounter {
+        fn finished(&self, _: &NoticeContext<'_>, _: &CallResult) {
             self.0.fetch_add(1, Ordering::SeqCst);
         }
     }
-    let counting = Arc::new(Counting(AtomicU32::new(0)));
-    let opening =
-        Steadfast::opening(Sources::default()).set("store.kind", "memory").listener(counting.clone());
-    let steadfast = opening.clock(Arc::new(RuntimeClock::new())).open().await.unwrap();
-    steadfast.call(pay(1), works).await;
+    let counting = Arc::new(FinishedCounter(AtomicU32::new(0)));
+    let opening = Steadfast::builder().set("store.kind", "memory").listener(counting.clone());
+    let steadfast = opening.clock(Arc::new(RuntimeClock::new())).build().await.unwrap();
+    steadfast.call_envelope(pay(1), works).await;
     assert_eq!(counting.0.load(Ordering::SeqCst), 1);
 }

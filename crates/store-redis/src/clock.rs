@@ -1,32 +1,32 @@
-//! The time of the server, without asking it.
+//! An estimate of the server's time, without extra requests.
 //!
-//! Every answer carries the server's time. It was read somewhere between the sending and the receiving, so counting
-//! on from the **receiving** gives a time that the server has certainly reached: an estimate never says later than it
-//! is, and a lease is never taken for ended before it is. The machine's own clock may run fast, so the estimate loses
-//! a thousandth of its age; the next answer makes it good.
+//! Every reply carries the server's time. It was read somewhere between sending and receiving, so counting from the
+//! **receiving** gives a time that the server has certainly reached. The estimate is never ahead of the server, so a
+//! lease is never taken for expired before it is. The machine's own clock may run fast, so the estimate loses a
+//! thousandth of its age. The next reply corrects that.
 //!
-//! A server whose clock was set back, or another server after a failover, is noticed by an answer that cannot be true
-//! under the old estimate, and believed.
+//! If the server's clock was set back, or another server took over after a failover, a reply contradicts the old
+//! estimate. Then the reply is used.
 
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
 
-/// What is known of the time of one server.
+/// The estimated time of one server.
 #[derive(Debug, Default)]
 pub(crate) struct ServerClock {
-    sample: Mutex<Option<Sample>>,
+    sample: Mutex<Option<TimeSample>>,
 }
 
-/// The server had reached this time at this moment.
+/// A time that the server had reached at this instant.
 #[derive(Clone, Copy, Debug)]
-struct Sample {
+struct TimeSample {
     micros: u64,
     at: Instant,
 }
 
-impl Sample {
+impl TimeSample {
     fn estimate(&self, at: Instant) -> u64 {
         let age = micros(at.saturating_duration_since(self.at));
         self.micros.saturating_add(age - age / 1000)
@@ -34,24 +34,24 @@ impl Sample {
 }
 
 impl ServerClock {
-    /// What time it is there, at least; nothing before the first answer.
+    /// Returns a lower bound of the server's time, or `None` before the first reply.
     pub(crate) fn micros(&self, at: Instant) -> Option<u64> {
         self.sample.lock().as_ref().map(|sample| sample.estimate(at))
     }
 
-    /// What time it is there, at least.
+    /// Returns a lower bound of the server's time.
     pub(crate) fn now(&self, at: Instant) -> Option<Timestamp> {
         self.micros(at).map(|micros| Timestamp::from_millis(micros / 1000))
     }
 
-    /// An answer with this time.
+    /// Updates the estimate with the time in a reply.
     pub(crate) fn observe(&self, sent: Instant, received: Instant, server: u64) {
         let latest = server.saturating_add(micros(received.saturating_duration_since(sent)));
         let mut sample = self.sample.lock();
         let believed = sample.as_ref().map_or(0, |sample| sample.estimate(received));
-        // Between the two, this answer knows less than the ones before it: it was long on its way.
+        // Between the two, this reply is less precise than the earlier ones: it took long to arrive.
         if server >= believed || latest < believed {
-            *sample = Some(Sample { micros: server, at: received });
+            *sample = Some(TimeSample { micros: server, at: received });
         }
     }
 }
@@ -71,10 +71,10 @@ mod tests {
         let at = |millis: u64| start + Duration::from_millis(millis);
         assert_eq!(clock.micros(start), None);
 
-        // The server's clock shows 1_000_000 ms more than ours. This answer was read at 10, received at 40.
+        // The server's clock is 1_000_000 ms ahead of this machine's. This reply was read at 10 and received at 40.
         clock.observe(at(0), at(40), 1_000_010_000);
         assert_eq!(clock.now(at(40)), Some(Timestamp::from_millis(1_000_010)));
-        // A quicker answer knows better; a slower one does not make it worse.
+        // A faster reply is more precise. A slower one does not make the estimate worse.
         clock.observe(at(50), at(52), 1_000_051_000);
         assert_eq!(clock.micros(at(52)), Some(1_000_051_000));
         clock.observe(at(50), at(90), 1_000_060_000);

@@ -1,17 +1,17 @@
--- Writes if what the caller looked at is as it believed, and otherwise says what is there.
+-- Executes a decision if the values are as the caller expected, and otherwise returns the current values.
 --
 -- KEYS[1]         the marker of the district
--- KEYS[2 .. 1+n]  what the decision was based on; the first is the caller's own record
--- KEYS[2+n ..]    what else is written
+-- KEYS[2 .. 1+n]  the keys that the decision was based on; the first is the caller's own record
+-- KEYS[2+n ..]    other keys that are written
 -- ARGV[1]         the marker that the caller knows
--- ARGV[2], [3]    the time of the decision, and when it is void, in microseconds of this server
+-- ARGV[2], [3]    the time of the decision, and the time after which it is void, in microseconds of this server
 -- ARGV[4]         n; negative if KEYS[3] is the index of equal arguments
--- ARGV[5 .. 4+n]  how each value must begin; '' if it must not be there, '*' if it does not matter
--- ARGV[5+n ..]    what to write
+-- ARGV[5 .. 4+n]  the prefix that each value must have; '' if it must be missing, '*' for any value
+-- ARGV[5+n ..]    the writes
 --
--- Answers its time in microseconds if it is done, and that below zero if the marker is another; if the decision does
--- not hold, a list of its time, the values of KEYS[2 .. 1+n], and what the index points to if that is none of these.
--- Writes nothing unless it is done.
+-- Returns its time in microseconds if the decision was executed, and the negative time if the marker is another one. If
+-- the decision does not hold, it returns a list of its time, the values of KEYS[2 .. 1+n], and the value that the index
+-- points to if it is none of these. Writes nothing unless the decision is executed.
 
 local call = redis.call
 local time = call('TIME')
@@ -22,8 +22,8 @@ end
 
 local holds = now - ARGV[2] >= 0 and ARGV[3] - now >= 0
 
--- The two usual steps, which look at the caller's own record and write that: a claim, where nothing must be there, so
--- that the write itself can be the look; and an end. Everything else, and whatever does not hold, goes the long way.
+-- The two most frequent decisions use only the caller's own record: a claim, which needs a missing record, so
+-- that the write itself can be the check, and an end. All others, and those that do not hold, take the general path.
 if holds and ARGV[4] == '1' and ARGV[8] ~= '0' and not ARGV[9] then
   local want = ARGV[5]
   local what = ARGV[6]
@@ -88,7 +88,7 @@ while what do
   if what == 'own' then -- value, lifetime in ms or 0: the caller's own record
     set(KEYS[2], ARGV[at + 1], ARGV[at + 2])
     at = at + 3
-  elseif what == 'end' then -- the same, and nobody has to wait for it any more
+  elseif what == 'end' then -- the same, and wakes the waiters
     set(KEYS[2], ARGV[at + 1], ARGV[at + 2])
     call('PUBLISH', KEYS[2], '')
     at = at + 3
@@ -101,7 +101,7 @@ while what do
     if what == 'put' then -- value, lifetime
       set(key, value, ARGV[at + 3])
       at = at + 4
-    elseif what == 'keep' then -- value, lifetime: lives on for so long if it is this value
+    elseif what == 'keep' then -- value, lifetime: extends the life if it is this value
       if call('GET', key) == value then
         if ARGV[at + 3] == '0' then
           call('PERSIST', key)
@@ -113,7 +113,7 @@ while what do
     elseif what == 'head' then -- the first bytes; the rest and the lifetime stay
       call('SETRANGE', key, 0, value)
       at = at + 3
-    elseif what == 'dropif' then -- value: goes if it is this value
+    elseif what == 'dropif' then -- value: removes it if it is this value
       if call('GET', key) == value then
         call('DEL', key)
       end

@@ -1,40 +1,42 @@
-//! Documents: values with a version, compared by the same script as records.
+//! Documents: versioned values, compared by the same script as records.
 //!
-//! A version is the server's time in microseconds, or one more than the version it replaces. What is removed leaves a
-//! tombstone for an hour, so that a version is not given again by somebody whose estimate of the time is a little
-//! behind.
+//! A version is the server's time in microseconds, or one more than the version that it replaces. A removed document
+//! leaves a tombstone for an hour, so that a writer whose estimate of the time is a little behind cannot reuse a
+//! version.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redis::Value;
 use steadfast_core::Timestamp;
-use steadfast_store::{Document, DocumentKind, DocumentName, DocumentWrite, StoreError, Trouble, Written};
+use steadfast_store::{
+    Document, DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome, StoreError, StoreErrorKind,
+};
 
-use crate::Inner;
-use crate::link::Way;
-use crate::names::District;
-use crate::script::{Body, Expect, Request, Validity, Wake};
-use crate::value::Stamp;
+use crate::RedisInner;
+use crate::link::CommandTarget;
+use crate::names::KeyDistrict;
+use crate::script::{DecisionOutcome, DecisionValidity, ExpectedValue, ScriptRequest, WakeTarget};
+use crate::value::ContentStamp;
 
 const TOMBSTONE: Duration = Duration::from_secs(3600);
 /// Documents that are read at once.
 const BATCH: usize = 64;
-/// How often a write is sent again because of a tombstone, the time or the marker.
+/// Tries of a write that fails because of a tombstone, the time or the marker.
 const TRIES: usize = 8;
 
-/// What lies under the name of a document.
+/// The stored value of a document.
 #[derive(Clone, Debug)]
-enum Stored {
+enum DocumentValue {
     Nothing,
-    /// It was removed; versions go on from here.
+    /// The document was removed. Later versions are higher than this one.
     Gone(u64),
     There(Document),
 }
 
-impl Inner {
+impl RedisInner {
     pub(crate) async fn read(self: &Arc<Self>, name: &DocumentName) -> Result<Option<Document>, StoreError> {
-        let reply = self.ask(redis::cmd("GET").arg(self.names.document(name)), Way::Keys).await?;
+        let reply = self.ask(redis::cmd("GET").arg(self.names.document(name)), CommandTarget::Keys).await?;
         let Value::BulkString(value) = reply.value else { return Ok(None) };
         Ok(stored(Some(&value), name)?.document())
     }
@@ -43,40 +45,41 @@ impl Inner {
         self: &Arc<Self>,
         name: &DocumentName,
         write: DocumentWrite,
-    ) -> Result<Written, StoreError> {
-        let district = District::of_document(name);
+    ) -> Result<DocumentWriteOutcome, StoreError> {
+        let district = KeyDistrict::of_document(name);
         let key = self.names.document(name);
-        // A document that is replaced, or none.
+        // The version to replace, or none.
         let mut believed = write.replaces;
         for _ in 0..TRIES {
             let clock = self.clock(district);
             let micros = clock.micros(Instant::now()).unwrap_or_else(|| self.now().as_millis() * 1000);
             let now = Timestamp::from_millis(micros / 1000);
             let version = micros.max(believed.map_or(0, |version| version.saturating_add(1)));
-            let expect =
-                believed.map_or(Expect::Absent, |version| Expect::Stamped(Stamp::of_version(version)));
-            let mut request = Request::new(key.clone(), expect);
+            let expect = believed.map_or(ExpectedValue::Absent, |version| {
+                ExpectedValue::Stamped(ContentStamp::of_version(version))
+            });
+            let mut request = ScriptRequest::new(key.clone(), expect);
             self.write_to(&mut request, name, &write, version, now);
-            let valid = Validity { from: now, until: now + self.options.command_timeout };
+            let valid = DecisionValidity { from: now, until: now + self.options.command_timeout };
             let answer = self.run(district, &request, valid).await?;
             match answer.body {
-                Body::Done => {
+                DecisionOutcome::Done => {
                     self.confirm(district, answer.line).await?;
-                    return Ok(Written::As(version));
+                    return Ok(DocumentWriteOutcome::Written(version));
                 }
-                Body::Found(values) => {
+                DecisionOutcome::Found(values) => {
                     match (stored(values.first().and_then(Option::as_deref), name)?, write.replaces) {
-                        (Stored::There(found), Some(replaces)) if found.version == replaces => {}
-                        (Stored::Nothing, None) => believed = None,
-                        (Stored::Gone(version), None) => believed = Some(version),
-                        (found, _) => return Ok(Written::Stale(found.document())),
+                        (DocumentValue::There(found), Some(replaces)) if found.version == replaces => {}
+                        (DocumentValue::Nothing, None) => believed = None,
+                        (DocumentValue::Gone(version), None) => believed = Some(version),
+                        (found, _) => return Ok(DocumentWriteOutcome::Stale(found.document())),
                     }
                 }
-                Body::OtherMarker => {}
+                DecisionOutcome::OtherMarker => {}
             }
         }
         Err(StoreError::not_done(
-            Trouble::Unreachable,
+            StoreErrorKind::Unreachable,
             "redis: too many callers want the same document at once; try again in a moment",
         ))
     }
@@ -86,10 +89,11 @@ impl Inner {
         kind: DocumentKind,
     ) -> Result<Vec<(DocumentName, Document)>, StoreError> {
         let mut found = Vec::new();
-        for district in District::with_documents() {
+        for district in KeyDistrict::with_documents() {
             let set = self.names.documents(district, kind);
-            let reply = self.ask(redis::cmd("SMEMBERS").arg(&set), Way::Keys).await?;
-            let ids: Vec<String> = redis::from_redis_value(reply.value).map_err(|_| crate::strange())?;
+            let reply = self.ask(redis::cmd("SMEMBERS").arg(&set), CommandTarget::Keys).await?;
+            let ids: Vec<String> =
+                redis::from_redis_value(reply.value).map_err(|_| crate::unexpected_reply())?;
             for ids in ids.chunks(BATCH) {
                 let named: Vec<DocumentName> =
                     ids.iter().map(|id| DocumentName { kind, id: id.as_str().into() }).collect();
@@ -99,9 +103,10 @@ impl Inner {
                         Some(value) => {
                             found.extend(stored(Some(&value), &name)?.document().map(|there| (name, there)))
                         }
-                        // Its lifetime has ended.
+                        // The document has expired.
                         None => {
-                            self.ask(redis::cmd("SREM").arg(&set).arg(&*name.id), Way::Keys).await?;
+                            self.ask(redis::cmd("SREM").arg(&set).arg(&*name.id), CommandTarget::Keys)
+                                .await?;
                         }
                     }
                 }
@@ -112,14 +117,14 @@ impl Inner {
 
     fn write_to(
         &self,
-        request: &mut Request,
+        request: &mut ScriptRequest,
         name: &DocumentName,
         write: &DocumentWrite,
         version: u64,
         now: Timestamp,
     ) {
-        let mut value = Stamp::of_version(version).as_bytes().to_vec();
-        let set = self.names.documents(District::of_document(name), name.kind);
+        let mut value = ContentStamp::of_version(version).as_bytes().to_vec();
+        let set = self.names.documents(KeyDistrict::of_document(name), name.kind);
         let life = match &write.body {
             Some(body) => {
                 value.push(THERE);
@@ -133,15 +138,15 @@ impl Inner {
                 Some(steadfast_core::millis(TOMBSTONE))
             }
         };
-        request.put(&self.names.document(name), value, life, Wake::Nobody);
-        request.tell(self.names.changes(), format!("{} {}/{}", self.instance, name.kind.name(), name.id));
+        request.put(&self.names.document(name), value, life, WakeTarget::Nobody);
+        request.publish(self.names.changes(), format!("{} {}/{}", self.instance, name.kind.name(), name.id));
     }
 }
 
 const THERE: u8 = b'd';
 const GONE: u8 = b'g';
 
-impl Stored {
+impl DocumentValue {
     fn document(self) -> Option<Document> {
         match self {
             Self::There(document) => Some(document),
@@ -150,21 +155,21 @@ impl Stored {
     }
 }
 
-fn stored(value: Option<&[u8]>, name: &DocumentName) -> Result<Stored, StoreError> {
-    let Some(value) = value else { return Ok(Stored::Nothing) };
+fn stored(value: Option<&[u8]>, name: &DocumentName) -> Result<DocumentValue, StoreError> {
+    let Some(value) = value else { return Ok(DocumentValue::Nothing) };
     let read = || {
-        let (stamp, rest) = value.split_first_chunk::<{ Stamp::LENGTH }>()?;
+        let (stamp, rest) = value.split_first_chunk::<{ ContentStamp::LENGTH }>()?;
         let version = u64::from_be_bytes(*stamp.last_chunk()?);
         match rest.split_first()? {
             (&THERE, body) => {
-                Some(Stored::There(Document { version, body: std::str::from_utf8(body).ok()?.into() }))
+                Some(DocumentValue::There(Document { version, body: std::str::from_utf8(body).ok()?.into() }))
             }
-            (&GONE, _) => Some(Stored::Gone(version)),
+            (&GONE, _) => Some(DocumentValue::Gone(version)),
             _ => None,
         }
     };
     read().ok_or_else(|| {
-        let message = format!("redis: the document {name} is damaged, or not one of steadfast's; remove it or choose another prefix");
-        StoreError::not_done(Trouble::Unreadable, message)
+        let message = format!("redis: the document {name} is damaged, or from another program; remove it or choose another prefix");
+        StoreError::not_done(StoreErrorKind::Unreadable, message)
     })
 }

@@ -1,71 +1,75 @@
-//! What an error of the server or the wire means to whoever asked: whether it may have been done, and what to do.
+//! Conversion of errors of the server or the network: if the command may have run, and how to fix the cause.
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
-use steadfast_store::{StoreError, Trouble};
+use steadfast_store::{StoreError, StoreErrorKind};
 
-/// How far a command had got when it failed.
+/// The progress of a command when it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum CommandStage {
     /// There was no connection to send it on.
     Connecting,
-    /// It was given to a connection.
+    /// It was handed to a connection.
     Sent,
 }
 
-/// The error for the caller. `place` says where the server is, without user and password.
+/// Returns the error for the caller. `place` is the address of the server, without user and password.
 #[expect(clippy::wildcard_enum_match_arm, reason = "the enums of the client library grow")]
-pub(crate) fn store_error(error: &RedisError, stage: Stage, place: &str) -> StoreError {
+pub(crate) fn store_error(error: &RedisError, stage: CommandStage, place: &str) -> StoreError {
     let not_done = |trouble, message: String| StoreError::not_done(trouble, message);
     match error.kind() {
-        ErrorKind::AuthenticationFailed => not_done(Trouble::Refused, wrong_password(place)),
+        ErrorKind::AuthenticationFailed => not_done(StoreErrorKind::Refused, wrong_password(place)),
         ErrorKind::Server(ServerErrorKind::NoPerm) => not_done(
-            Trouble::Refused,
+            StoreErrorKind::Refused,
             format!(
-                "redis at {place} does not let this user do that: {error}; give it the rights that the documentation lists"
+                "redis at {place} denied this user a permission: {error}; grant the permissions that the documentation lists"
             ),
         ),
         ErrorKind::Server(ServerErrorKind::ReadOnly) => not_done(
-            Trouble::Unreachable,
+            StoreErrorKind::Unreachable,
             format!(
                 "redis at {place} is a replica and takes no writes: connect to the primary, or let sentinel or cluster find it"
             ),
         ),
-        ErrorKind::Server(_) | ErrorKind::Extension => said(error, place),
+        ErrorKind::Server(_) | ErrorKind::Extension => server_error(error, place),
         ErrorKind::MasterNameNotFoundBySentinel => not_done(
-            Trouble::Unreachable,
+            StoreErrorKind::Unreachable,
             format!(
                 "no sentinel of {place} knows a primary of that name that takes writes: check the name, or wait for the failover"
             ),
         ),
         ErrorKind::ClusterConnectionNotFound => not_done(
-            Trouble::Unreachable,
+            StoreErrorKind::Unreachable,
             format!(
                 "no node of the cluster at {place} can be reached: {error}; check that it runs, the address, and TLS"
             ),
         ),
         ErrorKind::InvalidClientConfig | ErrorKind::EmptySentinelList | ErrorKind::RESP3NotSupported => {
-            not_done(Trouble::Refused, format!("the settings for redis at {place} cannot be used: {error}"))
+            not_done(
+                StoreErrorKind::Refused,
+                format!("the settings for redis at {place} cannot be used: {error}"),
+            )
         }
         _ => match stage {
-            // A Cluster of which no node lets us in is told as one that cannot be reached, with the reason in the text.
-            Stage::Connecting if error.to_string().contains("AuthenticationFailed") => {
-                not_done(Trouble::Refused, wrong_password(place))
+            // A Cluster in which every node refuses the login is reported as unreachable, with the reason in the
+            // text.
+            CommandStage::Connecting if error.to_string().contains("AuthenticationFailed") => {
+                not_done(StoreErrorKind::Refused, wrong_password(place))
             }
-            Stage::Connecting => not_done(
-                Trouble::Unreachable,
+            CommandStage::Connecting => not_done(
+                StoreErrorKind::Unreachable,
                 format!(
                     "redis at {place} cannot be reached: {error}; check that it runs, the address, and TLS"
                 ),
             ),
-            Stage::Sent => StoreError::unanswered(
-                Trouble::Unreachable,
-                format!("redis at {place} did not answer: {error}"),
+            CommandStage::Sent => StoreError::outcome_unknown(
+                StoreErrorKind::Unreachable,
+                format!("redis at {place} did not respond: {error}"),
             ),
         },
     }
 }
 
-/// Whether the server has shown that it cannot be used at the moment, whatever is asked.
+/// Returns true if the error shows that the server cannot be used at the moment, for any command.
 #[expect(clippy::wildcard_enum_match_arm, reason = "the enums of the client library grow")]
 pub(crate) fn is_outage(error: &RedisError) -> bool {
     match error.kind() {
@@ -86,23 +90,32 @@ pub(crate) fn refuses_writes(error: &RedisError) -> bool {
     matches!(error.code(), Some("READONLY" | "OOM" | "MISCONF" | "NOREPLICAS"))
 }
 
-/// Whether the connection that gave this error is of no use any more.
+/// Returns true if the connection that returned this error must be replaced.
 pub(crate) fn spoils_connection(error: &RedisError) -> bool {
-    // A server that was made a replica keeps its connections; the primary is elsewhere.
+    // A server that became a replica keeps its connections, but the primary is elsewhere.
     error.is_unrecoverable_error() || matches!(error.kind(), ErrorKind::Server(ServerErrorKind::ReadOnly))
 }
 
-/// What the server answered instead of doing it.
-fn said(error: &RedisError, place: &str) -> StoreError {
+/// Returns the error for an error reply of the server.
+fn server_error(error: &RedisError, place: &str) -> StoreError {
     let code = error.code().unwrap_or_default();
     let (trouble, advice) = match code {
-        "NOAUTH" | "WRONGPASS" => return StoreError::not_done(Trouble::Refused, wrong_password(place)),
-        "OOM" => (Trouble::Full, "it is out of memory: raise maxmemory, or let records live shorter"),
-        "MISCONF" => (Trouble::Refused, "it cannot write to its disk and takes no writes: see its log"),
-        "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "BUSY" | "NOREPLICAS" => {
-            (Trouble::Unreachable, "it does not serve at the moment; this heals by itself")
+        "NOAUTH" | "WRONGPASS" => {
+            return StoreError::not_done(StoreErrorKind::Refused, wrong_password(place));
         }
-        _ => (Trouble::Refused, "it did not understand; redis 6.2 or newer, or valkey, is needed"),
+        "OOM" => (
+            StoreErrorKind::Full,
+            "it is out of memory: raise maxmemory, or shorten the lifetimes of records",
+        ),
+        "MISCONF" => {
+            (StoreErrorKind::Refused, "it cannot write to its disk and takes no writes: see its log")
+        }
+        "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "BUSY" | "NOREPLICAS" => {
+            (StoreErrorKind::Unreachable, "it is temporarily unavailable and recovers without action")
+        }
+        _ => {
+            (StoreErrorKind::Refused, "it does not support this; redis 6.2 or newer, or valkey, is required")
+        }
     };
     StoreError::not_done(trouble, format!("redis at {place} refused: {error}; {advice}"))
 }

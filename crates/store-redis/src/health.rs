@@ -1,53 +1,53 @@
-//! Whether the server answers, as everybody is told.
+//! The health of the connections to the server, and its events.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use steadfast_store::News;
+use steadfast_store::StoreEvent;
 use tokio::sync::broadcast;
 
-/// What can be broken.
+/// A part that can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Part {
+pub(crate) enum HealthPart {
     /// The connection for commands.
     Commands = 1,
-    /// The subscription: while it is broken, news of other processes are missed.
-    Ears = 2,
+    /// The subscription. While it is broken, events of other processes are missed.
+    Subscription = 2,
     /// The server accepts writes. A server that refuses writes can still be read.
     Writes = 4,
 }
 
-/// Tells once when something breaks, and once when all is well again.
+/// Sends one event when something breaks, and one when everything works again.
 #[derive(Debug)]
-pub(crate) struct Health {
+pub(crate) struct RedisHealth {
     broken: AtomicU8,
-    news: broadcast::Sender<News>,
+    news: broadcast::Sender<StoreEvent>,
 }
 
-impl Health {
-    pub(crate) fn new(news: broadcast::Sender<News>) -> Self {
+impl RedisHealth {
+    pub(crate) fn new(news: broadcast::Sender<StoreEvent>) -> Self {
         Self { broken: AtomicU8::new(0), news }
     }
 
-    pub(crate) fn is_broken(&self, part: Part) -> bool {
+    pub(crate) fn is_broken(&self, part: HealthPart) -> bool {
         self.broken.load(Ordering::Relaxed) & part as u8 != 0
     }
 
-    /// Says whether it was whole until now.
-    pub(crate) fn broke(&self, part: Part, why: impl Display) -> bool {
+    /// Marks a part as broken. Returns true if it worked until now.
+    pub(crate) fn mark_broken(&self, part: HealthPart, why: impl Display) -> bool {
         let before = self.broken.fetch_or(part as u8, Ordering::SeqCst);
         if before == 0 {
-            // Nobody has to listen.
-            let _ = self.news.send(News::Lost(why.to_string().into()));
+            // There may be no receivers.
+            let _ = self.news.send(StoreEvent::Unavailable(why.to_string().into()));
         }
         before & part as u8 == 0
     }
 
-    pub(crate) fn works(&self, part: Part) {
-        // Every answer comes by here; only the first after a failure writes.
+    pub(crate) fn mark_working(&self, part: HealthPart) {
+        // Runs for every reply, and writes only for the first one after a failure.
         if self.is_broken(part) && self.broken.fetch_and(!(part as u8), Ordering::SeqCst) == part as u8 {
-            let _ = self.news.send(News::Back);
+            let _ = self.news.send(StoreEvent::Available);
         }
     }
 }
@@ -57,19 +57,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_outage_is_told_once_and_ends_when_everything_works_again() {
+    fn an_outage_is_reported_once_and_ends_when_everything_works_again() {
         let (news, mut heard) = broadcast::channel(8);
-        let health = Health::new(news);
-        health.works(Part::Commands);
-        assert!(health.broke(Part::Commands, "a test"));
-        assert!(!health.broke(Part::Commands, "a test"));
-        assert!(health.broke(Part::Ears, "a test"));
-        assert_eq!(heard.try_recv(), Ok(News::Lost("a test".into())));
-        health.works(Part::Commands);
+        let health = RedisHealth::new(news);
+        health.mark_working(HealthPart::Commands);
+        assert!(health.mark_broken(HealthPart::Commands, "a test"));
+        assert!(!health.mark_broken(HealthPart::Commands, "a test"));
+        assert!(health.mark_broken(HealthPart::Subscription, "a test"));
+        assert_eq!(heard.try_recv(), Ok(StoreEvent::Unavailable("a test".into())));
+        health.mark_working(HealthPart::Commands);
         assert!(heard.try_recv().is_err(), "the subscription is still broken");
-        health.works(Part::Ears);
-        assert_eq!(heard.try_recv(), Ok(News::Back));
-        health.works(Part::Ears);
+        health.mark_working(HealthPart::Subscription);
+        assert_eq!(heard.try_recv(), Ok(StoreEvent::Available));
+        health.mark_working(HealthPart::Subscription);
         assert!(heard.try_recv().is_err());
     }
 }

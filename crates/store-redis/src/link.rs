@@ -1,10 +1,10 @@
-//! The connection for commands: one, shared by all callers, made again when it breaks.
+//! The connection for commands: a single one, shared by all callers, and reconnected when it breaks.
 //!
-//! A command that finds no connection waits for the one that is being made. When that fails, commands are refused at
-//! once for a short while instead of knocking in turn; a probe goes on trying until the server is back.
+//! A command without a connection waits for the one in progress. If that fails, commands are refused at once for a
+//! short while, instead of each trying to connect. A probe keeps trying until the server is back.
 //!
-//! A connection is given up when it breaks, when the server behind it has become a replica, or when a command timed
-//! out and nothing was heard on it since: a machine that vanished closes nothing.
+//! A connection is replaced when it breaks, when its server has become a replica, or when a command timed out and
+//! nothing was received on it since: a machine that vanished closes no connections.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,136 +24,142 @@ use redis::{
 };
 use steadfast_store::StoreError;
 
-use crate::fault::{self, Stage};
-use crate::health::{Health, Part};
-use crate::options::{Host, Login, Options, Place, Tls};
+use crate::fault::{self, CommandStage};
+use crate::health::{HealthPart, RedisHealth};
+use crate::options::{HostPort, Options, RedisAddress, RedisLogin, RedisTls};
 use crate::random;
 
 /// The first pause after a failed attempt to connect, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// A cluster connection mends itself; only one that is silent for so long is given up.
+/// A cluster connection repairs itself. It is only replaced after a silence of this length.
 const CLUSTER_SILENCE: Duration = Duration::from_secs(10);
 
-/// The way to the server.
-pub(crate) struct Link {
+/// The connection to the server, in any state.
+pub(crate) struct RedisLink {
     options: Arc<Options>,
     shown: String,
     state: Mutex<State>,
     lines: AtomicU64,
-    health: Health,
+    health: RedisHealth,
 }
 
 /// One connection.
-pub(crate) struct Line {
-    connection: Connection,
-    /// Which one; tells one that was replaced from its successor.
+pub(crate) struct CommandConnection {
+    connection: RedisConnection,
+    /// Distinguishes a replaced connection from its successor.
     number: u64,
     made: Instant,
-    /// When something was last heard on it, in microseconds since it was made.
+    /// Time of the last input, in microseconds since the connection was made.
     heard: AtomicU64,
 }
 
 #[derive(Clone)]
-enum Connection {
+enum RedisConnection {
     One(MultiplexedConnection),
     Cluster(ClusterConnection),
 }
 
 enum State {
     Idle,
-    Connecting(Connecting, Duration),
-    Up(Arc<Line>),
+    Connecting(ConnectFuture, Duration),
+    Up(Arc<CommandConnection>),
     Down { error: RedisError, until: Instant, pause: Duration },
 }
 
-type Connecting = Shared<BoxFuture<'static, RedisResult<Connection>>>;
+type ConnectFuture = Shared<BoxFuture<'static, RedisResult<RedisConnection>>>;
 
-/// Where a command goes in a Cluster. One server takes everything.
+/// The target of a command in a Cluster. A single server gets all commands.
 #[derive(Clone, Debug)]
-pub(crate) enum Way<'a> {
-    /// As its keys say.
+pub(crate) enum CommandTarget<'a> {
+    /// The node that has the keys of the command.
     Keys,
-    /// To the primary that has this key.
+    /// The primary that has this key.
     Holder(&'a str),
-    /// To this node.
-    Node(&'a Host),
+    /// This node.
+    Node(&'a HostPort),
 }
 
-/// An answer.
-pub(crate) struct Reply {
+/// A reply to a command.
+pub(crate) struct CommandReply {
     pub(crate) value: Value,
     pub(crate) sent: Instant,
     pub(crate) received: Instant,
-    pub(crate) line: Arc<Line>,
+    pub(crate) line: Arc<CommandConnection>,
 }
 
-/// A command that was not answered with what it asked for.
+/// The error of a command.
 #[derive(Debug)]
-pub(crate) struct Failed {
+pub(crate) struct CommandError {
     pub(crate) error: RedisError,
-    stage: Stage,
+    stage: CommandStage,
 }
 
-impl Link {
-    pub(crate) fn new(options: Arc<Options>, health: Health) -> Self {
-        if options.tls != Tls::Off {
-            // Somebody else in this process may have chosen another one; any will do.
+impl RedisLink {
+    pub(crate) fn new(options: Arc<Options>, health: RedisHealth) -> Self {
+        if options.tls != RedisTls::Off {
+            // Another library in this process may have installed another provider. Any will do.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
         let shown = options.place.to_string();
         Self { options, shown, state: Mutex::new(State::Idle), lines: AtomicU64::new(0), health }
     }
 
-    /// How long a command may take.
+    /// Returns the timeout of a command.
     pub(crate) fn command_timeout(&self) -> Duration {
         self.options.command_timeout
     }
 
-    pub(crate) fn health(&self) -> &Health {
+    pub(crate) fn health(&self) -> &RedisHealth {
         &self.health
     }
 
-    /// Sends a command and waits for its answer.
-    pub(crate) async fn send(self: &Arc<Self>, command: &Cmd, way: Way<'_>) -> Result<Reply, Failed> {
+    /// Sends a command and waits for its reply.
+    pub(crate) async fn send(
+        self: &Arc<Self>,
+        command: &Cmd,
+        way: CommandTarget<'_>,
+    ) -> Result<CommandReply, CommandError> {
         let line = self.line().await.map_err(|error| {
             self.noticed(&error);
-            Failed { error, stage: Stage::Connecting }
+            CommandError { error, stage: CommandStage::Connecting }
         })?;
         self.send_on(line, command, way).await
     }
 
-    /// Sends a command on this connection and no other.
+    /// Sends a command on this connection only.
     pub(crate) async fn send_on(
         self: &Arc<Self>,
-        line: Arc<Line>,
+        line: Arc<CommandConnection>,
         command: &Cmd,
-        way: Way<'_>,
-    ) -> Result<Reply, Failed> {
+        way: CommandTarget<'_>,
+    ) -> Result<CommandReply, CommandError> {
         let sent = Instant::now();
         let result = line.connection.clone().send(command, way).await;
         let received = Instant::now();
         match result.and_then(refused) {
             Ok(value) => {
                 line.hear(received);
-                self.health.works(Part::Commands);
-                Ok(Reply { value, sent, received, line })
+                self.health.mark_working(HealthPart::Commands);
+                Ok(CommandReply { value, sent, received, line })
             }
             Err(error) => {
                 self.failed(&line, &error, sent, received);
-                Err(Failed { error, stage: Stage::Sent })
+                Err(CommandError { error, stage: CommandStage::Sent })
             }
         }
     }
 
-    /// A subscription of its own.
+    /// Opens a separate connection for subscriptions.
     pub(crate) async fn listen(&self, attempt: usize) -> Result<PubSub, StoreError> {
         let options = Arc::clone(&self.options);
         let listening = async move {
             let client = match &options.place {
-                Place::Server(host) => client(&options, host)?,
-                Place::Sentinel { service, sentinels } => primary(&options, service, sentinels).await?,
-                // Messages reach every node of a Cluster, so any node will do; the next one if this one is gone.
-                Place::Cluster(nodes) => match nodes.get(attempt % nodes.len().max(1)) {
+                RedisAddress::Server(host) => client(&options, host)?,
+                RedisAddress::Sentinel { service, sentinels } => {
+                    primary(&options, service, sentinels).await?
+                }
+                // Messages reach every node of a Cluster, so any node will do. If one is gone, the next one is used.
+                RedisAddress::Cluster(nodes) => match nodes.get(attempt % nodes.len().max(1)) {
                     Some(host) => client(&options, host)?,
                     None => {
                         return Err(RedisError::from((ErrorKind::InvalidClientConfig, "no node is given")));
@@ -166,23 +172,23 @@ impl Link {
         let result = tokio::time::timeout(self.options.connect_timeout, listening)
             .await
             .unwrap_or_else(|_| timed_out());
-        result.map_err(|error| fault::store_error(&error, Stage::Connecting, &self.shown))
+        result.map_err(|error| fault::store_error(&error, CommandStage::Connecting, &self.shown))
     }
 
-    /// The nodes that hold keys: all primaries of a Cluster, or nothing where there is only one server.
-    pub(crate) async fn nodes(self: &Arc<Self>) -> Result<Vec<Option<Host>>, StoreError> {
-        let Place::Cluster(_) = self.options.place else { return Ok(vec![None]) };
-        let slots = self.send(redis::cmd("CLUSTER").arg("SLOTS"), Way::Keys).await;
+    /// Returns the nodes that hold keys: all primaries of a Cluster, or a single `None` for one server.
+    pub(crate) async fn nodes(self: &Arc<Self>) -> Result<Vec<Option<HostPort>>, StoreError> {
+        let RedisAddress::Cluster(_) = self.options.place else { return Ok(vec![None]) };
+        let slots = self.send(redis::cmd("CLUSTER").arg("SLOTS"), CommandTarget::Keys).await;
         let slots = slots.map_err(|failed| self.store_error(&failed))?.value;
-        let mut nodes: Vec<Option<Host>> = Vec::new();
+        let mut nodes: Vec<Option<HostPort>> = Vec::new();
         for range in slots.into_sequence().unwrap_or_default() {
-            // From, to, the primary, its replicas; a node is its address, its port and its id.
+            // First slot, last slot, the primary, its replicas. A node is its address, port and id.
             let primary = range.into_sequence().ok().and_then(|parts| parts.into_iter().nth(2));
             let Some(Ok(parts)) = primary.map(Value::into_sequence) else { continue };
             let [name, port, ..] = parts.as_slice() else { continue };
             let (name, port) = (redis::from_redis_value_ref(name), redis::from_redis_value_ref(port));
             let (Ok(name), Ok(port)) = (name, port) else { continue };
-            let node = Some(Host { name, port });
+            let node = Some(HostPort { name, port });
             if !nodes.contains(&node) {
                 nodes.push(node);
             }
@@ -190,17 +196,17 @@ impl Link {
         Ok(nodes)
     }
 
-    /// Whether keys are spread over several servers, each with a clock of its own.
+    /// Returns true if the keys are spread over several servers, each with a clock of its own.
     pub(crate) fn is_spread(&self) -> bool {
-        matches!(self.options.place, Place::Cluster(_))
+        matches!(self.options.place, RedisAddress::Cluster(_))
     }
 
-    /// The error for a caller.
-    pub(crate) fn store_error(&self, failed: &Failed) -> StoreError {
+    /// Returns the error for a caller.
+    pub(crate) fn store_error(&self, failed: &CommandError) -> StoreError {
         fault::store_error(&failed.error, failed.stage, &self.shown)
     }
 
-    async fn line(&self) -> RedisResult<Arc<Line>> {
+    async fn line(&self) -> RedisResult<Arc<CommandConnection>> {
         let connecting = {
             let mut state = self.state.lock();
             let pause = match &*state {
@@ -221,7 +227,7 @@ impl Link {
         };
         let result = connecting.clone().await;
         let mut state = self.state.lock();
-        // The first of those who waited says what became of it.
+        // The first of the waiting callers records the result.
         if let State::Connecting(current, pause) = &*state
             && current.ptr_eq(&connecting)
         {
@@ -229,7 +235,7 @@ impl Link {
             *state = match result.clone() {
                 Ok(connection) => {
                     let number = self.lines.fetch_add(1, Ordering::Relaxed);
-                    State::Up(Arc::new(Line {
+                    State::Up(Arc::new(CommandConnection {
                         connection,
                         number,
                         made: Instant::now(),
@@ -246,18 +252,18 @@ impl Link {
         match (&*state, result) {
             (State::Up(line), Ok(_)) => Ok(Arc::clone(line)),
             (_, Err(error)) => Err(error),
-            // It was made, used, and has broken before we came to look.
+            // The connection was made, used, and broken before this caller could use it.
             (_, Ok(_)) => Err(RedisError::from(std::io::Error::from(std::io::ErrorKind::NotConnected))),
         }
     }
 
-    fn failed(self: &Arc<Self>, line: &Line, error: &RedisError, sent: Instant, now: Instant) {
+    fn failed(self: &Arc<Self>, line: &CommandConnection, error: &RedisError, sent: Instant, now: Instant) {
         let silent = line.silence(now);
         let give_up = match line.connection {
-            Connection::One(_) => {
+            RedisConnection::One(_) => {
                 fault::spoils_connection(error) || (error.is_timeout() && silent >= now - sent)
             }
-            Connection::Cluster(_) => error.is_io_error() && silent > CLUSTER_SILENCE,
+            RedisConnection::Cluster(_) => error.is_io_error() && silent > CLUSTER_SILENCE,
         };
         if give_up {
             let mut state = self.state.lock();
@@ -265,25 +271,25 @@ impl Link {
                 *state = State::Idle;
             }
         }
-        // One slow command among answered ones is no outage.
+        // One slow command among others with replies is not an outage.
         if !error.is_timeout() || silent >= now - sent {
             self.noticed(error);
         }
     }
 
     fn noticed(self: &Arc<Self>, error: &RedisError) {
-        let why = || fault::store_error(error, Stage::Sent, &self.shown);
+        let why = || fault::store_error(error, CommandStage::Sent, &self.shown);
         if fault::refuses_writes(error) {
-            self.health.broke(Part::Writes, why());
+            self.health.mark_broken(HealthPart::Writes, why());
         }
-        if fault::is_outage(error) && self.health.broke(Part::Commands, why()) {
+        if fault::is_outage(error) && self.health.mark_broken(HealthPart::Commands, why()) {
             let link = Arc::downgrade(self);
             tokio::spawn(async move {
                 loop {
                     tokio::time::sleep(random::around(PAUSES.1 / 2)).await;
                     let Some(link) = link.upgrade() else { return };
-                    if !link.health.is_broken(Part::Commands)
-                        || link.send(&redis::cmd("PING"), Way::Keys).await.is_ok()
+                    if !link.health.is_broken(HealthPart::Commands)
+                        || link.send(&redis::cmd("PING"), CommandTarget::Keys).await.is_ok()
                     {
                         return;
                     }
@@ -293,7 +299,7 @@ impl Link {
     }
 }
 
-impl Line {
+impl CommandConnection {
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
@@ -309,17 +315,17 @@ impl Line {
     }
 }
 
-impl Connection {
-    async fn send(&mut self, command: &Cmd, way: Way<'_>) -> RedisResult<Value> {
+impl RedisConnection {
+    async fn send(&mut self, command: &Cmd, way: CommandTarget<'_>) -> RedisResult<Value> {
         match self {
             Self::One(connection) => connection.send_packed_command(command).await,
             Self::Cluster(connection) => {
                 let node = match way {
-                    Way::Keys => return connection.req_packed_command(command).await,
-                    Way::Holder(key) => {
+                    CommandTarget::Keys => return connection.req_packed_command(command).await,
+                    CommandTarget::Holder(key) => {
                         SingleNodeRoutingInfo::SpecificNode(Route::with_key(key, SlotAddr::Master))
                     }
-                    Way::Node(Host { name, port }) => {
+                    CommandTarget::Node(HostPort { name, port }) => {
                         SingleNodeRoutingInfo::ByAddress { host: name.clone(), port: *port }
                     }
                 };
@@ -330,7 +336,8 @@ impl Connection {
     }
 }
 
-/// An error is an answer to the protocol, but not to us. Only the outermost can be one here.
+/// Converts an error reply into an error. The client library leaves it as a value. Only the outermost value can be
+/// one here.
 #[expect(clippy::wildcard_enum_match_arm, reason = "the enums of the client library grow")]
 fn refused(value: Value) -> RedisResult<Value> {
     match value {
@@ -339,22 +346,22 @@ fn refused(value: Value) -> RedisResult<Value> {
     }
 }
 
-async fn connect(options: Arc<Options>) -> RedisResult<Connection> {
+async fn connect(options: Arc<Options>) -> RedisResult<RedisConnection> {
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(options.connect_timeout))
         .set_response_timeout(Some(options.command_timeout));
     let connecting = async {
         match &options.place {
-            Place::Server(host) => client(&options, host)?
+            RedisAddress::Server(host) => client(&options, host)?
                 .get_multiplexed_async_connection_with_config(&config)
                 .await
-                .map(Connection::One),
-            Place::Sentinel { service, sentinels } => {
+                .map(RedisConnection::One),
+            RedisAddress::Sentinel { service, sentinels } => {
                 let client = primary(&options, service, sentinels).await?;
-                client.get_multiplexed_async_connection_with_config(&config).await.map(Connection::One)
+                client.get_multiplexed_async_connection_with_config(&config).await.map(RedisConnection::One)
             }
-            Place::Cluster(nodes) => {
-                cluster(&options, nodes)?.get_async_connection().await.map(Connection::Cluster)
+            RedisAddress::Cluster(nodes) => {
+                cluster(&options, nodes)?.get_async_connection().await.map(RedisConnection::Cluster)
             }
         }
     };
@@ -362,7 +369,7 @@ async fn connect(options: Arc<Options>) -> RedisResult<Connection> {
     tokio::time::timeout(options.connect_timeout, connecting).await.unwrap_or_else(|_| timed_out())
 }
 
-fn client(options: &Options, host: &Host) -> RedisResult<Client> {
+fn client(options: &Options, host: &HostPort) -> RedisResult<Client> {
     let info = options.connection(host)?;
     match certificates(options) {
         Some(certificates) => Client::build_with_tls(info, certificates),
@@ -370,26 +377,27 @@ fn client(options: &Options, host: &Host) -> RedisResult<Client> {
     }
 }
 
-/// Asks the sentinels anew each time: they know after a failover. One that is silent is asked until the caller gives up.
-async fn primary(options: &Options, service: &str, sentinels: &[Host]) -> RedisResult<Client> {
+/// Asks the sentinels each time, because they know the primary after a failover. Waits for a silent sentinel until
+/// the caller gives up.
+async fn primary(options: &Options, service: &str, sentinels: &[HostPort]) -> RedisResult<Client> {
     let addresses = sentinels.iter().map(|sentinel| options.address(sentinel));
     let mut builder = SentinelClientBuilder::new(addresses, service, SentinelServerType::Master)?
         .set_client_to_redis_db(i64::from(options.database));
-    let Login { user, password } = &options.login;
+    let RedisLogin { user, password } = &options.login;
     if let Some(user) = user {
         builder = builder.set_client_to_redis_username(user);
     }
     if let Some(password) = password {
         builder = builder.set_client_to_redis_password(password);
     }
-    let Login { user, password } = &options.sentinel_login;
+    let RedisLogin { user, password } = &options.sentinel_login;
     if let Some(user) = user {
         builder = builder.set_client_to_sentinel_username(user);
     }
     if let Some(password) = password {
         builder = builder.set_client_to_sentinel_password(password);
     }
-    if options.tls != Tls::Off {
+    if options.tls != RedisTls::Off {
         builder = builder
             .set_client_to_redis_tls_mode(TlsMode::Secure)
             .set_client_to_sentinel_tls_mode(TlsMode::Secure);
@@ -402,14 +410,15 @@ async fn primary(options: &Options, service: &str, sentinels: &[Host]) -> RedisR
     let mut sentinels = builder.build()?;
     loop {
         match sentinels.async_get_client().await {
-            // The client library gives a sentinel half a second, whatever we say. Our callers have a limit of their own.
+            // The client library always uses a timeout of half a second for a sentinel. The callers have their own
+            // limit.
             Err(error) if error.is_timeout() => {}
             found => return found,
         }
     }
 }
 
-fn cluster(options: &Options, nodes: &[Host]) -> RedisResult<ClusterClient> {
+fn cluster(options: &Options, nodes: &[HostPort]) -> RedisResult<ClusterClient> {
     let nodes = nodes.iter().map(|node| options.connection(node)).collect::<RedisResult<Vec<_>>>()?;
     let mut builder = ClusterClientBuilder::new(nodes)
         .connection_timeout(options.connect_timeout)
@@ -422,12 +431,12 @@ fn cluster(options: &Options, nodes: &[Host]) -> RedisResult<ClusterClient> {
 
 fn certificates(options: &Options) -> Option<TlsCertificates> {
     match &options.tls {
-        Tls::Off | Tls::Trusted => None,
-        Tls::Authority(pem) => Some(TlsCertificates { client_tls: None, root_cert: Some(pem.clone()) }),
+        RedisTls::Off | RedisTls::Trusted => None,
+        RedisTls::Authority(pem) => Some(TlsCertificates { client_tls: None, root_cert: Some(pem.clone()) }),
     }
 }
 
-impl fmt::Debug for Link {
+impl fmt::Debug for RedisLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Link").field(&self.shown).finish()
     }

@@ -1,46 +1,46 @@
-//! Looking through all records: for a person who wants to see or to forget some of them.
+//! Scans of all records, for an operator who lists or removes some of them.
 //!
-//! The server has no order of keys, so a list reads through all names and keeps the first of those that it looks
-//! for. That is work for a person's command, not for every call.
+//! The server has no order of keys, so a list reads all names and keeps the first matching ones. That is fine for an
+//! operator's command, but not for every call.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use redis::Value;
-use steadfast_core::dedupe::Record;
-use steadfast_core::key::Key;
-use steadfast_store::{Flush, Page, Selection, StoreError, Trouble};
+use steadfast_core::dedupe::DedupeRecord;
+use steadfast_core::key::RecordKey;
+use steadfast_store::{FlushTarget, RecordFilter, RecordPage, StoreError, StoreErrorKind};
 
-use crate::Inner;
-use crate::link::Way;
-use crate::options::Host;
+use crate::RedisInner;
+use crate::link::CommandTarget;
+use crate::options::HostPort;
 
-/// Names that the server is asked to look at in one step.
+/// Keys that the server scans in one step.
 const STEP: usize = 512;
-/// Records that are read at once; each may be some MiB long.
+/// Records that are read at once. Each may have some MiB.
 const BATCH: usize = 32;
 
-impl Inner {
+impl RedisInner {
     pub(crate) async fn records(
         self: &Arc<Self>,
-        selection: &Selection,
-        page: Page,
-    ) -> Result<Vec<Record>, StoreError> {
-        let mut first: BTreeMap<Key, Record> = BTreeMap::new();
+        selection: &RecordFilter,
+        page: RecordPage,
+    ) -> Result<Vec<DedupeRecord>, StoreError> {
+        let mut first: BTreeMap<RecordKey, DedupeRecord> = BTreeMap::new();
         if page.limit == 0 {
             return Ok(Vec::new());
         }
-        let mut scan = Scan::over(self.link.nodes().await?);
+        let mut scan = KeyScan::over(self.link.nodes().await?);
         while let Some(keys) = self.scan(&mut scan).await? {
-            let wanted = |key: &Key| page.after.is_none_or(|after| *key > after);
-            let keys: Vec<Key> = keys.into_iter().filter(wanted).collect();
+            let wanted = |key: &RecordKey| page.after.is_none_or(|after| *key > after);
+            let keys: Vec<RecordKey> = keys.into_iter().filter(wanted).collect();
             for keys in keys.chunks(BATCH) {
-                // A list is full of its first ones: what comes behind them need not be read.
+                // Once the page is full, keys after its last one need not be read.
                 let last = first.last_key_value().map(|(key, _)| *key).filter(|_| first.len() >= page.limit);
-                let keys: Vec<Key> =
+                let keys: Vec<RecordKey> =
                     keys.iter().copied().filter(|key| last.is_none_or(|last| *key < last)).collect();
                 for record in
-                    self.read_records(&keys).await?.into_iter().filter(|record| selection.holds(record))
+                    self.read_records(&keys).await?.into_iter().filter(|record| selection.matches(record))
                 {
                     first.insert(record.key, record);
                     if first.len() > page.limit {
@@ -52,24 +52,25 @@ impl Inner {
         Ok(first.into_values().collect())
     }
 
-    pub(crate) async fn flush(self: &Arc<Self>, flush: &Flush) -> Result<u64, StoreError> {
+    pub(crate) async fn flush(self: &Arc<Self>, flush: &FlushTarget) -> Result<u64, StoreError> {
         match flush {
-            Flush::Key(key) => match self.forget(*key, |record, now| !record.is_expired(now)).await {
-                // Whoever names a record that nobody can read any more wants to be rid of it.
-                Err(error) if error.trouble() == Trouble::Unreadable => {
-                    let removed = self.ask(redis::cmd("DEL").arg(self.names.record(key)), Way::Keys).await?;
+            FlushTarget::Key(key) => match self.forget(*key, |record, now| !record.is_expired(now)).await {
+                // An operator who names an unreadable record wants to remove it.
+                Err(error) if error.kind() == StoreErrorKind::Unreadable => {
+                    let removed =
+                        self.ask(redis::cmd("DEL").arg(self.names.record(key)), CommandTarget::Keys).await?;
                     Ok(u64::from(removed.value == Value::Int(1)))
                 }
                 forgotten => forgotten.map(u64::from),
             },
-            Flush::Finished(selection) => {
-                let goes = |record: &Record| selection.holds(record) && !record.is_open();
+            FlushTarget::Finished(selection) => {
+                let goes = |record: &DedupeRecord| selection.matches(record) && !record.is_open();
                 let mut flushed = 0;
-                let mut scan = Scan::over(self.link.nodes().await?);
+                let mut scan = KeyScan::over(self.link.nodes().await?);
                 while let Some(keys) = self.scan(&mut scan).await? {
                     for keys in keys.chunks(BATCH) {
                         for record in self.read_records(keys).await?.iter().filter(|record| goes(record)) {
-                            // It may have changed since; what is there now decides.
+                            // It may have changed since, so the current record decides.
                             flushed += u64::from(self.forget(record.key, |record, _| goes(record)).await?);
                         }
                     }
@@ -79,26 +80,27 @@ impl Inner {
         }
     }
 
-    /// The records of keys, without those that are gone or cannot be read: a list is not to fail for one of them.
-    async fn read_records(self: &Arc<Self>, keys: &[Key]) -> Result<Vec<Record>, StoreError> {
+    /// Returns the records of keys, without those that are gone or unreadable, so that one of them cannot make a list
+    /// fail.
+    async fn read_records(self: &Arc<Self>, keys: &[RecordKey]) -> Result<Vec<DedupeRecord>, StoreError> {
         let names: Vec<String> = keys.iter().map(|key| self.names.record(key)).collect();
         let values = self.read_all(&names).await?;
         let now = self.now();
-        let read = |(key, value): (&Key, Option<Vec<u8>>)| {
+        let read = |(key, value): (&RecordKey, Option<Vec<u8>>)| {
             self.decode(*key, &value?).ok().map(|found| Arc::unwrap_or_clone(found.record))
         };
         Ok(keys.iter().zip(values).filter_map(read).filter(|record| !record.is_expired(now)).collect())
     }
 
-    /// Some more keys; nothing at the end. A key may come twice.
-    async fn scan(self: &Arc<Self>, scan: &mut Scan) -> Result<Option<Vec<Key>>, StoreError> {
+    /// Returns some more keys, or `None` at the end. A key may occur twice.
+    async fn scan(self: &Arc<Self>, scan: &mut KeyScan) -> Result<Option<Vec<RecordKey>>, StoreError> {
         let Some(node) = scan.nodes.last() else { return Ok(None) };
         let mut command = redis::cmd("SCAN");
         command.arg(scan.cursor.as_bytes()).arg("MATCH").arg(self.names.all_records()).arg("COUNT").arg(STEP);
-        let way = node.as_ref().map_or(Way::Keys, Way::Node);
+        let way = node.as_ref().map_or(CommandTarget::Keys, CommandTarget::Node);
         let reply = self.ask(&command, way).await?;
         let (cursor, names): (String, Vec<Vec<u8>>) =
-            redis::from_redis_value(reply.value).map_err(|_| crate::strange())?;
+            redis::from_redis_value(reply.value).map_err(|_| crate::unexpected_reply())?;
         if cursor == "0" {
             scan.nodes.pop();
         }
@@ -107,15 +109,15 @@ impl Inner {
     }
 }
 
-/// Where a look through all keys stands.
-struct Scan {
-    /// Those that are still to do; the last one is at it.
-    nodes: Vec<Option<Host>>,
+/// The state of a scan through all keys.
+struct KeyScan {
+    /// The remaining nodes. The last one is being scanned.
+    nodes: Vec<Option<HostPort>>,
     cursor: String,
 }
 
-impl Scan {
-    fn over(nodes: Vec<Option<Host>>) -> Self {
+impl KeyScan {
+    fn over(nodes: Vec<Option<HostPort>>) -> Self {
         Self { nodes, cursor: "0".to_owned() }
     }
 }

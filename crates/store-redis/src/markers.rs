@@ -1,8 +1,8 @@
-//! What this process knows about the markers of the districts.
+//! The district markers, as this process knows them.
 //!
-//! A script can only look at what shares its hash tag, and in a Cluster one server of several can be emptied alone.
-//! So every district has a marker of its own, and every process reads all of them when it first connects: whoever
-//! knew a shard before it was emptied notices that at its next operation there, even if it had never touched this
+//! A script can only read keys with the same hash tag, and in a Cluster one of several servers can be emptied alone.
+//! So every district has a marker of its own, and every process reads all of them when it first connects. A process
+//! that knew a shard before it was emptied detects this at its next operation there, even if it has never used that
 //! part of it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,56 +10,56 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
-use steadfast_core::dedupe::{Absence, Marker, MarkerWatch, Seen};
+use steadfast_core::dedupe::{MarkerStatus, MarkerWatch, RecordAbsence, StoreMarker};
 
-use crate::names::District;
+use crate::names::KeyDistrict;
 
-/// What is known of all districts.
+/// The known markers of all districts.
 #[derive(Debug)]
-pub(crate) struct Markers {
-    districts: Mutex<Vec<Watched>>,
-    /// The longest lease that anybody here claimed with, in milliseconds: so long holders may need to claim again.
+pub(crate) struct DistrictMarkers {
+    districts: Mutex<Vec<DistrictMarker>>,
+    /// The longest lease of a claim from here, in milliseconds. Owners may need that long to claim again.
     longest: AtomicU64,
     telling: AtomicBool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Watched {
-    /// As it is stored.
+struct DistrictMarker {
+    /// The stored bytes.
     known: Option<[u8; 16]>,
     watch: MarkerWatch,
 }
 
-/// What a lease is where nobody says otherwise.
+/// The default lease.
 const USUAL_LEASE: Duration = Duration::from_secs(120);
 
-impl Markers {
+impl DistrictMarkers {
     pub(crate) fn new() -> Self {
         Self {
-            districts: Mutex::new(vec![Watched::default(); District::COUNT]),
+            districts: Mutex::new(vec![DistrictMarker::default(); KeyDistrict::COUNT]),
             longest: AtomicU64::new(0),
             telling: AtomicBool::new(false),
         }
     }
 
-    /// The marker that was seen last.
-    pub(crate) fn known(&self, district: District) -> Option<[u8; 16]> {
+    /// Returns the last known marker.
+    pub(crate) fn known(&self, district: KeyDistrict) -> Option<[u8; 16]> {
         self.districts.lock().get(district.index())?.known
     }
 
-    /// A marker that was found.
-    pub(crate) fn see(&self, district: District, found: Marker, now: Timestamp) -> Seen {
+    /// Records a marker that was found.
+    pub(crate) fn see(&self, district: KeyDistrict, found: StoreMarker, now: Timestamp) -> MarkerStatus {
         let lease = match self.longest.load(Ordering::Relaxed) {
             0 => USUAL_LEASE,
             millis => Duration::from_millis(millis),
         };
         let mut districts = self.districts.lock();
-        let Some(watched) = districts.get_mut(district.index()) else { return Seen::Same };
+        let Some(watched) = districts.get_mut(district.index()) else { return MarkerStatus::Same };
         watched.known = Some(text(found));
-        watched.watch.see(found, lease, now)
+        watched.watch.observe(found, lease, now)
     }
 
-    /// A lease that somebody here claims with.
+    /// Records the lease of a claim from here.
     pub(crate) fn lease(&self, lease: Duration) {
         let millis = steadfast_core::millis(lease);
         if millis > self.longest.load(Ordering::Relaxed) {
@@ -67,34 +67,34 @@ impl Markers {
         }
     }
 
-    /// Whether a new claim may be made.
-    pub(crate) fn admits(&self, district: District, retry_safe: bool, now: Timestamp) -> bool {
+    /// Returns true if a new claim is allowed.
+    pub(crate) fn admits(&self, district: KeyDistrict, retry_safe: bool, now: Timestamp) -> bool {
         self.districts
             .lock()
             .get(district.index())
             .is_none_or(|watched| watched.watch.admits(retry_safe, now))
     }
 
-    /// What it means that a record is gone.
-    pub(crate) fn absence(&self, district: District, now: Timestamp) -> Absence {
+    /// Returns the meaning of a missing record.
+    pub(crate) fn absence(&self, district: KeyDistrict, now: Timestamp) -> RecordAbsence {
         let districts = self.districts.lock();
-        districts.get(district.index()).map_or(Absence::Removed, |watched| watched.watch.absence(now))
+        districts.get(district.index()).map_or(RecordAbsence::Removed, |watched| watched.watch.absence(now))
     }
 
-    /// Whether the caller is to tell that the store was emptied: the first who sees it does, until all have been
-    /// looked at.
-    pub(crate) fn begin_telling(&self) -> bool {
+    /// Returns true if the caller must send the event that the store was emptied: the first one to see it does, until
+    /// all markers have been read.
+    pub(crate) fn begin_reporting(&self) -> bool {
         !self.telling.swap(true, Ordering::SeqCst)
     }
 
-    /// All have been looked at.
-    pub(crate) fn end_telling(&self) {
+    /// Ends the period, because all markers have been read.
+    pub(crate) fn end_reporting(&self) {
         self.telling.store(false, Ordering::SeqCst);
     }
 }
 
-/// A marker as it is stored.
-pub(crate) fn text(Marker(number): Marker) -> [u8; 16] {
+/// Returns the stored form of a marker.
+pub(crate) fn text(StoreMarker(number): StoreMarker) -> [u8; 16] {
     let mut text = [0; 16];
     for (place, digit) in text.iter_mut().zip(format!("{number:016x}").bytes()) {
         *place = digit;
@@ -102,10 +102,10 @@ pub(crate) fn text(Marker(number): Marker) -> [u8; 16] {
     text
 }
 
-/// A stored marker. What nobody of us wrote is a marker too: another one.
-pub(crate) fn from_text(text: &[u8]) -> Marker {
+/// Parses a stored marker. A foreign value counts as another marker.
+pub(crate) fn from_text(text: &[u8]) -> StoreMarker {
     let number = std::str::from_utf8(text).ok().and_then(|text| u64::from_str_radix(text, 16).ok());
-    Marker(number.unwrap_or(0))
+    StoreMarker(number.unwrap_or(0))
 }
 
 #[cfg(test)]
@@ -115,24 +115,24 @@ mod tests {
     #[test]
     fn a_marker_is_read_as_it_was_written() {
         for number in [0, 1, u64::MAX, 0x0123_4567_89ab_cdef] {
-            assert_eq!(from_text(&text(Marker(number))), Marker(number));
+            assert_eq!(from_text(&text(StoreMarker(number))), StoreMarker(number));
         }
-        assert_eq!(from_text(b"\xff"), Marker(0));
+        assert_eq!(from_text(b"\xff"), StoreMarker(0));
     }
 
     #[test]
     fn districts_are_apart_and_the_pause_is_the_longest_lease() {
         let at = |seconds: u64| Timestamp::from_millis(1000 * seconds);
-        let markers = Markers::new();
+        let markers = DistrictMarkers::new();
         markers.lease(Duration::from_secs(30));
         markers.lease(Duration::from_secs(10));
-        let (one, other) = (District(3), District(4));
+        let (one, other) = (KeyDistrict(3), KeyDistrict(4));
         assert_eq!(markers.known(one), None);
-        assert_eq!(markers.see(one, Marker(1), at(0)), Seen::First);
-        assert_eq!(markers.see(one, Marker(2), at(0)), Seen::Emptied);
+        assert_eq!(markers.see(one, StoreMarker(1), at(0)), MarkerStatus::First);
+        assert_eq!(markers.see(one, StoreMarker(2), at(0)), MarkerStatus::Emptied);
         assert_eq!(markers.known(one), Some(*b"0000000000000002"));
         assert!(!markers.admits(one, false, at(29)));
-        assert_eq!(markers.absence(one, at(29)), Absence::StoreEmptied);
+        assert_eq!(markers.absence(one, at(29)), RecordAbsence::StoreEmptied);
         assert!(markers.admits(one, false, at(30)));
         assert!(markers.admits(other, false, at(0)));
     }

@@ -1,131 +1,123 @@
-//! What things are called on the server.
+//! Names of keys and channels on the server.
 //!
-//! Cluster spreads keys by their hash tag, and one script may touch only what shares a tag. All keys of one home
-//! ([`Key::home`]) therefore carry the tag of one **district**; there are 256 of them, a fixed number, so that every
+//! A Cluster spreads keys by their hash tag, and one script may only use keys with the same tag. So all keys of one
+//! home ([`RecordKey::home`]) have the tag of one **district**. There are 256 districts, a fixed number, so that every
 //! process can know the marker of each (see `markers`).
 //!
-//! | name | what it is |
+//! | name | content |
 //! | --- | --- |
 //! | `<prefix>{<district>}:m` | the marker of the district |
-//! | `<prefix>{<district>}:r:<key>` | a record, and the channel on which its end is told |
+//! | `<prefix>{<district>}:r:<key>` | a record, and the channel on which its end is published |
 //! | `<prefix>{<district>}:i:<key>` | an index entry: the name of a record |
 //! | `<prefix>{<district>}:d:<kind>:<id>` | a document |
-//! | `<prefix>{<district>}:k:<kind>` | which documents of a kind there are in the district |
-//! | `<prefix>documents` | the channel on which changes of documents are told |
+//! | `<prefix>{<district>}:k:<kind>` | the set of documents of a kind in the district |
+//! | `<prefix>documents` | the channel on which changes of documents are published |
 //! | `<prefix>{<journal>}:j` | the entries of a journal |
 //! | `<prefix>{<journal>}:s:<subject>` | the entries about a subject |
 
-use std::fmt;
-
 use steadfast_core::id::Digest;
-use steadfast_core::key::Key;
+use steadfast_core::key::RecordKey;
 use steadfast_store::{DocumentKind, DocumentName, Journal};
 
-/// What all names begin with.
+/// The prefix of all names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Prefix(String);
+pub struct KeyPrefix(String);
 
-/// A text that cannot be a prefix.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InvalidPrefix;
+/// The error for a text that is not a valid prefix.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a key prefix has at most 64 letters, digits and the signs : . _ -; choose another one")]
+pub struct InvalidKeyPrefix;
 
-impl Prefix {
-    /// The prefix, if the text can be one: up to 64 letters, digits and `: . _ -`. Anything else has a meaning in
-    /// patterns or hash tags.
-    pub fn new(text: &str) -> Result<Self, InvalidPrefix> {
+impl KeyPrefix {
+    /// Creates a prefix of up to 64 letters, digits and `: . _ -`. Other characters have a meaning in patterns or
+    /// hash tags.
+    pub fn new(text: &str) -> Result<Self, InvalidKeyPrefix> {
         let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, ':' | '.' | '_' | '-');
         if text.len() <= 64 && text.chars().all(fine) {
             Ok(Self(text.to_owned()))
         } else {
-            Err(InvalidPrefix)
+            Err(InvalidKeyPrefix)
         }
     }
 }
 
-impl Default for Prefix {
+impl Default for KeyPrefix {
     fn default() -> Self {
         Self("steadfast:".to_owned())
     }
 }
 
-impl fmt::Display for InvalidPrefix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a key prefix has at most 64 letters, digits and the signs : . _ -; choose another one")
-    }
-}
-
-impl std::error::Error for InvalidPrefix {}
-
-/// What shares a hash tag.
+/// A group of keys with the same hash tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct District(pub(crate) u8);
+pub(crate) struct KeyDistrict(pub(crate) u8);
 
-impl District {
-    /// How many there are.
+impl KeyDistrict {
+    /// Number of districts.
     pub(crate) const COUNT: usize = 256;
-    /// Documents are few: they live in the first ones, so that all can be listed in little time.
+    /// Number of districts for documents. Documents are few, and can be listed fast if they are in the first
+    /// districts only.
     const WITH_DOCUMENTS: u8 = 16;
 
-    /// All of them.
+    /// Returns all districts.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         (0..=u8::MAX).map(Self)
     }
 
-    /// Those in which documents live.
+    /// Returns the districts with documents.
     pub(crate) fn with_documents() -> impl Iterator<Item = Self> {
         (0..Self::WITH_DOCUMENTS).map(Self)
     }
 
-    /// Where a key lives.
-    pub(crate) fn of(key: &Key) -> Self {
+    /// Returns the district of a key.
+    pub(crate) fn of(key: &RecordKey) -> Self {
         let [.., last] = key.home().0;
         Self(last)
     }
 
-    /// Where a document lives.
+    /// Returns the district of a document.
     pub(crate) fn of_document(name: &DocumentName) -> Self {
         let [first, ..] = *Digest::of(name.to_string().as_bytes()).as_bytes();
         Self(first % Self::WITH_DOCUMENTS)
     }
 
-    /// Its place in a list of all.
+    /// Returns the index in a list of all districts.
     pub(crate) fn index(self) -> usize {
         usize::from(self.0)
     }
 }
 
-/// Makes names.
+/// Builds and parses names.
 #[derive(Clone, Debug)]
-pub(crate) struct Names {
-    prefix: Prefix,
+pub(crate) struct KeyNames {
+    prefix: KeyPrefix,
     markers: Vec<String>,
 }
 
-impl Names {
-    pub(crate) fn new(prefix: Prefix) -> Self {
+impl KeyNames {
+    pub(crate) fn new(prefix: KeyPrefix) -> Self {
         let mut names = Self { prefix, markers: Vec::new() };
-        names.markers = District::all().map(|district| names.within(district, "m")).collect();
+        names.markers = KeyDistrict::all().map(|district| names.within(district, "m")).collect();
         names
     }
 
-    pub(crate) fn marker(&self, district: District) -> &str {
+    pub(crate) fn marker(&self, district: KeyDistrict) -> &str {
         #[expect(clippy::indexing_slicing, reason = "there is a marker for every district")]
         &self.markers[district.index()]
     }
 
-    pub(crate) fn record(&self, key: &Key) -> String {
+    pub(crate) fn record(&self, key: &RecordKey) -> String {
         self.of_key(key, b'r')
     }
 
-    pub(crate) fn index(&self, key: &Key) -> String {
+    pub(crate) fn index(&self, key: &RecordKey) -> String {
         self.of_key(key, b'i')
     }
 
     pub(crate) fn document(&self, name: &DocumentName) -> String {
-        self.within(District::of_document(name), &format!("d:{}:{}", name.kind.name(), name.id))
+        self.within(KeyDistrict::of_document(name), &format!("d:{}:{}", name.kind.name(), name.id))
     }
 
-    pub(crate) fn documents(&self, district: District, kind: DocumentKind) -> String {
+    pub(crate) fn documents(&self, district: KeyDistrict, kind: DocumentKind) -> String {
         self.within(district, &format!("k:{}", kind.name()))
     }
 
@@ -141,33 +133,33 @@ impl Names {
         format!("{}{{{}}}:s:{subject}", self.prefix.0, journal.name())
     }
 
-    /// A pattern that finds all records.
+    /// Returns the pattern that matches all records.
     pub(crate) fn all_records(&self) -> String {
         format!("{}{{??}}:r:*", self.prefix.0)
     }
 
-    /// The key whose record, or channel, has this name.
-    pub(crate) fn key_of(&self, name: &[u8]) -> Option<Key> {
+    /// Returns the key whose record, or channel, has this name.
+    pub(crate) fn key_of(&self, name: &[u8]) -> Option<RecordKey> {
         let rest = name.strip_prefix(self.prefix.0.as_bytes())?;
         let (tag, rest) = rest.split_at_checked("{..}:r:".len())?;
         let hex = std::str::from_utf8(rest).ok()?;
-        let key = Key(Digest::from_hex(hex)?);
-        (tag == format!("{{{:02x}}}:r:", District::of(&key).0).as_bytes()).then_some(key)
+        let key = RecordKey(Digest::from_hex(hex)?);
+        (tag == format!("{{{:02x}}}:r:", KeyDistrict::of(&key).0).as_bytes()).then_some(key)
     }
 
-    fn within(&self, district: District, rest: &str) -> String {
+    fn within(&self, district: KeyDistrict, rest: &str) -> String {
         format!("{}{{{:02x}}}:{rest}", self.prefix.0, district.0)
     }
 
-    /// Written out by hand: this is on the way of every call, several times.
-    fn of_key(&self, key: &Key, what: u8) -> String {
+    /// Without formatting, because this runs several times for every call.
+    fn of_key(&self, key: &RecordKey, what: u8) -> String {
         let mut digits = [0; 64];
         for (place, byte) in digits.chunks_exact_mut(2).zip(key.0.as_bytes()) {
             place.copy_from_slice(&hex(*byte));
         }
         let mut name = Vec::with_capacity(self.prefix.0.len() + 7 + digits.len());
         name.extend_from_slice(self.prefix.0.as_bytes());
-        let [high, low] = hex(District::of(key).0);
+        let [high, low] = hex(KeyDistrict::of(key).0);
         name.extend_from_slice(&[b'{', high, low, b'}', b':', what, b':']);
         name.extend_from_slice(&digits);
         // A prefix is plain text, and so is the rest.
@@ -176,7 +168,7 @@ impl Names {
 }
 
 fn hex(byte: u8) -> [u8; 2] {
-    // Without a branch: digits are as random as keys.
+    // Without a branch, because digits are as random as keys.
     let digit = |nibble: u8| b'0' + nibble + 39 * u8::from(nibble > 9);
     [digit(byte >> 4), digit(byte & 15)]
 }
@@ -187,13 +179,13 @@ mod tests {
 
     #[test]
     fn a_record_and_its_index_share_the_tag_of_their_home() {
-        let names = Names::new(Prefix::default());
-        let key = Key(Digest::of(b"a call"));
+        let names = KeyNames::new(KeyPrefix::default());
+        let key = RecordKey(Digest::of(b"a call"));
         let hex: String = key.0.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
         let tag = &hex[62..];
         assert_eq!(names.record(&key), format!("steadfast:{{{tag}}}:r:{hex}"));
         assert_eq!(names.index(&key), format!("steadfast:{{{tag}}}:i:{hex}"));
-        assert_eq!(names.marker(District::of(&key)), format!("steadfast:{{{tag}}}:m"));
+        assert_eq!(names.marker(KeyDistrict::of(&key)), format!("steadfast:{{{tag}}}:m"));
         assert_eq!(names.key_of(names.record(&key).as_bytes()), Some(key));
         assert_eq!(names.key_of(names.index(&key).as_bytes()), None);
         assert_eq!(names.key_of(b"steadfast:{00}:r:\xff\xff"), None);
@@ -202,10 +194,10 @@ mod tests {
     #[test]
     fn a_prefix_has_no_sign_that_means_something_to_redis() {
         for fine in ["", "steadfast:", "team-a.steadfast:prod_1:"] {
-            assert!(Prefix::new(fine).is_ok(), "{fine}");
+            assert!(KeyPrefix::new(fine).is_ok(), "{fine}");
         }
         for bad in ["a{b", "a}b", "a*", "a?", "a[b", "a b", "a\n", "ä", &"x".repeat(65)] {
-            assert_eq!(Prefix::new(bad), Err(InvalidPrefix), "{bad}");
+            assert_eq!(KeyPrefix::new(bad), Err(InvalidKeyPrefix), "{bad}");
         }
     }
 }

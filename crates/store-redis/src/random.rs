@@ -1,15 +1,15 @@
-//! Chance, where nothing depends on it but that two processes do not draw the same: markers and jitter.
+//! Random numbers that only need to differ between processes: for markers and jitter.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// A number that nobody can foresee.
+/// Returns an unpredictable number.
 pub(crate) fn number() -> u64 {
-    // Each state is seeded by the system; hashing nothing gives its seed, well mixed.
+    // The system seeds each state. The hash of any value gives this seed, well mixed.
     RandomState::new().hash_one(std::time::Instant::now())
 }
 
-/// About this long: between a half and one and a half of it.
+/// Returns a random span between a half and one and a half of this one.
 pub(crate) fn around(span: Duration) -> Duration {
     let thousandths = u32::try_from(number() % 1000).unwrap_or(0);
     span / 2 + span * thousandths / 1000

@@ -1,65 +1,67 @@
 //! The operations on records.
 //!
-//! Each is decided here, by the tables of the core, and carried out by the script of `decide.lua` only if what was
-//! decided on is what is there. The head of the crate says why that is as good as deciding inside the server.
+//! The tables of the core decide each operation here. The script `decide.lua` executes the decision only if the
+//! values that it was based on are still there. The crate documentation explains why this is equivalent to deciding
+//! on the server.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Claim, ClaimVerdict, Decided, Found, IndexMove, Intent, Known, LeaseSight, Owner, Receipt, Record,
-    RecordState, Release, RenewVerdict, Resolve, ResolveVerdict, Role, Rules, Save, SaveVerdict,
-    StartVerdict, Write, decide_abandoned, decide_claim, decide_delivered, decide_release, decide_renew,
-    decide_resolve, decide_save, decide_start,
+    Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeDecision, DedupeRecord, DedupeRules,
+    DedupeState, DeliveryReceipt, FoundRecords, IndexUpdate, LeaseOwnerState, LocalKnowledge, RecordWrite,
+    ReleaseRequest, RenewVerdict, ResolutionRequest, ResolveVerdict, SaveRequest, SaveVerdict, StartVerdict,
+    decide_abandoned, decide_claim, decide_delivered, decide_release, decide_renew, decide_resolve,
+    decide_save, decide_start,
 };
-use steadfast_core::key::Key;
-use steadfast_core::policy::Lifetimes;
-use steadfast_store::{StoreError, Trouble};
+use steadfast_core::key::RecordKey;
+use steadfast_core::policy::RecordLifetimes;
+use steadfast_store::{StoreError, StoreErrorKind};
 
-use crate::Inner;
-use crate::names::District;
-use crate::script::{Body, Expect, Request, Validity, Wake};
-use crate::value::{self, Head, Marked, Marks, OwnerMark};
+use crate::RedisInner;
+use crate::names::KeyDistrict;
+use crate::script::{DecisionOutcome, DecisionValidity, ExpectedValue, ScriptRequest, WakeTarget};
+use crate::value::{self, MarkedRecord, OwnerMark, OwnerMarks, RecordHead};
 
-/// How often an operation decides again because somebody else was faster. Each time somebody got through, so this
-/// many mean that the key is fought for by more callers than it can serve.
+/// The most decisions of one operation. Each repetition means that another caller succeeded, so this many mean that
+/// more callers compete for the key than it can serve.
 const TRIES: usize = 16;
 
-impl Inner {
+impl RedisInner {
     pub(crate) async fn claim(
         self: &Arc<Self>,
         claim: &Claim,
-        known: &Known,
+        known: &LocalKnowledge,
     ) -> Result<ClaimVerdict, StoreError> {
         let own = claim.address.own();
-        let district = District::of(&own);
+        let district = KeyDistrict::of(&own);
         self.markers.lease(claim.rules.keep.lease);
-        let places = Places {
+        let places = OperationKeys {
             own,
             index: claim.address.index(),
             followed: match claim.role {
-                Role::Fresh => None,
-                Role::Waiter { followed } => Some(followed).filter(|key| *key != own),
+                ClaimRole::Fresh => None,
+                ClaimRole::Waiter { followed } => Some(followed).filter(|key| *key != own),
             },
         };
         let guess = match (claim.intent, claim.role) {
-            // Most calls are the first of their kind.
-            (Intent::Take { .. }, Role::Fresh) => Some(Sight::nothing()),
-            // Who only looks hardly ever writes anything, and what somebody waited for has probably come.
-            (Intent::Look, _) | (_, Role::Waiter { .. }) => None,
+            // Most calls have no record yet.
+            (ClaimIntent::Take { .. }, ClaimRole::Fresh) => Some(RecordSnapshot::nothing()),
+            // A lookup rarely writes anything, and the result that a waiter followed has probably arrived.
+            (ClaimIntent::Look, _) | (_, ClaimRole::Waiter { .. }) => None,
         };
-        self.transact(&places, guess, Shape::Whole, |sight, now| {
+        self.transact(&places, guess, WriteExtent::Whole, |sight, now| {
             let found = sight.found(&places, claim.role);
             let decided = decide_claim(claim, found, known, now);
             let own_already = found.own.is_some_and(|(record, _)| record.owner == claim.owner);
             match &decided.verdict {
-                ClaimVerdict::Mine(_)
+                ClaimVerdict::Acquired(_)
                     if !own_already && !self.markers.admits(district, claim.retry_safe, now) =>
                 {
-                    Decided { verdict: ClaimVerdict::Closed, write: Write::Nothing }
+                    DedupeDecision { verdict: ClaimVerdict::StoreRecovering, write: RecordWrite::Nothing }
                 }
-                ClaimVerdict::Mine(_)
+                ClaimVerdict::Acquired(_)
                 | ClaimVerdict::Follow(_)
                 | ClaimVerdict::Busy
                 | ClaimVerdict::Replay(_)
@@ -67,16 +69,20 @@ impl Inner {
                 | ClaimVerdict::Conflict
                 | ClaimVerdict::Nothing
                 | ClaimVerdict::Full
-                | ClaimVerdict::Closed
+                | ClaimVerdict::StoreRecovering
                 | ClaimVerdict::RecordsLost => decided,
             }
         })
         .await
     }
 
-    pub(crate) async fn start(self: &Arc<Self>, key: Key, owner: &Owner) -> Result<StartVerdict, StoreError> {
+    pub(crate) async fn start(
+        self: &Arc<Self>,
+        key: RecordKey,
+        owner: &ClaimOwner,
+    ) -> Result<StartVerdict, StoreError> {
         let guess = self.held(&key, owner);
-        self.transact(&Places::only(key), guess, Shape::Whole, |sight, now| {
+        self.transact(&OperationKeys::only(key), guess, WriteExtent::Whole, |sight, now| {
             decide_start(owner, sight.own(), now)
         })
         .await
@@ -84,63 +90,62 @@ impl Inner {
 
     pub(crate) async fn renew(
         self: &Arc<Self>,
-        claimed: &Record,
-        keep: &Lifetimes,
+        claimed: &DedupeRecord,
+        keep: &RecordLifetimes,
     ) -> Result<RenewVerdict, StoreError> {
         self.markers.lease(keep.lease);
-        let district = District::of(&claimed.key);
-        let places = Places { own: claimed.key, index: claimed.index, followed: None };
-        let guess = self
-            .held(&claimed.key, &claimed.owner)
-            .or_else(|| Some(Sight::mine(Marked::new(Arc::new(claimed.clone()), &self.marks))));
-        self.transact(&places, guess, Shape::Whole, |sight, now| {
+        let district = KeyDistrict::of(&claimed.key);
+        let places = OperationKeys { own: claimed.key, index: claimed.index, followed: None };
+        let guess = self.held(&claimed.key, &claimed.owner).or_else(|| {
+            Some(RecordSnapshot::mine(MarkedRecord::new(Arc::new(claimed.clone()), &self.marks)))
+        });
+        self.transact(&places, guess, WriteExtent::Whole, |sight, now| {
             decide_renew(claimed, keep, sight.own(), self.markers.absence(district, now), now)
         })
         .await
     }
 
-    pub(crate) async fn save(self: &Arc<Self>, save: &Save) -> Result<SaveVerdict, StoreError> {
+    pub(crate) async fn save(self: &Arc<Self>, save: &SaveRequest) -> Result<SaveVerdict, StoreError> {
         let claimed = &save.claimed;
-        let places = Places { own: claimed.key, index: claimed.index, followed: None };
+        let places = OperationKeys { own: claimed.key, index: claimed.index, followed: None };
         let guess = self
             .held(&claimed.key, &claimed.owner)
-            .or_else(|| Some(Sight::mine(Marked::new(Arc::clone(claimed), &self.marks))));
-        self.transact(&places, guess, Shape::Whole, |sight, now| {
+            .or_else(|| Some(RecordSnapshot::mine(MarkedRecord::new(Arc::clone(claimed), &self.marks))));
+        self.transact(&places, guess, WriteExtent::Whole, |sight, now| {
             decide_save(save, sight.own(), sight.indexed(&places), now)
         })
         .await
     }
 
-    pub(crate) async fn release(self: &Arc<Self>, release: &Release) -> Result<(), StoreError> {
-        let places = Places { own: release.key, index: release.index, followed: None };
+    pub(crate) async fn release(self: &Arc<Self>, release: &ReleaseRequest) -> Result<(), StoreError> {
+        let places = OperationKeys { own: release.key, index: release.index, followed: None };
         let guess = self.held(&release.key, &release.owner);
-        self.transact(&places, guess, Shape::Whole, |sight, _| {
+        self.transact(&places, guess, WriteExtent::Whole, |sight, _| {
             let write = decide_release(release, sight.own(), sight.indexed(&places));
-            Decided { verdict: (), write }
+            DedupeDecision { verdict: (), write }
         })
         .await
     }
 
     pub(crate) async fn delivered(
         self: &Arc<Self>,
-        receipt: &Receipt,
+        receipt: &DeliveryReceipt,
         at: Timestamp,
     ) -> Result<(), StoreError> {
         let guess = self.held(&receipt.key, &receipt.owner);
-        self.transact(&Places::only(receipt.key), guess, Shape::Head, |sight, _| Decided {
-            verdict: (),
-            write: decide_delivered(receipt, at, sight.own()),
+        self.transact(&OperationKeys::only(receipt.key), guess, WriteExtent::Head, |sight, _| {
+            DedupeDecision { verdict: (), write: decide_delivered(receipt, at, sight.own()) }
         })
         .await
     }
 
     pub(crate) async fn resolve(
         self: &Arc<Self>,
-        resolve: &Resolve,
-        rules: &Rules,
+        resolve: &ResolutionRequest,
+        rules: &DedupeRules,
     ) -> Result<ResolveVerdict, StoreError> {
-        self.transact(&Places::only(resolve.key), None, Shape::Whole, |sight, now| {
-            let found = sight.own().map(|record| (record, LeaseSight::Time));
+        self.transact(&OperationKeys::only(resolve.key), None, WriteExtent::Whole, |sight, now| {
+            let found = sight.own().map(|record| (record, LeaseOwnerState::Time));
             decide_resolve(resolve, found, rules, now)
         })
         .await
@@ -148,132 +153,137 @@ impl Inner {
 
     pub(crate) async fn mark_abandoned(
         self: &Arc<Self>,
-        key: Key,
-        rules: &Rules,
-    ) -> Result<Option<Arc<Record>>, StoreError> {
-        self.transact(&Places::only(key), None, Shape::Whole, |sight, now| {
-            decide_abandoned(sight.own().map(|record| (record, LeaseSight::Time)), rules, now)
+        key: RecordKey,
+        rules: &DedupeRules,
+    ) -> Result<Option<Arc<DedupeRecord>>, StoreError> {
+        self.transact(&OperationKeys::only(key), None, WriteExtent::Whole, |sight, now| {
+            decide_abandoned(sight.own().map(|record| (record, LeaseOwnerState::Time)), rules, now)
         })
         .await
     }
 
-    /// Removes a record if this says so; says whether it did.
+    /// Removes a record if `goes` returns true for it. Returns true if it was removed.
     pub(crate) async fn forget(
         self: &Arc<Self>,
-        key: Key,
-        goes: impl Fn(&Record, Timestamp) -> bool,
+        key: RecordKey,
+        goes: impl Fn(&DedupeRecord, Timestamp) -> bool,
     ) -> Result<bool, StoreError> {
-        self.transact(&Places::only(key), None, Shape::Whole, |sight, now| match sight.own() {
+        self.transact(&OperationKeys::only(key), None, WriteExtent::Whole, |sight, now| match sight.own() {
             Some(record) if goes(record, now) => {
-                Decided { verdict: true, write: Write::Remove { key, index: record.index } }
+                DedupeDecision { verdict: true, write: RecordWrite::Remove { key, index: record.index } }
             }
-            Some(_) | None => Decided { verdict: false, write: Write::Nothing },
+            Some(_) | None => DedupeDecision { verdict: false, write: RecordWrite::Nothing },
         })
         .await
     }
 
-    /// Decides on what is believed to be there, and again on what is there, until a decision holds.
+    /// Decides on the expected values, and again on the values found, until a decision holds.
     async fn transact<V>(
         self: &Arc<Self>,
-        places: &Places,
-        guess: Option<Sight>,
-        shape: Shape,
-        decide: impl Fn(&Sight, Timestamp) -> Decided<V>,
+        places: &OperationKeys,
+        guess: Option<RecordSnapshot>,
+        shape: WriteExtent,
+        decide: impl Fn(&RecordSnapshot, Timestamp) -> DedupeDecision<V>,
     ) -> Result<V, StoreError> {
-        let district = District::of(&places.own);
+        let district = KeyDistrict::of(&places.own);
         let mut now = self.time_in(district).await?;
-        let mut seen = guess.map(|sight| (sight, Source::Guess));
+        let mut seen = guess.map(|sight| (sight, SnapshotSource::Guess));
         for _ in 0..TRIES {
             let decided = seen.as_ref().map(|(sight, source)| (decide(sight, now), *source));
             let (request, valid, decided) = match (&seen, decided) {
-                (_, Some((Decided { verdict, write: Write::Nothing }, Source::Server))) => {
+                (
+                    _,
+                    Some((DedupeDecision { verdict, write: RecordWrite::Nothing }, SnapshotSource::Server)),
+                ) => {
                     return Ok(verdict);
                 }
-                (Some((sight, _)), Some((Decided { verdict, write }, _))) if write != Write::Nothing => {
+                (Some((sight, _)), Some((DedupeDecision { verdict, write }, _)))
+                    if write != RecordWrite::Nothing =>
+                {
                     let owner = sight.owner_of(&write, &self.marks);
                     let mut request = self.looks(places, sight);
                     self.write(&mut request, &write, (owner, shape), sight.indexed(places), now);
-                    let valid = Validity { from: now, until: now + self.options.command_timeout };
+                    let valid = DecisionValidity { from: now, until: now + self.options.command_timeout };
                     (request, valid, Some((verdict, write, owner)))
                 }
-                _ => (self.question(places), Validity::NEVER, None),
+                _ => (self.question(places), DecisionValidity::NEVER, None),
             };
             let answer = self.run(district, &request, valid).await?;
             now = Timestamp::from_millis(answer.micros / 1000);
             match (answer.body, decided) {
-                (Body::Done, Some((verdict, write, owner))) => {
-                    if shape == Shape::Whole {
+                (DecisionOutcome::Done, Some((verdict, write, owner))) => {
+                    if shape == WriteExtent::Whole {
                         self.confirm(district, answer.line).await?;
                     }
                     self.wrote(write, owner);
                     return Ok(verdict);
                 }
-                (Body::Found(values), _) => {
+                (DecisionOutcome::Found(values), _) => {
                     let sight = self.sight(places, &request, values)?;
                     self.held.correct(&places.own, sight.own.as_ref());
-                    seen = Some((sight, Source::Server));
+                    seen = Some((sight, SnapshotSource::Server));
                 }
-                // The marker was looked at and is known now; what was guessed may still be true.
-                (Body::OtherMarker, _) => {}
-                // A question is never carried out.
-                (Body::Done, None) => {}
+                // The marker was read and is known now. The guess may still be right.
+                (DecisionOutcome::OtherMarker, _) => {}
+                // A query is never executed.
+                (DecisionOutcome::Done, None) => {}
             }
         }
         Err(StoreError::not_done(
-            Trouble::Unreachable,
+            StoreErrorKind::Unreachable,
             "redis: too many callers want the same key at once; try again in a moment",
         ))
     }
 
-    /// What a decision of this process would be based on, if nobody else has written since.
-    fn held(&self, key: &Key, owner: &Owner) -> Option<Sight> {
-        self.held.get(key).filter(|held| held.record.owner == *owner).map(Sight::mine)
+    /// Returns the values for a decision of this process, if no other process has written since.
+    fn held(&self, key: &RecordKey, owner: &ClaimOwner) -> Option<RecordSnapshot> {
+        self.held.get(key).filter(|held| held.record.owner == *owner).map(RecordSnapshot::mine)
     }
 
-    /// Remembers what was written.
-    fn wrote(&self, write: Write, owner: OwnerMark) {
+    /// Caches the written record.
+    fn wrote(&self, write: RecordWrite, owner: OwnerMark) {
         match write {
-            Write::Nothing => {}
-            Write::Put { record, remove, .. } => {
+            RecordWrite::Nothing => {}
+            RecordWrite::Put { record, remove, .. } => {
                 for key in &remove {
                     self.held.forget(key);
                 }
                 self.held.put(record, owner);
             }
-            Write::Remove { key, .. } => self.held.forget(&key),
+            RecordWrite::Remove { key, .. } => self.held.forget(&key),
         }
     }
 
-    /// Asks what is there.
-    fn question(&self, places: &Places) -> Request {
-        let mut request = Request::new(self.names.record(&places.own), Expect::Anything);
+    /// Returns a request that only reads the current values.
+    fn question(&self, places: &OperationKeys) -> ScriptRequest {
+        let mut request = ScriptRequest::new(self.names.record(&places.own), ExpectedValue::Anything);
         if let Some(index) = &places.index {
-            request.look_at_index(self.names.index(index), Expect::Anything);
+            request.look_at_index(self.names.index(index), ExpectedValue::Anything);
         }
         if let Some(followed) = &places.followed {
-            request.look(self.names.record(followed), Expect::Anything);
+            request.look(self.names.record(followed), ExpectedValue::Anything);
         }
         request
     }
 
-    /// Asks for something, if this is what is there.
-    fn looks(&self, places: &Places, sight: &Sight) -> Request {
-        let expect = |found: &Option<Marked>| {
-            found.as_ref().map_or(Expect::Absent, |found| Expect::Stamped(found.stamp()))
+    /// Returns a request that holds if these are the current values.
+    fn looks(&self, places: &OperationKeys, sight: &RecordSnapshot) -> ScriptRequest {
+        let expect = |found: &Option<MarkedRecord>| {
+            found.as_ref().map_or(ExpectedValue::Absent, |found| ExpectedValue::Stamped(found.stamp()))
         };
-        let mut request = Request::new(self.names.record(&places.own), expect(&sight.own));
+        let mut request = ScriptRequest::new(self.names.record(&places.own), expect(&sight.own));
         if let Some(index) = &places.index {
             let pointer = match &sight.pointer {
-                Pointer::Unseen => Expect::Anything,
-                Pointer::Nowhere => Expect::Absent,
-                Pointer::To(key) => Expect::Names(self.names.record(key)),
+                IndexPointer::Unseen => ExpectedValue::Anything,
+                IndexPointer::Nowhere => ExpectedValue::Absent,
+                IndexPointer::To(key) => ExpectedValue::Names(self.names.record(key)),
             };
             request.look_at_index(self.names.index(index), pointer);
         }
         if let Some(followed) = &places.followed {
             request.look(self.names.record(followed), expect(&sight.followed));
         }
-        if let Pointer::To(key) = &sight.pointer
+        if let IndexPointer::To(key) = &sight.pointer
             && *key != places.own
             && Some(*key) != places.followed
         {
@@ -282,21 +292,21 @@ impl Inner {
         request
     }
 
-    /// Adds what is to be written. `indexed` is what the index points to.
+    /// Adds the writes. `indexed` is the record that the index points to.
     fn write(
         &self,
-        request: &mut Request,
-        write: &Write,
-        (owner, shape): (OwnerMark, Shape),
-        indexed: Option<&Record>,
+        request: &mut ScriptRequest,
+        write: &RecordWrite,
+        (owner, shape): (OwnerMark, WriteExtent),
+        indexed: Option<&DedupeRecord>,
         now: Timestamp,
     ) {
         match write {
-            Write::Nothing => {}
-            Write::Put { record, .. } if shape == Shape::Head => {
-                request.head(&self.names.record(&record.key), &Head::of(record, owner).to_bytes());
+            RecordWrite::Nothing => {}
+            RecordWrite::Put { record, .. } if shape == WriteExtent::Head => {
+                request.head(&self.names.record(&record.key), &RecordHead::of(record, owner).to_bytes());
             }
-            Write::Put { record, index, remove } => {
+            RecordWrite::Put { record, index, remove } => {
                 for key in remove {
                     request.drop_key(&self.names.record(key));
                 }
@@ -305,27 +315,27 @@ impl Inner {
                 if let Some(entry) = &record.index {
                     let entry = self.names.index(entry);
                     let points = match index {
-                        IndexMove::Keep => false,
-                        IndexMove::Point => true,
-                        IndexMove::PointIfFree => indexed.is_none(),
+                        IndexUpdate::Keep => false,
+                        IndexUpdate::Point => true,
+                        IndexUpdate::PointIfFree => indexed.is_none(),
                     };
                     if points {
-                        request.put(&entry, name.clone().into_bytes(), life, Wake::Nobody);
+                        request.put(&entry, name.clone().into_bytes(), life, WakeTarget::Nobody);
                     } else {
-                        // What only the index finds must be found as long as it lives.
+                        // A record that only the index finds must be found as long as it lives.
                         request.keep(&entry, &name, life);
                     }
                 }
                 let wake = match record.state {
-                    RecordState::Inflight => Wake::Nobody,
-                    RecordState::Done(_)
-                    | RecordState::Failed(_)
-                    | RecordState::Unknown(_)
-                    | RecordState::Cancelled => Wake::Waiters,
+                    DedupeState::Inflight => WakeTarget::Nobody,
+                    DedupeState::Done(_)
+                    | DedupeState::Failed(_)
+                    | DedupeState::Unknown(_)
+                    | DedupeState::Cancelled => WakeTarget::Waiters,
                 };
                 request.put(&name, value::encode(&self.options.codec, record, owner), life, wake);
             }
-            Write::Remove { key, index } => {
+            RecordWrite::Remove { key, index } => {
                 let name = self.names.record(key);
                 if let Some(entry) = index {
                     request.drop_if(&self.names.index(entry), &name);
@@ -335,30 +345,30 @@ impl Inner {
         }
     }
 
-    /// What the server said is there.
+    /// Converts the values in a reply.
     fn sight(
         &self,
-        places: &Places,
-        asked: &Request,
+        places: &OperationKeys,
+        asked: &ScriptRequest,
         values: Vec<Option<Vec<u8>>>,
-    ) -> Result<Sight, StoreError> {
+    ) -> Result<RecordSnapshot, StoreError> {
         let looked = asked.looked().iter().map(String::as_bytes);
         let value = |name: &[u8]| {
             looked.clone().zip(&values).find(|(looked, _)| *looked == name).map(|(_, value)| value)
         };
-        let read = |key: &Key, value: Option<&Option<Vec<u8>>>| match value.and_then(Option::as_ref) {
+        let read = |key: &RecordKey, value: Option<&Option<Vec<u8>>>| match value.and_then(Option::as_ref) {
             Some(value) => self.decode(*key, value).map(Some),
             None => Ok(None),
         };
-        let record = |key: &Key| read(key, value(self.names.record(key).as_bytes()));
+        let record = |key: &RecordKey| read(key, value(self.names.record(key).as_bytes()));
         let pointer = places.index.and_then(|index| value(self.names.index(&index).as_bytes())?.as_ref());
-        let mut sight = Sight { own: record(&places.own)?, ..Sight::nothing() };
+        let mut sight = RecordSnapshot { own: record(&places.own)?, ..RecordSnapshot::nothing() };
         if let Some(followed) = &places.followed {
             sight.followed = record(followed)?;
         }
-        // An entry that points to nothing we could have written is as good as none.
+        // An entry with a foreign target counts as no entry.
         if let Some(target) = pointer.and_then(|name| self.names.key_of(name)) {
-            sight.pointer = Pointer::To(target);
+            sight.pointer = IndexPointer::To(target);
             if target != places.own && Some(target) != places.followed {
                 let name = self.names.record(&target);
                 sight.indexed = read(&target, value(name.as_bytes()).or_else(|| values.get(looked.len())))?;
@@ -367,119 +377,123 @@ impl Inner {
         Ok(sight)
     }
 
-    pub(crate) fn decode(&self, key: Key, value: &[u8]) -> Result<Marked, StoreError> {
+    pub(crate) fn decode(&self, key: RecordKey, value: &[u8]) -> Result<MarkedRecord, StoreError> {
         value::decode(&self.options.codec, key, value).map_err(|why| {
-            StoreError::not_done(Trouble::Unreadable, format!("redis, key {}: {why}", key.fingerprint()))
+            StoreError::not_done(
+                StoreErrorKind::Unreadable,
+                format!("redis, key {}: {why}", key.fingerprint()),
+            )
         })
     }
 
-    /// What time it is where this district lives. Makes the first contact if there was none.
-    async fn time_in(self: &Arc<Self>, district: District) -> Result<Timestamp, StoreError> {
+    /// Returns the time of the server with this district. Makes the first contact if needed.
+    async fn time_in(self: &Arc<Self>, district: KeyDistrict) -> Result<Timestamp, StoreError> {
         if let Some(now) =
             self.clock(district).now(Instant::now()).filter(|_| self.markers.known(district).is_some())
         {
             return Ok(now);
         }
-        Box::pin(self.survey()).await?;
+        Box::pin(self.read_all_markers()).await?;
         Ok(self.clock(district).now(Instant::now()).unwrap_or_else(|| self.now()))
     }
 }
 
-/// What an operation has to look at.
+/// The keys that an operation reads.
 #[derive(Clone, Copy, Debug)]
-struct Places {
-    own: Key,
-    index: Option<Key>,
-    followed: Option<Key>,
+struct OperationKeys {
+    own: RecordKey,
+    index: Option<RecordKey>,
+    followed: Option<RecordKey>,
 }
 
-impl Places {
-    fn only(own: Key) -> Self {
+impl OperationKeys {
+    fn only(own: RecordKey) -> Self {
         Self { own, index: None, followed: None }
     }
 }
 
-/// What is there, or is believed to be.
+/// The values found, or the expected ones.
 #[derive(Clone, Debug)]
-struct Sight {
-    own: Option<Marked>,
-    followed: Option<Marked>,
-    pointer: Pointer,
-    /// What the index points to, if that is neither of the others.
-    indexed: Option<Marked>,
+struct RecordSnapshot {
+    own: Option<MarkedRecord>,
+    followed: Option<MarkedRecord>,
+    pointer: IndexPointer,
+    /// The record that the index points to, if it is neither of the others.
+    indexed: Option<MarkedRecord>,
 }
 
-/// Where the index of equal arguments points.
+/// The target of the index of equal arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pointer {
-    /// Nobody looked; the decision does not depend on it.
+enum IndexPointer {
+    /// Not read, because the decision does not depend on it.
     Unseen,
     Nowhere,
-    To(Key),
+    To(RecordKey),
 }
 
-/// How what is seen is known.
+/// The source of the values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
+enum SnapshotSource {
     Guess,
     Server,
 }
 
-/// How much of a record is written.
+/// The part of a record that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shape {
+enum WriteExtent {
     Whole,
-    /// Only the head changes. Nothing is lost if this is.
+    /// Only the head changes. A loss of this write does no harm.
     Head,
 }
 
-impl Sight {
+impl RecordSnapshot {
     fn nothing() -> Self {
-        Self { own: None, followed: None, pointer: Pointer::Nowhere, indexed: None }
+        Self { own: None, followed: None, pointer: IndexPointer::Nowhere, indexed: None }
     }
 
-    fn mine(record: Marked) -> Self {
-        Self { own: Some(record), pointer: Pointer::Unseen, ..Self::nothing() }
+    fn mine(record: MarkedRecord) -> Self {
+        Self { own: Some(record), pointer: IndexPointer::Unseen, ..Self::nothing() }
     }
 
-    fn own(&self) -> Option<&Record> {
+    fn own(&self) -> Option<&DedupeRecord> {
         self.own.as_ref().map(|own| &*own.record)
     }
 
-    fn followed(&self) -> Option<&Record> {
+    fn followed(&self) -> Option<&DedupeRecord> {
         self.followed.as_ref().map(|followed| &*followed.record)
     }
 
-    /// The mark of whoever writes this. Mostly it is known from what is there.
-    fn owner_of(&self, write: &Write, marks: &Marks) -> OwnerMark {
+    /// Returns the mark of the writer, usually taken from the known values.
+    fn owner_of(&self, write: &RecordWrite, marks: &OwnerMarks) -> OwnerMark {
         match (write, &self.own) {
-            (Write::Put { record, .. }, Some(own)) if own.record.owner == record.owner => own.owner,
-            (Write::Put { record, .. }, _) => marks.of(&record.owner),
-            // Nothing is stamped.
-            (Write::Nothing | Write::Remove { .. }, _) => OwnerMark::NOBODY,
+            (RecordWrite::Put { record, .. }, Some(own)) if own.record.owner == record.owner => own.owner,
+            (RecordWrite::Put { record, .. }, _) => marks.of(&record.owner),
+            // These writes have no stamp.
+            (RecordWrite::Nothing | RecordWrite::Remove { .. }, _) => OwnerMark::NOBODY,
         }
     }
 
-    fn indexed(&self, places: &Places) -> Option<&Record> {
+    fn indexed(&self, places: &OperationKeys) -> Option<&DedupeRecord> {
         match self.pointer {
-            Pointer::To(key) if key == places.own => self.own(),
-            Pointer::To(key) if Some(key) == places.followed => self.followed(),
-            Pointer::To(_) => self.indexed.as_ref().map(|indexed| &*indexed.record),
-            Pointer::Unseen | Pointer::Nowhere => None,
+            IndexPointer::To(key) if key == places.own => self.own(),
+            IndexPointer::To(key) if Some(key) == places.followed => self.followed(),
+            IndexPointer::To(_) => self.indexed.as_ref().map(|indexed| &*indexed.record),
+            IndexPointer::Unseen | IndexPointer::Nowhere => None,
         }
     }
 
-    /// As the table of claims wants it. Across machines only time tells when a holder is gone.
-    fn found(&self, places: &Places, role: Role) -> Found<'_> {
+    /// Returns the values in the form for the claim table. Across machines, only the lease time shows that an owner
+    /// is gone.
+    fn found(&self, places: &OperationKeys, role: ClaimRole) -> FoundRecords<'_> {
         let followed = match role {
-            Role::Fresh => None,
-            Role::Waiter { followed } if followed == places.own => self.own(),
-            Role::Waiter { .. } => self.followed(),
+            ClaimRole::Fresh => None,
+            ClaimRole::Waiter { followed } if followed == places.own => self.own(),
+            ClaimRole::Waiter { .. } => self.followed(),
         };
-        Found {
-            followed: followed.map(|record| (record, LeaseSight::Time)),
-            own: self.own().map(|record| (record, LeaseSight::Time)),
-            indexed: self.indexed(places).map(|record| (record, LeaseSight::Time)),
+        FoundRecords {
+            followed: followed.map(|record| (record, LeaseOwnerState::Time)),
+            own: self.own().map(|record| (record, LeaseOwnerState::Time)),
+            indexed: self.indexed(places).map(|record| (record, LeaseOwnerState::Time)),
         }
     }
 }

@@ -1,136 +1,136 @@
-//! The one script, and what is said to it and by it. What it does is written at its head, in `decide.lua`.
+//! The script, its requests and its replies. The head of `decide.lua` documents the protocol.
 
 use redis::{Cmd, ErrorKind, ServerErrorKind, Value};
 use steadfast_core::Timestamp;
 
-use crate::link::Failed;
-use crate::value::Stamp;
+use crate::link::CommandError;
+use crate::value::ContentStamp;
 
-/// What a value must be for a decision to hold.
+/// The expected value of a key, for a decision to hold.
 #[derive(Clone, Debug)]
-pub(crate) enum Expect {
-    /// It is not there.
+pub(crate) enum ExpectedValue {
+    /// The key is missing.
     Absent,
-    /// It has this stamp.
-    Stamped(Stamp),
-    /// It begins with the name of a record, or is one.
+    /// The value has this stamp.
+    Stamped(ContentStamp),
+    /// The value is the name of a record, or begins with it.
     Names(String),
-    /// Whatever it is.
+    /// Any value.
     Anything,
 }
 
-/// A decision on its way to the server.
+/// A decision for the server to execute.
 #[derive(Debug)]
-pub(crate) struct Request {
+pub(crate) struct ScriptRequest {
     /// Without the marker.
     keys: Vec<String>,
-    expects: Vec<Expect>,
+    expects: Vec<ExpectedValue>,
     indexed: bool,
-    ops: Vec<Word>,
+    ops: Vec<ScriptArgument>,
 }
 
-/// A part of what is to be written.
+/// A part of the writes.
 #[derive(Debug)]
-enum Word {
+enum ScriptArgument {
     Fixed(&'static str),
     Number(u64),
     Bytes(Vec<u8>),
     Text(String),
 }
 
-/// When a decision may be carried out.
+/// The period in which a decision may be executed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Validity {
-    /// When it was made.
+pub(crate) struct DecisionValidity {
+    /// Time of the decision.
     pub(crate) from: Timestamp,
-    /// After this it is void.
+    /// Time after which it is void.
     pub(crate) until: Timestamp,
 }
 
-impl Validity {
-    /// Never: the server only says what is there.
+impl DecisionValidity {
+    /// Never: the server only returns the current values.
     pub(crate) const NEVER: Self = Self { from: Timestamp::ZERO, until: Timestamp::ZERO };
 }
 
-/// What the server answered.
+/// A reply of the script.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct ScriptReply {
     /// Its time, in microseconds.
     pub(crate) micros: u64,
-    pub(crate) body: Body,
+    pub(crate) body: DecisionOutcome,
 }
 
-/// What became of a decision.
+/// The result of a decision.
 #[derive(Debug)]
-pub(crate) enum Body {
-    /// It is carried out.
+pub(crate) enum DecisionOutcome {
+    /// The decision was executed.
     Done,
-    /// It does not hold; this is what is there, in the order in which it was looked at, and behind that what the index
-    /// points to if it is none of these.
+    /// The decision does not hold. Contains the current values, in the order of the reads, and then the value that
+    /// the index points to if it is none of these.
     Found(Vec<Option<Vec<u8>>>),
     /// The store has another marker.
     OtherMarker,
 }
 
-/// Whom a write wakes.
+/// The waiters that a write wakes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wake {
-    /// Nobody: whoever waits has to wait on.
+pub(crate) enum WakeTarget {
+    /// None: waiters must continue to wait.
     Nobody,
-    /// Everybody who waits for this.
+    /// All waiters of the record.
     Waiters,
 }
 
-impl Request {
-    /// Based on this, which is the first thing that was looked at.
-    pub(crate) fn new(own: String, expect: Expect) -> Self {
+impl ScriptRequest {
+    /// Creates a request that is based on this value, which is read first.
+    pub(crate) fn new(own: String, expect: ExpectedValue) -> Self {
         let mut keys = Vec::with_capacity(4);
         keys.push(own);
         Self { keys, expects: vec![expect], indexed: false, ops: Vec::with_capacity(8) }
     }
 
-    /// And on the index of equal arguments. Comes second, if at all.
-    pub(crate) fn look_at_index(&mut self, key: String, expect: Expect) {
+    /// Adds the index of equal arguments. If used, it must be the second read.
+    pub(crate) fn look_at_index(&mut self, key: String, expect: ExpectedValue) {
         self.indexed = true;
         self.look(key, expect);
     }
 
-    /// And on this. All looks come before all writes.
-    pub(crate) fn look(&mut self, key: String, expect: Expect) {
+    /// Adds a read. All reads come before all writes.
+    pub(crate) fn look(&mut self, key: String, expect: ExpectedValue) {
         self.keys.push(key);
         self.expects.push(expect);
     }
 
-    /// The names that were looked at, in order.
+    /// Returns the names that are read, in order.
     pub(crate) fn looked(&self) -> &[String] {
         self.keys.get(..self.expects.len()).unwrap_or_default()
     }
 
-    /// Writes a value. A lifetime of nothing means for ever.
-    pub(crate) fn put(&mut self, key: &str, value: Vec<u8>, life: Option<u64>, wake: Wake) {
-        let (value, life) = (Word::Bytes(value), lifetime(life));
+    /// Writes a value. A lifetime of `None` means for ever.
+    pub(crate) fn put(&mut self, key: &str, value: Vec<u8>, life: Option<u64>, wake: WakeTarget) {
+        let (value, life) = (ScriptArgument::Bytes(value), lifetime(life));
         if self.keys.first().is_some_and(|own| own == key) {
             let what = match wake {
-                Wake::Nobody => "own",
-                Wake::Waiters => "end",
+                WakeTarget::Nobody => "own",
+                WakeTarget::Waiters => "end",
             };
-            self.ops.extend([Word::Fixed(what), value, life]);
+            self.ops.extend([ScriptArgument::Fixed(what), value, life]);
             return;
         }
         let key = self.position(key);
-        self.ops.extend([Word::Fixed("put"), Word::Number(key), value, life]);
-        if wake == Wake::Waiters {
-            self.ops.extend([Word::Fixed("wake"), Word::Number(key)]);
+        self.ops.extend([ScriptArgument::Fixed("put"), ScriptArgument::Number(key), value, life]);
+        if wake == WakeTarget::Waiters {
+            self.ops.extend([ScriptArgument::Fixed("wake"), ScriptArgument::Number(key)]);
         }
     }
 
-    /// Lets a value live on for so long, if it is this one.
+    /// Extends the life of a value, if it is this one.
     pub(crate) fn keep(&mut self, key: &str, value: &str, life: Option<u64>) {
         let key = self.position(key);
         self.ops.extend([
-            Word::Fixed("keep"),
-            Word::Number(key),
-            Word::Text(value.to_owned()),
+            ScriptArgument::Fixed("keep"),
+            ScriptArgument::Number(key),
+            ScriptArgument::Text(value.to_owned()),
             lifetime(life),
         ]);
     }
@@ -138,40 +138,66 @@ impl Request {
     /// Replaces the first bytes of a value.
     pub(crate) fn head(&mut self, key: &str, bytes: &[u8]) {
         let key = self.position(key);
-        self.ops.extend([Word::Fixed("head"), Word::Number(key), Word::Bytes(bytes.to_vec())]);
+        self.ops.extend([
+            ScriptArgument::Fixed("head"),
+            ScriptArgument::Number(key),
+            ScriptArgument::Bytes(bytes.to_vec()),
+        ]);
     }
 
-    /// Removes a value, and wakes who waits for it.
+    /// Removes a value, and wakes its waiters.
     pub(crate) fn drop_key(&mut self, key: &str) {
         let key = self.position(key);
-        self.ops.extend([Word::Fixed("drop"), Word::Number(key)]);
+        self.ops.extend([ScriptArgument::Fixed("drop"), ScriptArgument::Number(key)]);
     }
 
     /// Removes a value if it is this one.
     pub(crate) fn drop_if(&mut self, key: &str, value: &str) {
         let key = self.position(key);
-        self.ops.extend([Word::Fixed("dropif"), Word::Number(key), Word::Text(value.to_owned())]);
+        self.ops.extend([
+            ScriptArgument::Fixed("dropif"),
+            ScriptArgument::Number(key),
+            ScriptArgument::Text(value.to_owned()),
+        ]);
     }
 
-    /// Adds to a set.
+    /// Adds a member to a set.
     pub(crate) fn add(&mut self, key: &str, member: &str) {
         let key = self.position(key);
-        self.ops.extend([Word::Fixed("add"), Word::Number(key), Word::Text(member.to_owned())]);
+        self.ops.extend([
+            ScriptArgument::Fixed("add"),
+            ScriptArgument::Number(key),
+            ScriptArgument::Text(member.to_owned()),
+        ]);
     }
 
-    /// Removes from a set.
+    /// Removes a member from a set.
     pub(crate) fn remove(&mut self, key: &str, member: &str) {
         let key = self.position(key);
-        self.ops.extend([Word::Fixed("remove"), Word::Number(key), Word::Text(member.to_owned())]);
+        self.ops.extend([
+            ScriptArgument::Fixed("remove"),
+            ScriptArgument::Number(key),
+            ScriptArgument::Text(member.to_owned()),
+        ]);
     }
 
     /// Publishes a message.
-    pub(crate) fn tell(&mut self, channel: String, message: String) {
-        self.ops.extend([Word::Fixed("tell"), Word::Text(channel), Word::Text(message)]);
+    pub(crate) fn publish(&mut self, channel: String, message: String) {
+        self.ops.extend([
+            ScriptArgument::Fixed("tell"),
+            ScriptArgument::Text(channel),
+            ScriptArgument::Text(message),
+        ]);
     }
 
-    /// The command: the script by its digest or with its text, and the name and the value of the marker.
-    pub(crate) fn command(&self, script: &Script, how: By, marker: (&str, &[u8]), valid: Validity) -> Cmd {
+    /// Returns the command: the script by digest or as text, with the name and the value of the marker.
+    pub(crate) fn command(
+        &self,
+        script: &RedisScript,
+        how: ScriptReference,
+        marker: (&str, &[u8]),
+        valid: DecisionValidity,
+    ) -> Cmd {
         let count = 8 + self.keys.len() + self.expects.len() + self.ops.len();
         let mut command = script.command(how, count, 512 + self.size());
         command.arg(1 + self.keys.len()).arg(marker.0).arg(&self.keys).arg(marker.1);
@@ -184,39 +210,39 @@ impl Request {
         });
         for expect in &self.expects {
             match expect {
-                Expect::Absent => command.arg(""),
-                Expect::Stamped(stamp) => command.arg(stamp.as_bytes()),
-                Expect::Names(name) => command.arg(name),
-                Expect::Anything => command.arg("*"),
+                ExpectedValue::Absent => command.arg(""),
+                ExpectedValue::Stamped(stamp) => command.arg(stamp.as_bytes()),
+                ExpectedValue::Names(name) => command.arg(name),
+                ExpectedValue::Anything => command.arg("*"),
             };
         }
         for word in &self.ops {
             match word {
-                Word::Fixed(text) => command.arg(text),
-                Word::Number(number) => command.arg(number),
-                Word::Bytes(bytes) => command.arg(bytes),
-                Word::Text(text) => command.arg(text),
+                ScriptArgument::Fixed(text) => command.arg(text),
+                ScriptArgument::Number(number) => command.arg(number),
+                ScriptArgument::Bytes(bytes) => command.arg(bytes),
+                ScriptArgument::Text(text) => command.arg(text),
             };
         }
         command
     }
 
-    /// How much there is to say, about.
+    /// Returns the approximate size.
     fn size(&self) -> usize {
         let keys: usize = self.keys.iter().map(String::len).sum();
         let ops: usize = self
             .ops
             .iter()
             .map(|word| match word {
-                Word::Fixed(_) | Word::Number(_) => 16,
-                Word::Bytes(bytes) => bytes.len(),
-                Word::Text(text) => text.len(),
+                ScriptArgument::Fixed(_) | ScriptArgument::Number(_) => 16,
+                ScriptArgument::Bytes(bytes) => bytes.len(),
+                ScriptArgument::Text(text) => text.len(),
             })
             .sum();
         keys + ops + self.expects.len() * 96
     }
 
-    /// Which of the keys it is, counted as Lua does, behind the marker.
+    /// Returns the index of a key as Lua counts, after the marker.
     fn position(&mut self, key: &str) -> u64 {
         let position = self.keys.iter().position(|known| known == key).unwrap_or_else(|| {
             self.keys.push(key.to_owned());
@@ -226,37 +252,37 @@ impl Request {
     }
 }
 
-/// How the script is named.
+/// The reference to the script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
-    /// By its digest: short, but the server may not know it yet.
+pub(crate) enum ScriptReference {
+    /// By its digest, which is short, but the server may not have the script yet.
     Digest,
-    /// With its text, which the server keeps.
+    /// By its text, which the server then caches.
     Text,
 }
 
 /// A script and its digest.
 #[derive(Debug)]
-pub(crate) struct Script {
+pub(crate) struct RedisScript {
     text: &'static str,
     digest: String,
 }
 
-impl Script {
+impl RedisScript {
     pub(crate) fn new(text: &'static str) -> Self {
         Self { text, digest: redis::Script::new(text).get_hash().to_owned() }
     }
 
-    /// The script that carries out decisions.
+    /// Returns the script that executes decisions.
     pub(crate) fn decisions() -> Self {
         Self::new(include_str!("decide.lua"))
     }
 
-    /// The beginning of a command that runs it, with room for so many words and bytes.
-    pub(crate) fn command(&self, how: By, words: usize, bytes: usize) -> Cmd {
+    /// Starts a command that runs the script, with this capacity in words and bytes.
+    pub(crate) fn command(&self, how: ScriptReference, words: usize, bytes: usize) -> Cmd {
         let (name, script) = match how {
-            By::Digest => ("EVALSHA", self.digest.as_str()),
-            By::Text => ("EVAL", self.text),
+            ScriptReference::Digest => ("EVALSHA", self.digest.as_str()),
+            ScriptReference::Text => ("EVAL", self.text),
         };
         let mut command = Cmd::with_capacity(words, bytes);
         command.arg(name).arg(script);
@@ -264,44 +290,49 @@ impl Script {
     }
 }
 
-/// Whether the server does not know the script yet.
-pub(crate) fn is_unknown_script(failed: &Failed) -> bool {
+/// Returns true if the server does not have the script yet.
+pub(crate) fn is_unknown_script(failed: &CommandError) -> bool {
     failed.error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
-/// Reads an answer; nothing if it is none of our script.
+/// Reads a reply, or returns `None` if it is not from the script.
 #[expect(clippy::wildcard_enum_match_arm, reason = "the enums of the client library grow")]
-pub(crate) fn read(value: Value) -> Option<Answer> {
+pub(crate) fn read(value: Value) -> Option<ScriptReply> {
     match value {
         Value::Int(micros) if micros < 0 => {
-            Some(Answer { micros: micros.unsigned_abs(), body: Body::OtherMarker })
+            Some(ScriptReply { micros: micros.unsigned_abs(), body: DecisionOutcome::OtherMarker })
         }
-        Value::Int(micros) => Some(Answer { micros: micros.unsigned_abs(), body: Body::Done }),
+        Value::Int(micros) => {
+            Some(ScriptReply { micros: micros.unsigned_abs(), body: DecisionOutcome::Done })
+        }
         Value::Array(parts) => {
             let mut parts = parts.into_iter();
             let Value::Int(micros) = parts.next()? else { return None };
             let values =
                 parts.map(|value| if let Value::BulkString(bytes) = value { Some(bytes) } else { None });
-            Some(Answer { micros: u64::try_from(micros).ok()?, body: Body::Found(values.collect()) })
+            Some(ScriptReply {
+                micros: u64::try_from(micros).ok()?,
+                body: DecisionOutcome::Found(values.collect()),
+            })
         }
         _ => None,
     }
 }
 
-fn lifetime(life: Option<u64>) -> Word {
-    // What is over already lives for a moment more: zero would mean for ever.
-    Word::Number(life.map_or(0, |millis| millis.max(1)))
+fn lifetime(life: Option<u64>) -> ScriptArgument {
+    // An expired value lives for a moment more, because zero would mean for ever.
+    ScriptArgument::Number(life.map_or(0, |millis| millis.max(1)))
 }
 
 #[cfg(test)]
 mod tests {
-    use steadfast_testkit::redis::Server;
+    use steadfast_testkit::redis::RedisServer;
 
     use super::*;
 
     #[tokio::test]
     async fn a_decision_is_carried_out_in_its_time_and_for_its_store_only() {
-        let server = Server::start();
+        let server = RedisServer::start();
         server.command(&["SET", "marker", "here"]);
         let client = redis::Client::open(server.url()).unwrap();
         let patience = Some(std::time::Duration::from_secs(120));
@@ -311,22 +342,24 @@ mod tests {
         let mut connection = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
         let time: (u64, u64) = redis::cmd("TIME").query_async(&mut connection).await.unwrap();
         let at = |seconds: i64| Timestamp::from_millis(1000 * time.0.saturating_add_signed(seconds));
-        let script = Script::decisions();
-        let found = |body: &Body| matches!(body, Body::Found(values) if values[..] == [None]);
+        let script = RedisScript::decisions();
+        let found =
+            |body: &DecisionOutcome| matches!(body, DecisionOutcome::Found(values) if values[..] == [None]);
         for (marker, from, until, becomes) in [
             ("here", 3600, 7200, "the server's clock was set back since: not yet"),
             ("here", -7200, -3600, "its caller has gone: void"),
             ("there", -3600, 3600, "another store"),
             ("here", -3600, 3600, "done"),
         ] {
-            let mut request = Request::new("own".to_owned(), Expect::Absent);
-            request.put("own", b"value".to_vec(), None, Wake::Nobody);
-            let valid = Validity { from: at(from), until: at(until) };
-            let command = request.command(&script, By::Text, ("marker", marker.as_bytes()), valid);
+            let mut request = ScriptRequest::new("own".to_owned(), ExpectedValue::Absent);
+            request.put("own", b"value".to_vec(), None, WakeTarget::Nobody);
+            let valid = DecisionValidity { from: at(from), until: at(until) };
+            let command =
+                request.command(&script, ScriptReference::Text, ("marker", marker.as_bytes()), valid);
             let answer = read(command.query_async(&mut connection).await.unwrap()).unwrap();
             let done = match becomes {
-                "done" => matches!(answer.body, Body::Done),
-                "another store" => matches!(answer.body, Body::OtherMarker),
+                "done" => matches!(answer.body, DecisionOutcome::Done),
+                "another store" => matches!(answer.body, DecisionOutcome::OtherMarker),
                 _ => found(&answer.body),
             };
             assert!(done, "{becomes}: {:?}", answer.body);

@@ -1,4 +1,4 @@
-//! How a record lies under its key: a head of fixed length, then what the codec made of it.
+//! The stored form of a record: a head of fixed length, then the record as the codec encoded it.
 //!
 //! ```text
 //! 0        28        36      37       45          53
@@ -7,26 +7,26 @@
 //!        stamp
 //! ```
 //!
-//! The **stamp** names the content: whoever writes a record gives it another owner or the next version. So a script
-//! knows that a record is the one that was decided on by comparing its first 36 bytes, and never has to read it.
-//! The rest of the head is what a waiter has to know (whether it is in flight, and until when), and the mark of
-//! delivery, which so can be set without sending an answer of 8 MiB again. Version and mark in the head count; those
-//! in the record were true when it was written.
+//! The **stamp** identifies the content: every writer of a record gives it another owner or the next version. So a
+//! script can compare the first 36 bytes of a record with those that a decision was based on, and never has to parse
+//! it. The rest of the head is what a waiter needs (in flight or not, and until when), and the delivery mark, which
+//! can be set without resending a result of 8 MiB. Version and mark in the head are current. Those in the record were
+//! current when it was written.
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
-use steadfast_core::dedupe::{Lease, Owner, Process, Record, RecordState};
+use steadfast_core::dedupe::{ClaimOwner, DedupeRecord, DedupeState, Lease, ProcessIdentity};
 use steadfast_core::id::Digest;
-use steadfast_core::key::Key;
-use steadfast_store::{Codec, Unreadable};
+use steadfast_core::key::RecordKey;
+use steadfast_store::{DecodeError, RecordCodec};
 
-/// What the content of a value is told by.
+/// The identity of the content of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stamp([u8; Stamp::LENGTH]);
+pub(crate) struct ContentStamp([u8; ContentStamp::LENGTH]);
 
-impl Stamp {
+impl ContentStamp {
     pub(crate) const LENGTH: usize = OwnerMark::LENGTH + 8;
 
     pub(crate) fn new(owner: OwnerMark, version: u64) -> Self {
@@ -37,7 +37,7 @@ impl Stamp {
         Self(bytes)
     }
 
-    /// The stamp of a document, which has no owner.
+    /// Returns the stamp of a document, which has no owner.
     pub(crate) fn of_version(version: u64) -> Self {
         Self::new(OwnerMark::NOBODY, version)
     }
@@ -51,7 +51,7 @@ impl Stamp {
     }
 }
 
-/// What an owner is told by: 16 bytes for its process, and the numbers of its call and claim.
+/// The identity of an owner: 16 bytes for its process, and the numbers of its call and claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OwnerMark([u8; OwnerMark::LENGTH]);
 
@@ -59,10 +59,10 @@ impl OwnerMark {
     const PROCESS: usize = 16;
     const LENGTH: usize = Self::PROCESS + 8 + 4;
 
-    /// Of what has no owner.
+    /// The mark of a value without an owner.
     pub(crate) const NOBODY: Self = Self([0; Self::LENGTH]);
 
-    fn new(process: &[u8; Self::PROCESS], owner: &Owner) -> Self {
+    fn new(process: &[u8; Self::PROCESS], owner: &ClaimOwner) -> Self {
         let mut bytes = [0; Self::LENGTH];
         let parts = process.iter().copied().chain(owner.call.to_be_bytes()).chain(owner.claim.to_be_bytes());
         for (place, byte) in bytes.iter_mut().zip(parts) {
@@ -72,21 +72,22 @@ impl OwnerMark {
     }
 }
 
-/// Makes the marks of owners. The part for the process costs a hash, and is nearly always that of the last one.
+/// Computes the marks of owners. The part for the process needs a hash, and is nearly always the same as the last
+/// one.
 #[derive(Debug, Default)]
-pub(crate) struct Marks {
-    last: Mutex<Option<(Process, [u8; OwnerMark::PROCESS])>>,
+pub(crate) struct OwnerMarks {
+    last: Mutex<Option<(ProcessIdentity, [u8; OwnerMark::PROCESS])>>,
 }
 
-impl Marks {
-    pub(crate) fn of(&self, owner: &Owner) -> OwnerMark {
+impl OwnerMarks {
+    pub(crate) fn of(&self, owner: &ClaimOwner) -> OwnerMark {
         let mut last = self.last.lock();
         if let Some((process, mark)) = &*last
             && *process == owner.process
         {
             return OwnerMark::new(mark, owner);
         }
-        let Process { boot, pid, started } = &owner.process;
+        let ProcessIdentity { boot, pid, started } = &owner.process;
         let digest = Digest::of(format!("{boot}\n{pid}\n{started}").as_bytes());
         let mark = digest.as_bytes().first_chunk().copied().unwrap_or_default();
         *last = Some((owner.process.clone(), mark));
@@ -96,48 +97,48 @@ impl Marks {
 
 /// A record with the mark of its owner.
 #[derive(Clone, Debug)]
-pub(crate) struct Marked {
-    pub(crate) record: Arc<Record>,
+pub(crate) struct MarkedRecord {
+    pub(crate) record: Arc<DedupeRecord>,
     pub(crate) owner: OwnerMark,
 }
 
-impl Marked {
-    pub(crate) fn new(record: Arc<Record>, marks: &Marks) -> Self {
+impl MarkedRecord {
+    pub(crate) fn new(record: Arc<DedupeRecord>, marks: &OwnerMarks) -> Self {
         let owner = marks.of(&record.owner);
         Self { record, owner }
     }
 
-    pub(crate) fn stamp(&self) -> Stamp {
-        Stamp::new(self.owner, self.record.version)
+    pub(crate) fn stamp(&self) -> ContentStamp {
+        ContentStamp::new(self.owner, self.record.version)
     }
 }
 
-/// What a value begins with.
+/// The head of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
-    pub(crate) stamp: Stamp,
-    /// Until when the claim holds; nothing if it is not in flight.
+pub(crate) struct RecordHead {
+    pub(crate) stamp: ContentStamp,
+    /// The lease of the claim, or `None` if the record is not in flight.
     pub(crate) holds: Option<Lease>,
     delivered: Option<Timestamp>,
 }
 
 const IN_FLIGHT: u8 = b'i';
 const SETTLED: u8 = b's';
-/// Stands for nothing where there could be a time.
+/// The stored form of a missing time.
 const NEVER: u64 = u64::MAX;
 
-impl Head {
-    pub(crate) const LENGTH: usize = Stamp::LENGTH + 1 + 8 + 8;
+impl RecordHead {
+    pub(crate) const LENGTH: usize = ContentStamp::LENGTH + 1 + 8 + 8;
 
-    pub(crate) fn of(record: &Record, owner: OwnerMark) -> Self {
+    pub(crate) fn of(record: &DedupeRecord, owner: OwnerMark) -> Self {
         let holds = match record.state {
-            RecordState::Inflight => Some(record.lease),
-            RecordState::Done(_)
-            | RecordState::Failed(_)
-            | RecordState::Unknown(_)
-            | RecordState::Cancelled => None,
+            DedupeState::Inflight => Some(record.lease),
+            DedupeState::Done(_)
+            | DedupeState::Failed(_)
+            | DedupeState::Unknown(_)
+            | DedupeState::Cancelled => None,
         };
-        Self { stamp: Stamp::new(owner, record.version), holds, delivered: record.delivered }
+        Self { stamp: ContentStamp::new(owner, record.version), holds, delivered: record.delivered }
     }
 
     pub(crate) fn to_bytes(self) -> [u8; Self::LENGTH] {
@@ -156,9 +157,9 @@ impl Head {
         bytes
     }
 
-    /// Reads the head of a value; nothing if nobody of us wrote it.
+    /// Reads the head of a value, or returns `None` for a foreign value.
     pub(crate) fn read(value: &[u8]) -> Option<Self> {
-        let (stamp, rest) = value.split_first_chunk::<{ Stamp::LENGTH }>()?;
+        let (stamp, rest) = value.split_first_chunk::<{ ContentStamp::LENGTH }>()?;
         let (state, rest) = rest.split_first()?;
         let (lease, rest) = rest.split_first_chunk::<8>()?;
         let (delivered, _) = rest.split_first_chunk::<8>()?;
@@ -171,7 +172,7 @@ impl Head {
             SETTLED => None,
             _ => return None,
         };
-        Some(Self { stamp: Stamp(*stamp), holds, delivered: time(delivered) })
+        Some(Self { stamp: ContentStamp(*stamp), holds, delivered: time(delivered) })
     }
 
     fn version(&self) -> u64 {
@@ -179,20 +180,20 @@ impl Head {
     }
 }
 
-/// The value of a record.
-pub(crate) fn encode(codec: &Codec, record: &Record, owner: OwnerMark) -> Vec<u8> {
-    let mut value = Head::of(record, owner).to_bytes().to_vec();
+/// Returns the value of a record.
+pub(crate) fn encode(codec: &RecordCodec, record: &DedupeRecord, owner: OwnerMark) -> Vec<u8> {
+    let mut value = RecordHead::of(record, owner).to_bytes().to_vec();
     codec.encode_behind(&mut value, record);
     value
 }
 
-/// The record of a value that was found under this key.
-pub(crate) fn decode(codec: &Codec, key: Key, value: &[u8]) -> Result<Marked, Unreadable> {
-    let head = Head::read(value).ok_or(Unreadable::Damaged)?;
-    let body = value.get(Head::LENGTH..).ok_or(Unreadable::Damaged)?;
+/// Decodes a value that was found under this key.
+pub(crate) fn decode(codec: &RecordCodec, key: RecordKey, value: &[u8]) -> Result<MarkedRecord, DecodeError> {
+    let head = RecordHead::read(value).ok_or(DecodeError::Damaged)?;
+    let body = value.get(RecordHead::LENGTH..).ok_or(DecodeError::Damaged)?;
     let record = codec.decode(key, body)?;
-    let record = Record { version: head.version(), delivered: head.delivered, ..record };
-    Ok(Marked { record: Arc::new(record), owner: head.stamp.owner() })
+    let record = DedupeRecord { version: head.version(), delivered: head.delivered, ..record };
+    Ok(MarkedRecord { record: Arc::new(record), owner: head.stamp.owner() })
 }
 
 #[cfg(test)]
@@ -201,7 +202,7 @@ mod tests {
 
     #[test]
     fn no_two_owners_have_the_same_mark() {
-        let process = |boot: &str, pid, started| Process { boot: boot.into(), pid, started };
+        let process = |boot: &str, pid, started| ProcessIdentity { boot: boot.into(), pid, started };
         let owners = [
             (process("a", 1, 1), 1, 1),
             (process("b", 1, 1), 1, 1),
@@ -212,11 +213,11 @@ mod tests {
             (process("a", 1, 1), 1, u32::MAX),
             (process("a", 1, 1), u64::MAX, 1),
         ]
-        .map(|(process, call, claim)| Owner { process, call, claim });
-        let marks = Marks::default();
+        .map(|(process, call, claim)| ClaimOwner { process, call, claim });
+        let marks = OwnerMarks::default();
         for (at, owner) in owners.iter().enumerate() {
             let mark = marks.of(owner);
-            assert_eq!(mark, Marks::default().of(owner), "whatever was marked before");
+            assert_eq!(mark, OwnerMarks::default().of(owner), "whatever was marked before");
             for other in &owners[..at] {
                 assert_ne!(mark, marks.of(other), "{owner:?} {other:?}");
             }
@@ -228,16 +229,16 @@ mod tests {
         let at = Timestamp::from_millis;
         for holds in [None, Some(Lease::Record), Some(Lease::Until(at(17)))] {
             for delivered in [None, Some(at(0)), Some(at(99))] {
-                let head = Head { stamp: Stamp::of_version(7), holds, delivered };
+                let head = RecordHead { stamp: ContentStamp::of_version(7), holds, delivered };
                 let bytes = head.to_bytes();
-                assert_eq!(Head::read(&bytes), Some(head));
+                assert_eq!(RecordHead::read(&bytes), Some(head));
                 assert_eq!(head.version(), 7);
                 for short in 0..bytes.len() {
-                    assert_eq!(Head::read(&bytes[..short]), None);
+                    assert_eq!(RecordHead::read(&bytes[..short]), None);
                 }
                 let mut strange = bytes;
-                strange[Stamp::LENGTH] = b'?';
-                assert_eq!(Head::read(&strange), None);
+                strange[ContentStamp::LENGTH] = b'?';
+                assert_eq!(RecordHead::read(&strange), None);
             }
         }
     }

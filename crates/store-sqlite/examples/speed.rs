@@ -1,4 +1,4 @@
-//! What a durable step costs, beside one bare sync and beside bare SQLite with one transaction each.
+//! Cost of a durable step, compared with a single sync and with plain SQLite with one transaction per step.
 //!
 //! `cargo run --release -p steadfast-store-sqlite --example speed -- <folder on the disk to measure>`
 
@@ -17,13 +17,14 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, params};
 use steadfast_core::dedupe::{
-    Address, Claim, ClaimVerdict, Ending, Intent, Known, Owner, Role, Rules, RunId, Save, SaveVerdict,
+    Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRules, LocalKnowledge, RecordAddress,
+    RunId, RunOutcome, SaveRequest, SaveVerdict,
 };
 use steadfast_core::id::{Digest, Namespace, RequestId, ToolName, ToolRef};
-use steadfast_core::key::Key;
-use steadfast_core::output::{Output, RawJson};
-use steadfast_core::policy::{DedupePolicy, Profile, ToolClass};
-use steadfast_store::{Store, this_process};
+use steadfast_core::key::RecordKey;
+use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::policy::{DedupePolicy, PolicyProfile, ToolClass};
+use steadfast_store::{StateStore, this_process};
 use steadfast_store_sqlite::{SqliteOptions, SqliteStore};
 
 const STEPS: u64 = 2_000;
@@ -72,7 +73,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-/// Over a file that is not growing, as a log is most of the time.
+/// Syncs a file that does not grow, like a WAL most of the time.
 fn bare_sync(path: &Path) -> Duration {
     let mut file = OpenOptions::new().create(true).truncate(true).write(true).open(path).unwrap();
     let block = [7_u8; 4096];
@@ -98,7 +99,7 @@ async fn one_caller(store: &SqliteStore, round: u64) -> (Duration, Duration) {
     for n in 0..STEPS {
         let claim = claim(round, 1_000_000 + n);
         let begun = Instant::now();
-        let verdict = store.claim(&claim, &Known::default()).await.unwrap();
+        let verdict = store.claim(&claim, &LocalKnowledge::default()).await.unwrap();
         claims.push(begun.elapsed());
         let save = save(verdict);
         let begun = Instant::now();
@@ -116,14 +117,14 @@ async fn replays(store: &SqliteStore, round: u64) -> Duration {
     for n in 0..STEPS {
         let claim = claim(round, 1_000_000 + n);
         let begun = Instant::now();
-        let verdict = store.claim(&claim, &Known::default()).await.unwrap();
+        let verdict = store.claim(&claim, &LocalKnowledge::default()).await.unwrap();
         times.push(begun.elapsed());
         assert!(matches!(verdict, ClaimVerdict::Replay(_)));
     }
     median(times)
 }
 
-/// Steps per second.
+/// Returns the steps per second.
 async fn many_callers(store: &Arc<SqliteStore>, round: u64) -> f64 {
     let each = 2 * STEPS / CALLERS * 4;
     let begun = Instant::now();
@@ -133,7 +134,7 @@ async fn many_callers(store: &Arc<SqliteStore>, round: u64) -> f64 {
             tokio::spawn(async move {
                 for n in 0..each / 2 {
                     let claim = claim(round, 2_000_000 + caller * 10_000 + n);
-                    let verdict = store.claim(&claim, &Known::default()).await.unwrap();
+                    let verdict = store.claim(&claim, &LocalKnowledge::default()).await.unwrap();
                     store.save(&save(verdict)).await.unwrap();
                 }
             })
@@ -145,14 +146,14 @@ async fn many_callers(store: &Arc<SqliteStore>, round: u64) -> f64 {
     (CALLERS * each) as f64 / begun.elapsed().as_secs_f64()
 }
 
-/// Many records, as a busy day leaves them.
+/// Writes many records, as after a busy day.
 async fn fill(store: &Arc<SqliteStore>, round: u64) -> u64 {
     let callers = (0..CALLERS).map(|caller| {
         let store = store.clone();
         tokio::spawn(async move {
             for n in 0..300 {
                 let claim = claim(round, 4_000_000 + caller * 10_000 + n);
-                store.claim(&claim, &Known::default()).await.unwrap();
+                store.claim(&claim, &LocalKnowledge::default()).await.unwrap();
             }
         })
     });
@@ -162,7 +163,7 @@ async fn fill(store: &Arc<SqliteStore>, round: u64) -> u64 {
     CALLERS * 300 + 3 * STEPS
 }
 
-/// The least that a store could do: find, then write, one transaction for each, 64 threads at one connection.
+/// The least that a store could do: find, then write, one transaction for each, 64 threads on one connection.
 fn bare_sqlite(path: &Path) -> f64 {
     let file = Connection::open(path).unwrap();
     file.execute_batch(
@@ -206,10 +207,10 @@ fn claim_body() -> Vec<u8> {
 
 fn claim(round: u64, n: u64) -> Claim {
     Claim {
-        address: Address::Explicit(Key(Digest::of(format!("{round} {n}").as_bytes()))),
-        intent: Intent::Take { started: true },
-        role: Role::Fresh,
-        owner: Owner { process: this_process_once(), call: n, claim: 1 },
+        address: RecordAddress::Explicit(RecordKey(Digest::of(format!("{round} {n}").as_bytes()))),
+        intent: ClaimIntent::Take { started: true },
+        role: ClaimRole::Fresh,
+        owner: ClaimOwner { process: this_process_once(), call: n, claim: 1 },
         digest: Digest::of(b"arguments"),
         retry_safe: false,
         best_effort: false,
@@ -217,7 +218,7 @@ fn claim(round: u64, n: u64) -> Claim {
         age: Duration::ZERO,
         seen_end_within: None,
         run: RunId(format!("run-{n}").into()),
-        rules: Rules::from(&Profile::Standard.policy(ToolClass::Mutating)),
+        rules: DedupeRules::from(&PolicyProfile::Standard.policy(ToolClass::Mutating)),
         tool: ToolRef { namespace: Namespace::new("bank").unwrap(), tool: ToolName::new("pay").unwrap() },
         request: RequestId::new(format!("request-{n}")).unwrap(),
         tool_call: None,
@@ -228,17 +229,17 @@ fn claim(round: u64, n: u64) -> Claim {
     }
 }
 
-fn this_process_once() -> steadfast_core::dedupe::Process {
-    static PROCESS: std::sync::OnceLock<steadfast_core::dedupe::Process> = std::sync::OnceLock::new();
+fn this_process_once() -> steadfast_core::dedupe::ProcessIdentity {
+    static PROCESS: std::sync::OnceLock<steadfast_core::dedupe::ProcessIdentity> = std::sync::OnceLock::new();
     PROCESS.get_or_init(this_process).clone()
 }
 
-fn save(verdict: ClaimVerdict) -> Save {
-    let ClaimVerdict::Mine(claimed) = verdict else { panic!("{verdict:?}") };
-    let output = Output { content: RawJson::string(&"paid ".repeat(50)), metadata: None };
-    Save {
+fn save(verdict: ClaimVerdict) -> SaveRequest {
+    let ClaimVerdict::Acquired(claimed) = verdict else { panic!("{verdict:?}") };
+    let output = ToolOutput { content: RawJson::string(&"paid ".repeat(50)), metadata: None };
+    SaveRequest {
         claimed,
-        ending: Ending::Done(Some(output)),
+        ending: RunOutcome::Done(Some(output)),
         attempts: Vec::new(),
         delivered: None,
         hold: false,

@@ -1,98 +1,98 @@
-//! What can go wrong with the file while we work, and what callers are told about it.
+//! Faults of the open file, and the errors that callers get for them.
 
 use std::path::Path;
 
 use rusqlite::ErrorCode;
-use steadfast_core::key::Key;
-use steadfast_store::{StoreError, Trouble, Unreadable};
+use steadfast_core::key::RecordKey;
+use steadfast_store::{DecodeError, StoreError, StoreErrorKind};
 
-/// Why a step failed.
+/// The reason why a step failed.
 #[derive(Debug)]
-pub(crate) enum Fault {
-    /// SQLite said no.
+pub(crate) enum SqliteFault {
+    /// An error of SQLite.
     Sql(rusqlite::Error),
-    /// A record is there and cannot be read.
-    Record(Key, Unreadable),
-    /// Everything else, ready to be told.
-    Told(Trouble, String),
+    /// A record exists, but cannot be read.
+    Record(RecordKey, DecodeError),
+    /// Any other error, as the caller will get it.
+    Other(StoreErrorKind, String),
 }
 
-impl From<rusqlite::Error> for Fault {
+impl From<rusqlite::Error> for SqliteFault {
     fn from(error: rusqlite::Error) -> Self {
         Self::Sql(error)
     }
 }
 
-impl Fault {
-    /// Whether somebody else holds the file, which passes.
+impl SqliteFault {
+    /// Returns true if another process holds the file, which is temporary.
     pub(crate) fn is_busy(&self) -> bool {
         match self {
             Self::Sql(error) => is_busy(error),
-            Self::Record(..) | Self::Told(..) => false,
+            Self::Record(..) | Self::Other(..) => false,
         }
     }
 
-    /// Whether it concerns one operation, and the transaction around it is as good as before.
+    /// Returns true if the fault concerns one operation, and the transaction around it is still usable.
     pub(crate) fn is_about_one_record(&self) -> bool {
         match self {
-            Self::Record(..) | Self::Told(..) => true,
+            Self::Record(..) | Self::Other(..) => true,
             Self::Sql(_) => false,
         }
     }
 
-    /// Whether the connection should be made anew before the next try.
+    /// Returns true if the connection must be reopened before the next try.
     pub(crate) fn breaks_connection(&self) -> bool {
         match self {
-            Self::Record(..) | Self::Told(..) => false,
-            Self::Sql(error) => trouble(error) != Trouble::Full && !is_busy(error),
+            Self::Record(..) | Self::Other(..) => false,
+            Self::Sql(error) => trouble(error) != StoreErrorKind::Full && !is_busy(error),
         }
     }
 
-    pub(crate) fn trouble(&self) -> Trouble {
+    pub(crate) fn trouble(&self) -> StoreErrorKind {
         match self {
             Self::Sql(error) => trouble(error),
-            Self::Record(..) => Trouble::Unreadable,
-            Self::Told(trouble, _) => *trouble,
+            Self::Record(..) => StoreErrorKind::Unreadable,
+            Self::Other(trouble, _) => *trouble,
         }
     }
 
-    /// For a caller whose operation in this file certainly did not happen.
+    /// Returns the error for an operation in this file that certainly did not happen.
     pub(crate) fn not_done(&self, file: &Path) -> StoreError {
         StoreError::not_done(self.trouble(), self.message(file))
     }
 
-    /// For a caller whose operation in this file may have happened.
+    /// Returns the error for an operation in this file that may have happened.
     pub(crate) fn unanswered(&self, file: &Path) -> StoreError {
-        StoreError::unanswered(self.trouble(), self.message(file))
+        StoreError::outcome_unknown(self.trouble(), self.message(file))
     }
 
     fn message(&self, file: &Path) -> String {
         match self {
             Self::Sql(error) => sql_message(error, file),
             Self::Record(key, why) => format!("record {}: {why}", key.fingerprint()),
-            Self::Told(_, message) => message.clone(),
+            Self::Other(_, message) => message.clone(),
         }
     }
 }
 
 fn sql_message(error: &rusqlite::Error, file: &Path) -> String {
     let (what, advice) = match trouble(error) {
-        Trouble::Full => {
+        StoreErrorKind::Full => {
             let free = free_bytes(file).map(|free| format!(", {free} bytes free")).unwrap_or_default();
             return format!(
                 "the state file {} cannot grow: no space left (ENOSPC{free}); make room on its disk",
                 file.display()
             );
         }
-        Trouble::Refused => (
+        StoreErrorKind::Refused => (
             "cannot be written",
             "check the quota of its disk (EDQUOT), and that its folder and the file belong to this user",
         ),
-        Trouble::Unreadable => ("is damaged", "start again with a copy of it, or let it be set aside"),
-        Trouble::Unreachable | Trouble::Closed | _ if is_busy(error) => {
-            ("is held by another process for too long", "look for one that hangs")
+        StoreErrorKind::Unreadable => ("is damaged", "restore a backup of it, or let it be set aside"),
+        StoreErrorKind::Unreachable | StoreErrorKind::Closed | _ if is_busy(error) => {
+            ("is held by another process for too long", "check for a process that hangs")
         }
-        Trouble::Unreachable | Trouble::Closed | _ => ("does not answer", "look at its disk"),
+        StoreErrorKind::Unreachable | StoreErrorKind::Closed | _ => ("does not respond", "check its disk"),
     };
     format!("the state file {} {what}: {error}; {advice}", file.display())
 }
@@ -113,23 +113,23 @@ pub(crate) fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
-fn trouble(error: &rusqlite::Error) -> Trouble {
+fn trouble(error: &rusqlite::Error) -> StoreErrorKind {
     match error.sqlite_error_code() {
-        Some(ErrorCode::DiskFull | ErrorCode::TooBig) => Trouble::Full,
-        // A quota is told as a write that failed; reading goes on.
-        Some(ErrorCode::SystemIoFailure) if is_write(error) => Trouble::Refused,
+        Some(ErrorCode::DiskFull | ErrorCode::TooBig) => StoreErrorKind::Full,
+        // An exceeded quota appears as a failed write. Reads still work.
+        Some(ErrorCode::SystemIoFailure) if is_write(error) => StoreErrorKind::Refused,
         Some(
             ErrorCode::ReadOnly
             | ErrorCode::PermissionDenied
             | ErrorCode::AuthorizationForStatementDenied
             | ErrorCode::CannotOpen,
-        ) => Trouble::Refused,
+        ) => StoreErrorKind::Refused,
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase | ErrorCode::SchemaChanged) => {
-            Trouble::Unreadable
+            StoreErrorKind::Unreadable
         }
-        Some(_) => Trouble::Unreachable,
-        // A column that does not hold what we wrote there, or a table that is not ours.
-        None => Trouble::Unreadable,
+        Some(_) => StoreErrorKind::Unreachable,
+        // A column with foreign content, or a foreign table.
+        None => StoreErrorKind::Unreadable,
     }
 }
 
@@ -155,13 +155,13 @@ mod tests {
 
     fn told(code: i32) -> StoreError {
         let error = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
-        Fault::from(error).not_done(Path::new("/state/state.db"))
+        SqliteFault::from(error).not_done(Path::new("/state/state.db"))
     }
 
-    /// SQLite has a code of its own for a full disk only. A write over a quota fails like one to a disk that is broken or may
-    /// only be read.
+    /// SQLite has an error code for a full disk only. A write over a quota fails like a write to a broken or
+    /// read-only disk.
     #[test]
-    fn a_write_over_quota_is_refused_and_the_words_name_file_and_quota() {
+    fn a_write_over_quota_is_refused_and_the_message_names_file_and_quota() {
         for code in [
             ffi::SQLITE_IOERR_WRITE,
             ffi::SQLITE_IOERR_FSYNC,
@@ -170,13 +170,13 @@ mod tests {
             ffi::SQLITE_READONLY,
         ] {
             let error = told(code);
-            assert_eq!(error.trouble(), Trouble::Refused, "{error}");
+            assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
             let said = error.to_string();
             for part in ["/state/state.db", "cannot be written", "quota", "EDQUOT"] {
                 assert!(said.contains(part), "{part} in {said}");
             }
         }
-        assert_eq!(told(ffi::SQLITE_FULL).trouble(), Trouble::Full);
-        assert_eq!(told(ffi::SQLITE_IOERR_READ).trouble(), Trouble::Unreachable);
+        assert_eq!(told(ffi::SQLITE_FULL).kind(), StoreErrorKind::Full);
+        assert_eq!(told(ffi::SQLITE_IOERR_READ).kind(), StoreErrorKind::Unreachable);
     }
 }

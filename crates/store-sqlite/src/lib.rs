@@ -1,23 +1,23 @@
 //! The embedded durable store: one SQLite file that all processes of a user share.
 //!
-//! Every record operation is one atomic step over the tables of the core, and on disk when it is answered. It survives
+//! Every record operation is one atomic step over the tables of the core, and on disk when it returns. It survives
 //! `kill -9` at any moment. Callers of one process share their syncs: one thread writes for all of them (`writer`),
-//! others read (`reader`), and one watches what other processes do while somebody waits for them (`watch`). None of
-//! this runs on a thread of the async runtime.
+//! others read (`reader`), and one watches other processes while a caller waits for them (`watch`). None of this runs
+//! on a thread of the async runtime.
 //!
-//! A claim ends when, and only when, its owner's process is gone; where that cannot be judged, by time.
+//! A claim ends when its owner's process is gone, and only then. If that cannot be checked, it ends by time.
 
+mod commit_note;
 mod fault;
-mod note;
-mod open;
 mod queue;
 mod reader;
-mod recent;
+mod recent_records;
 mod schema;
 mod shared;
-mod tx;
+mod state_file;
+mod transaction;
 mod view;
-mod watch;
+mod watcher;
 mod writer;
 
 #[cfg(test)]
@@ -36,70 +36,72 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Claim, ClaimVerdict, Intent, Known, Owner, Process, Receipt, Record, RecordLoss, Release, RenewVerdict,
-    Resolve, ResolveVerdict, Role, Rules, Save, SaveVerdict, StartVerdict,
+    Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord, DedupeRules, DeliveryReceipt,
+    LocalKnowledge, ProcessIdentity, RecordLoss, ReleaseRequest, RenewVerdict, ResolutionRequest,
+    ResolveVerdict, SaveRequest, SaveVerdict, StartVerdict,
 };
-use steadfast_core::key::Key;
-use steadfast_core::policy::Lifetimes;
+use steadfast_core::key::RecordKey;
+use steadfast_core::policy::RecordLifetimes;
 use steadfast_store::{
-    Clock, Codec, Document, DocumentKind, DocumentName, DocumentWrite, Entry, Flush, Journal, Keep,
-    Neighbours, News, Page, Position, Query, Selection, Sight, Store, StoreError, StoreFuture, Swept,
-    SystemClock, Trouble, Written, this_process,
+    Document, DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome, FlushTarget, Journal,
+    JournalEntry, JournalLimits, JournalPosition, JournalQuery, LocalProcessMonitor, ProcessMonitor,
+    RecordCodec, RecordFilter, RecordPage, StateStore, StoreError, StoreErrorKind, StoreEvent, StoreFuture,
+    SweepResult, SystemClock, TimeSource, this_process,
 };
 use tokio::sync::{broadcast, oneshot};
 
-pub use open::{OnDamage, OnLoss, OpenError};
+pub use state_file::{CommitLossPolicy, FileDamagePolicy, SqliteOpenError};
 
-use crate::fault::Fault;
-use crate::note::{Boot, NoteState};
-use crate::open::{Place, Role as Connected};
-use crate::queue::{Lane, Refused};
-use crate::reader::{Questions, Reader, Sought};
-use crate::recent::Recent;
-use crate::shared::{Bounds, Given, Link, Shared, closed, overloaded};
-use crate::tx::{SWEEP, Tx};
-use crate::view::View;
-use crate::watch::Watch;
-use crate::writer::{Asked, Operations, Writer};
+use crate::commit_note::{BootId, NoteFileState};
+use crate::fault::SqliteFault;
+use crate::queue::{QueueError, QueueLane};
+use crate::reader::{LookupFunction, LookupQueue, SqliteReader};
+use crate::recent_records::RecentRecords;
+use crate::shared::{FileConnection, FileLimits, SqliteParts, SqliteShared, closed, overloaded};
+use crate::state_file::{ConnectionRole as Connected, StateFile};
+use crate::transaction::{SWEEP, WriteTransaction};
+use crate::view::FileView;
+use crate::watcher::FileWatcher;
+use crate::writer::{OperationFunction, SqliteWriter, WriterQueue};
 
-/// How a state file is opened.
+/// Options of a state file.
 #[derive(Clone, Debug)]
 pub struct SqliteOptions {
-    /// The file. Its folder is made if need be, both for this user alone.
+    /// The path. The folder is created if needed. Both are accessible for this user only.
     pub path: PathBuf,
-    /// Where the time comes from. All processes on one file should have the same.
-    pub clock: Arc<dyn Clock>,
-    /// Who we are, as owners of records.
-    pub process: Process,
-    /// Whether the owners of records still live.
-    pub sight: Arc<dyn Sight>,
-    /// How records are written down.
-    pub codec: Codec,
-    /// What to do with a file that cannot be used.
-    pub on_damage: OnDamage,
-    /// What to do after committed records were lost.
-    pub on_loss: OnLoss,
-    /// How long an operation waits for other processes before it fails. Longer hides a process that hangs; shorter
-    /// fails calls on a slow disk.
+    /// The clock. All processes on one file must have the same time.
+    pub clock: Arc<dyn TimeSource>,
+    /// This process, as the owner of records.
+    pub process: ProcessIdentity,
+    /// Checks if the owners of records still live.
+    pub sight: Arc<dyn ProcessMonitor>,
+    /// The encoding of records.
+    pub codec: RecordCodec,
+    /// The action for a file that cannot be used.
+    pub on_damage: FileDamagePolicy,
+    /// The action after a loss of committed records.
+    pub on_loss: CommitLossPolicy,
+    /// Time that an operation waits for other processes before it fails. A higher value hides a process that hangs. A
+    /// lower value fails calls on a slow disk.
     pub patience: Duration,
-    /// The most records. Each costs about a kilobyte on disk, and its output.
+    /// The most records. Each needs about 1 KiB on disk, and its output.
     pub most_records: u64,
-    /// About the most bytes on disk; what is beyond goes with the next sweeps, finished records first.
+    /// The approximate limit of bytes on disk. The next sweeps remove the excess, finished records first.
     pub most_bytes: u64,
 }
 
 impl SqliteOptions {
-    /// This file, for this process, with the usual bounds and no encryption.
+    /// Returns the options for this file and this process, with the default limits and no encryption.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         let process = this_process();
         Self {
             path: path.into(),
             clock: Arc::new(SystemClock::default()),
-            sight: Arc::new(Neighbours::of(process.clone())),
+            sight: Arc::new(LocalProcessMonitor::of(process.clone())),
             process,
-            codec: Codec::default(),
-            on_damage: OnDamage::default(),
-            on_loss: OnLoss::default(),
+            codec: RecordCodec::default(),
+            on_damage: FileDamagePolicy::default(),
+            on_loss: CommitLossPolicy::default(),
             patience: Duration::from_secs(5),
             most_records: 250_000,
             most_bytes: 4 << 30,
@@ -108,60 +110,60 @@ impl SqliteOptions {
 }
 
 impl SqliteOptions {
-    fn place(&self) -> Place {
-        Place {
-            // What SQLite keeps beside the file lies where a link leads, and so does the note.
+    fn place(&self) -> StateFile {
+        StateFile {
+            // SQLite puts its other files beside the target of a link, and so is the note.
             path: match fs::read_link(&self.path) {
                 Ok(_) => fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone()),
                 Err(_) => self.path.clone(),
             },
             on_damage: self.on_damage,
             on_loss: self.on_loss,
-            // SQLite counts in 31 bits, and nobody waits for an hour.
+            // SQLite counts in 31 bits, and an hour is longer than any operation waits.
             patience: self.patience.min(Duration::from_secs(3600)),
-            boot: Boot::of(&self.process.boot),
+            boot: BootId::of(&self.process.boot),
         }
     }
 }
 
-/// Keeps everything in a file. Used on a runtime that has its timers on.
+/// A store in a file. Needs a runtime with timers enabled.
 pub struct SqliteStore {
-    shared: Arc<Shared>,
-    operations: Arc<Operations>,
-    questions: Arc<Questions>,
+    shared: Arc<SqliteShared>,
+    operations: Arc<WriterQueue>,
+    questions: Arc<LookupQueue>,
     set_aside: Option<PathBuf>,
     loss: Option<RecordLoss>,
-    /// Up to which record the sweeps have looked for open ones that ended.
+    /// The last record in which the sweeps have searched for expired open records.
     swept: AtomicI64,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// What there is to end of a store.
-struct Ending {
-    shared: Arc<Shared>,
-    operations: Arc<Operations>,
-    questions: Arc<Questions>,
+/// The resources to close a store.
+struct SqliteShutdown {
+    shared: Arc<SqliteShared>,
+    operations: Arc<WriterQueue>,
+    questions: Arc<LookupQueue>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Ending {
-    /// What was asked for is done before.
+impl SqliteShutdown {
+    /// Finishes all queued operations first.
     fn run(self) {
         self.questions.close();
         self.shared.followers.close();
-        // The writer is the first of them and ends last. Connections that are closed at the same moment take each other for one
-        // that stays, and leave the log where it is: somebody who then puts back a copy of the file would mix the two.
+        // The writer is the first thread and ends last. If connections close at the same moment, each takes the other
+        // for one that stays, and the WAL is left. A backup that is then put back would be mixed with it.
         let mut threads = self.threads.into_iter();
         let writer = threads.next();
         for thread in threads {
-            // One that panicked has nothing more to say.
+            // A thread that panicked has no result.
             let _ = thread.join();
         }
         self.operations.close();
         if let Some(writer) = writer {
             let _ = writer.join();
-            // Another process may have died since the writer did this, and we were the last.
-            if !open::has_log(&self.shared.place) {
+            // Another process may have died since the writer closed, so this process may be the last one.
+            if !state_file::has_log(&self.shared.place) {
                 self.shared.close_note();
             }
         }
@@ -170,169 +172,176 @@ impl Ending {
 
 /// The most operations that wait for the writer. More would wait longer than their callers do.
 const MOST_OPERATIONS: usize = 4096;
-/// The most look-ups that wait.
+/// The most lookups that wait.
 const MOST_QUESTIONS: usize = 4096;
-/// A long one must not keep short ones waiting.
+/// More than one, so that a long lookup does not delay short ones.
 const READERS: usize = 2;
 /// Records that one step of a flush removes.
 const FLUSH: usize = 500;
-/// How long the disk may take for what we do, beside the patience with other processes.
+/// Time limit of the disk, in addition to the wait for other processes.
 const DISK: Duration = Duration::from_secs(1);
-const HANGS: &str = "the state file does not answer in time; look at its disk";
+const HANGS: &str = "the state file did not respond in time; check its disk";
 
-/// Why a thread of ours did not answer.
-enum Silent {
+/// The reason why a thread of the store did not respond.
+enum ThreadReplyError {
     Gone,
     Hangs,
 }
 
 impl SqliteStore {
-    /// Checks that the file could be opened, and makes and changes nothing. That it is damaged shows only when it is opened.
-    pub fn inspect(options: &SqliteOptions) -> Result<(), OpenError> {
-        open::inspect(&options.place())
+    /// Checks that the file could be opened, without changes. Damage is only detected when it is opened.
+    pub fn inspect(options: &SqliteOptions) -> Result<(), SqliteOpenError> {
+        state_file::inspect(&options.place())
     }
 
-    /// Returns whether records were committed to this file once, by what lies beside it. Makes and changes nothing.
+    /// Returns true if records were ever committed to this file, according to the files beside it. Changes nothing.
     pub fn held_records(path: &Path) -> bool {
         let place = SqliteOptions::at(path).place();
         match place.note().read() {
-            Ok(NoteState::Sound(noted)) => noted.last.number > 0,
-            Ok(NoteState::Damaged) => true,
-            Ok(NoteState::Missing) | Err(_) => open::has_log(&place),
+            Ok(NoteFileState::Sound(noted)) => noted.last.number > 0,
+            Ok(NoteFileState::Damaged) => true,
+            Ok(NoteFileState::Missing) | Err(_) => state_file::has_log(&place),
         }
     }
 
-    /// Opens the file, makes it if there is none, and checks it. Reads all of it for that, so it blocks for as long as
-    /// the disk needs: not to be called where others wait.
-    pub fn open(options: SqliteOptions) -> Result<Self, OpenError> {
+    /// Opens the file, and creates it if it is missing. Checks all of it, so this blocks for as long as the disk
+    /// needs: do not call it on a thread that others wait for.
+    pub fn open(options: SqliteOptions) -> Result<Self, SqliteOpenError> {
         let place = options.place();
         let SqliteOptions { clock, process, sight, codec, .. } = options;
-        let prepared = open::prepare(&place, None, clock.now())?;
-        let sql = |error: rusqlite::Error| open::sql_error(&place.path, &error);
-        let first = open::connect(&place, Connected::Reader).map_err(sql)?;
+        let prepared = state_file::prepare(&place, None, clock.now())?;
+        let sql = |error: rusqlite::Error| state_file::sql_error(&place.path, &error);
+        let first = state_file::connect(&place, Connected::Reader).map_err(sql)?;
         let number = |query: &str| first.query_row(query, [], |row| row.get::<_, i64>(0)).map_err(sql);
         let handle = number("SELECT random()")?;
         let document = view::unsigned(number("SELECT value FROM meta WHERE name = 'document'")?);
-        let bounds = Bounds { records: options.most_records.max(1), bytes: options.most_bytes };
-        let given = Given { place: place.clone(), clock, process, sight, codec, bounds };
-        let shared = Arc::new(Shared::new(given, handle, prepared.last));
+        let bounds = FileLimits { records: options.most_records.max(1), bytes: options.most_bytes };
+        let given = SqliteParts { place: place.clone(), clock, process, sight, codec, bounds };
+        let shared = Arc::new(SqliteShared::new(given, handle, prepared.last));
         let store = Self {
             shared: shared.clone(),
-            operations: Arc::new(Operations::new(MOST_OPERATIONS)),
-            questions: Arc::new(Questions::new(MOST_QUESTIONS)),
+            operations: Arc::new(WriterQueue::new(MOST_OPERATIONS)),
+            questions: Arc::new(LookupQueue::new(MOST_QUESTIONS)),
             set_aside: prepared.set_aside,
             loss: prepared.loss,
             swept: AtomicI64::new(0),
             threads: Mutex::default(),
         };
-        let link = Link::to(&place, Connected::Writer)?;
-        let (queue, recent) = (store.operations.clone(), Recent::default());
-        let writer = Writer { shared: shared.clone(), queue, link, recent };
+        let link = FileConnection::to(&place, Connected::Writer)?;
+        let (queue, recent) = (store.operations.clone(), RecentRecords::default());
+        let writer = SqliteWriter { shared: shared.clone(), queue, link, recent };
         store.spawn("writer", move || writer.run())?;
         for _ in 0..READERS {
-            let link = Link::to(&place, Connected::Reader)?;
-            let reader = Reader { shared: shared.clone(), queue: store.questions.clone(), link };
+            let link = FileConnection::to(&place, Connected::Reader)?;
+            let reader = SqliteReader { shared: shared.clone(), queue: store.questions.clone(), link };
             store.spawn("reader", move || reader.run())?;
         }
-        let watch = Watch { shared, link: Link::to(&place, Connected::Reader)?, document };
+        let watch = FileWatcher { shared, link: FileConnection::to(&place, Connected::Reader)?, document };
         store.spawn("watch", move || watch.run())?;
         Ok(store)
     }
 
-    /// Where the file went that was found in place of ours and could not be used.
+    /// Returns the new path of a file that was found at the path and could not be used.
     pub fn set_aside(&self) -> Option<&Path> {
         self.set_aside.as_deref()
     }
 
     /// Returns the loss of committed records that was noticed when the file was opened.
-    pub fn noticed_loss(&self) -> Option<&RecordLoss> {
+    pub fn detected_loss(&self) -> Option<&RecordLoss> {
         self.loss.as_ref()
     }
 
-    /// Whoever is first has the threads; there is nothing left for the others to wait for.
-    fn ending(&self) -> Ending {
+    /// The first caller gets the threads. There is nothing left to wait for in later calls.
+    fn ending(&self) -> SqliteShutdown {
         let threads = std::mem::take(&mut *self.threads.lock());
         let (shared, operations, questions) =
             (self.shared.clone(), self.operations.clone(), self.questions.clone());
-        Ending { shared, operations, questions, threads }
+        SqliteShutdown { shared, operations, questions, threads }
     }
 
-    fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), OpenError> {
+    fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), SqliteOpenError> {
         let thread = thread::Builder::new().name(format!("sqlite-{name}")).spawn(work);
         let path = &self.shared.place.path;
-        self.threads.lock().push(thread.map_err(|why| open::file_error(path, &why))?);
+        self.threads.lock().push(thread.map_err(|why| state_file::file_error(path, &why))?);
         Ok(())
     }
 
-    /// Has the writer do something. It is on disk when this comes back.
+    /// Runs an operation on the writer. It is on disk when this returns.
     async fn operate<T: Send + 'static>(
         &self,
-        work: impl FnMut(&mut Tx<'_>) -> Result<T, Fault> + Send + 'static,
+        work: impl FnMut(&mut WriteTransaction<'_>) -> Result<T, SqliteFault> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.ask(work, Lane::Soon).await
+        self.ask(work, QueueLane::Soon).await
     }
 
-    /// Has the writer do something when it has time. Everybody sees it when this comes back; it reaches the disk with
-    /// what comes after it.
+    /// Runs an operation on the writer when it has time. It is visible when this returns, and reaches the disk with a
+    /// later operation.
     async fn operate_later<T: Send + 'static>(
         &self,
-        work: impl FnMut(&mut Tx<'_>) -> Result<T, Fault> + Send + 'static,
+        work: impl FnMut(&mut WriteTransaction<'_>) -> Result<T, SqliteFault> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.ask(work, Lane::Later).await
+        self.ask(work, QueueLane::Later).await
     }
 
     async fn ask<T: Send + 'static>(
         &self,
-        work: impl FnMut(&mut Tx<'_>) -> Result<T, Fault> + Send + 'static,
-        lane: Lane,
+        work: impl FnMut(&mut WriteTransaction<'_>) -> Result<T, SqliteFault> + Send + 'static,
+        lane: QueueLane,
     ) -> Result<T, StoreError> {
-        let (operation, answer) = Asked::new(work, self.shared.place.patience);
+        let (operation, answer) = OperationFunction::new(work, self.shared.place.patience);
         self.operations.push(Box::new(operation), lane).map_err(refused)?;
         match self.in_time(answer).await {
             Ok(answer) => answer,
-            // The writer answers everything that it takes, unless it died of it.
-            Err(Silent::Gone) => {
-                Err(StoreError::unanswered(Trouble::Closed, "the writer of the state file has ended"))
+            // The writer responds to everything that it takes, unless it panicked.
+            Err(ThreadReplyError::Gone) => Err(StoreError::outcome_unknown(
+                StoreErrorKind::Closed,
+                "the writer of the state file has ended",
+            )),
+            Err(ThreadReplyError::Hangs) => {
+                Err(StoreError::outcome_unknown(StoreErrorKind::Unreachable, HANGS))
             }
-            Err(Silent::Hangs) => Err(StoreError::unanswered(Trouble::Unreachable, HANGS)),
         }
     }
 
-    /// Has a reader look something up.
+    /// Runs a lookup on a reader.
     async fn look_up<T: Send + 'static>(
         &self,
-        work: impl FnOnce(View<'_>) -> Result<T, Fault> + Send + 'static,
+        work: impl FnOnce(FileView<'_>) -> Result<T, SqliteFault> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let (question, answer) = Sought::new(work);
-        self.questions.push(Box::new(question), Lane::Soon).map_err(refused)?;
+        let (question, answer) = LookupFunction::new(work);
+        self.questions.push(Box::new(question), QueueLane::Soon).map_err(refused)?;
         match self.in_time(answer).await {
             Ok(answer) => answer,
-            Err(Silent::Gone) => Err(closed()),
-            Err(Silent::Hangs) => Err(StoreError::not_done(Trouble::Unreachable, HANGS)),
+            Err(ThreadReplyError::Gone) => Err(closed()),
+            Err(ThreadReplyError::Hangs) => Err(StoreError::not_done(StoreErrorKind::Unreachable, HANGS)),
         }
     }
 
-    /// Waits for one of our threads, but no longer than a disk may take that does not hang: nobody can call back a thread
-    /// that waits in the kernel.
-    async fn in_time<T>(&self, answer: oneshot::Receiver<T>) -> Result<T, Silent> {
+    /// Waits for a thread of the store, but no longer than a working disk takes, because a thread that waits in the
+    /// kernel cannot be cancelled.
+    async fn in_time<T>(&self, answer: oneshot::Receiver<T>) -> Result<T, ThreadReplyError> {
         let limit = self.shared.place.patience + DISK;
         match tokio::time::timeout(limit, answer).await {
-            Ok(answer) => answer.map_err(|_| Silent::Gone),
+            Ok(answer) => answer.map_err(|_| ThreadReplyError::Gone),
             Err(_) => {
-                self.shared.failed(&StoreError::not_done(Trouble::Unreachable, HANGS));
-                Err(Silent::Hangs)
+                self.shared.record_failure(&StoreError::not_done(StoreErrorKind::Unreachable, HANGS));
+                Err(ThreadReplyError::Hangs)
             }
         }
     }
 
-    async fn look_and_claim(&self, claim: &Claim, known: &Known) -> Result<ClaimVerdict, StoreError> {
+    async fn look_and_claim(
+        &self,
+        claim: &Claim,
+        known: &LocalKnowledge,
+    ) -> Result<ClaimVerdict, StoreError> {
         let claim = Arc::new(claim.clone());
         let known = Arc::new(known.clone());
-        // A verdict for which nothing is written may come from any sight of the file that is no older than the
-        // question. So it need not wait for the writer while that waits for the disk; an idle writer is as quick.
+        // A verdict that writes nothing may use any view of the file that is not older than the request. So it need
+        // not wait for the writer while that waits for the disk. An idle writer is as fast.
         let look = match (claim.intent, claim.role) {
-            (Intent::Look, _) | (Intent::Take { .. }, Role::Waiter { .. }) => true,
-            (Intent::Take { .. }, Role::Fresh) => self.operations.is_busy(),
+            (ClaimIntent::Look, _) | (ClaimIntent::Take { .. }, ClaimRole::Waiter { .. }) => true,
+            (ClaimIntent::Take { .. }, ClaimRole::Fresh) => self.operations.is_busy(),
         };
         if look {
             let (claim, known) = (claim.clone(), known.clone());
@@ -345,7 +354,7 @@ impl SqliteStore {
         self.operate(move |tx| tx.claim(&claim, &known)).await
     }
 
-    async fn flush_finished(&self, selection: &Selection) -> Result<u64, StoreError> {
+    async fn flush_finished(&self, selection: &RecordFilter) -> Result<u64, StoreError> {
         let mut removed = 0;
         let mut after = None;
         loop {
@@ -374,14 +383,14 @@ impl Drop for SqliteStore {
     }
 }
 
-fn refused(why: Refused) -> StoreError {
+fn refused(why: QueueError) -> StoreError {
     match why {
-        Refused::Full => overloaded(),
-        Refused::Closed => closed(),
+        QueueError::Full => overloaded(),
+        QueueError::Closed => closed(),
     }
 }
 
-impl Store for SqliteStore {
+impl StateStore for SqliteStore {
     fn kind(&self) -> &'static str {
         "sqlite"
     }
@@ -390,41 +399,53 @@ impl Store for SqliteStore {
         self.shared.clock.now()
     }
 
-    fn claim<'a>(&'a self, claim: &'a Claim, known: &'a Known) -> StoreFuture<'a, ClaimVerdict> {
+    fn claim<'a>(&'a self, claim: &'a Claim, known: &'a LocalKnowledge) -> StoreFuture<'a, ClaimVerdict> {
         Box::pin(self.look_and_claim(claim, known))
     }
 
-    fn start<'a>(&'a self, key: Key, owner: &'a Owner) -> StoreFuture<'a, StartVerdict> {
+    fn start<'a>(&'a self, key: RecordKey, owner: &'a ClaimOwner) -> StoreFuture<'a, StartVerdict> {
         let owner = owner.clone();
         Box::pin(self.operate(move |tx| tx.start(key, &owner)))
     }
 
-    fn renew<'a>(&'a self, claimed: &'a Record, keep: &'a Lifetimes) -> StoreFuture<'a, RenewVerdict> {
+    fn renew<'a>(
+        &'a self,
+        claimed: &'a DedupeRecord,
+        keep: &'a RecordLifetimes,
+    ) -> StoreFuture<'a, RenewVerdict> {
         let (claimed, keep) = (claimed.clone(), *keep);
         Box::pin(self.operate(move |tx| tx.renew(&claimed, &keep)))
     }
 
-    fn save<'a>(&'a self, save: &'a Save) -> StoreFuture<'a, SaveVerdict> {
+    fn save<'a>(&'a self, save: &'a SaveRequest) -> StoreFuture<'a, SaveVerdict> {
         let save = save.clone();
         Box::pin(self.operate(move |tx| tx.save(&save)))
     }
 
-    fn release<'a>(&'a self, release: &'a Release) -> StoreFuture<'a, ()> {
+    fn release<'a>(&'a self, release: &'a ReleaseRequest) -> StoreFuture<'a, ()> {
         let release = release.clone();
         Box::pin(self.operate(move |tx| tx.release(&release)))
     }
 
-    fn delivered<'a>(&'a self, receipt: &'a Receipt, at: Timestamp) -> StoreFuture<'a, ()> {
+    fn delivered<'a>(&'a self, receipt: &'a DeliveryReceipt, at: Timestamp) -> StoreFuture<'a, ()> {
         let receipt = receipt.clone();
         Box::pin(self.operate_later(move |tx| tx.delivered(&receipt, at)))
     }
 
-    fn resolve<'a>(&'a self, resolve: &'a Resolve, rules: &'a Rules) -> StoreFuture<'a, ResolveVerdict> {
+    fn resolve<'a>(
+        &'a self,
+        resolve: &'a ResolutionRequest,
+        rules: &'a DedupeRules,
+    ) -> StoreFuture<'a, ResolveVerdict> {
         let (resolve, rules) = (resolve.clone(), *rules);
         Box::pin(self.operate(move |tx| tx.resolve(&resolve, &rules)))
     }
 
-    fn mark_abandoned<'a>(&'a self, key: Key, rules: &'a Rules) -> StoreFuture<'a, Option<Record>> {
+    fn mark_abandoned<'a>(
+        &'a self,
+        key: RecordKey,
+        rules: &'a DedupeRules,
+    ) -> StoreFuture<'a, Option<DedupeRecord>> {
         let rules = *rules;
         Box::pin(async move {
             let marked = self.operate(move |tx| tx.mark_abandoned(key, &rules)).await?;
@@ -432,35 +453,39 @@ impl Store for SqliteStore {
         })
     }
 
-    fn settled<'a>(&'a self, key: Key) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+    fn settled<'a>(&'a self, key: RecordKey) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         Box::pin(async move {
             let look = async || self.look_up(move |view| view.holder(key)).await.unwrap_or(None);
             self.shared.followers.join(key).settled(look).await;
         })
     }
 
-    fn record(&self, key: Key) -> StoreFuture<'_, Option<Record>> {
+    fn record(&self, key: RecordKey) -> StoreFuture<'_, Option<DedupeRecord>> {
         Box::pin(self.look_up(move |view| view.record(key)))
     }
 
-    fn records<'a>(&'a self, selection: &'a Selection, page: Page) -> StoreFuture<'a, Vec<Record>> {
+    fn records<'a>(
+        &'a self,
+        selection: &'a RecordFilter,
+        page: RecordPage,
+    ) -> StoreFuture<'a, Vec<DedupeRecord>> {
         let selection = selection.clone();
         Box::pin(self.look_up(move |view| view.records(&selection, page)))
     }
 
-    fn flush<'a>(&'a self, flush: &'a Flush) -> StoreFuture<'a, u64> {
+    fn flush<'a>(&'a self, flush: &'a FlushTarget) -> StoreFuture<'a, u64> {
         Box::pin(async move {
             match flush {
-                Flush::Key(key) => {
+                FlushTarget::Key(key) => {
                     let key = *key;
                     self.operate(move |tx| tx.remove(key).map(u64::from)).await
                 }
-                Flush::Finished(selection) => self.flush_finished(selection).await,
+                FlushTarget::Finished(selection) => self.flush_finished(selection).await,
             }
         })
     }
 
-    fn sweep(&self) -> StoreFuture<'_, Swept> {
+    fn sweep(&self) -> StoreFuture<'_, SweepResult> {
         Box::pin(async move {
             let after = self.swept.load(Ordering::Relaxed);
             let (ended, next) = self.look_up(move |view| view.ended(after, SWEEP)).await?;
@@ -474,7 +499,11 @@ impl Store for SqliteStore {
         Box::pin(self.look_up(move |view| view.read(&name)))
     }
 
-    fn write<'a>(&'a self, name: &'a DocumentName, write: DocumentWrite) -> StoreFuture<'a, Written> {
+    fn write<'a>(
+        &'a self,
+        name: &'a DocumentName,
+        write: DocumentWrite,
+    ) -> StoreFuture<'a, DocumentWriteOutcome> {
         let name = name.clone();
         Box::pin(self.operate(move |tx| tx.write(&name, &write)))
     }
@@ -483,17 +512,25 @@ impl Store for SqliteStore {
         Box::pin(self.look_up(move |view| view.documents(kind)))
     }
 
-    fn append<'a>(&'a self, journal: Journal, entries: &'a [Entry], keep: Keep) -> StoreFuture<'a, ()> {
+    fn append<'a>(
+        &'a self,
+        journal: Journal,
+        entries: &'a [JournalEntry],
+        keep: JournalLimits,
+    ) -> StoreFuture<'a, ()> {
         let entries = entries.to_vec();
         Box::pin(self.operate_later(move |tx| tx.append(journal, &entries, keep)))
     }
 
-    fn entries<'a>(&'a self, query: &'a Query) -> StoreFuture<'a, Vec<(Position, Entry)>> {
+    fn entries<'a>(
+        &'a self,
+        query: &'a JournalQuery,
+    ) -> StoreFuture<'a, Vec<(JournalPosition, JournalEntry)>> {
         let query = query.clone();
         Box::pin(self.look_up(move |view| view.entries(&query)))
     }
 
-    fn news(&self) -> broadcast::Receiver<News> {
+    fn events(&self) -> broadcast::Receiver<StoreEvent> {
         let news = self.shared.news.subscribe();
         self.shared.followers.stir();
         news
@@ -502,7 +539,7 @@ impl Store for SqliteStore {
     fn close(&self) -> StoreFuture<'_, ()> {
         let ending = self.ending();
         Box::pin(async {
-            // It waits for the disk.
+            // This waits for the disk.
             tokio::task::spawn_blocking(|| ending.run()).await.map_err(|_| closed())
         })
     }

@@ -1,4 +1,4 @@
-//! What waits for a thread of ours: bounded, so that whoever asks too much is told at once.
+//! The queue to a thread of the store. It is bounded, so that an overload is reported at once.
 
 use std::collections::VecDeque;
 use std::thread;
@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-/// Work in the order in which it came, in two lanes.
+/// A first-in, first-out queue with two lanes.
 #[derive(Debug)]
-pub(crate) struct Queue<T> {
+pub(crate) struct WorkQueue<T> {
     state: Mutex<State<T>>,
     arrived: Condvar,
     most: usize,
@@ -18,56 +18,56 @@ pub(crate) struct Queue<T> {
 struct State<T> {
     soon: VecDeque<T>,
     later: VecDeque<T>,
-    /// When the first of the later ones came.
+    /// Time at which the first item of the later lane was added.
     later_since: Option<Instant>,
     closed: bool,
-    /// Whether a taker is at work rather than waiting for some.
+    /// True while the consumer works, rather than waits.
     busy: bool,
 }
 
-/// How urgent something is.
+/// The urgency of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lane {
-    /// Somebody waits for it.
+pub(crate) enum QueueLane {
+    /// A caller waits for the item.
     Soon,
-    /// It may wait for company, while others are served.
+    /// The item may wait for others, so that they can be handled together.
     Later,
 }
 
-/// Why something was not taken in.
+/// The reason why an item was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
-    /// Too much is waiting already.
+pub(crate) enum QueueError {
+    /// The queue is full.
     Full,
-    /// Nobody will come for it any more.
+    /// The queue is closed.
     Closed,
 }
 
-/// How long the later lane waits at most while the other one is never empty.
+/// Longest wait of the later lane while the other one is never empty.
 const PATIENCE: Duration = Duration::from_millis(5);
 
-impl<T> Queue<T> {
+impl<T> WorkQueue<T> {
     pub(crate) fn new(most: usize) -> Self {
         let (soon, later) = (VecDeque::new(), VecDeque::new());
         let state = State { soon, later, later_since: None, closed: false, busy: false };
         Self { state: Mutex::new(state), arrived: Condvar::new(), most }
     }
 
-    pub(crate) fn push(&self, item: T, lane: Lane) -> Result<(), Refused> {
+    pub(crate) fn push(&self, item: T, lane: QueueLane) -> Result<(), QueueError> {
         let mut state = self.state.lock();
         if state.closed {
-            return Err(Refused::Closed);
+            return Err(QueueError::Closed);
         }
         let state_now = &mut *state;
         let waiting = match lane {
-            Lane::Soon => &mut state_now.soon,
-            Lane::Later => &mut state_now.later,
+            QueueLane::Soon => &mut state_now.soon,
+            QueueLane::Later => &mut state_now.later,
         };
         if waiting.len() >= self.most {
-            return Err(Refused::Full);
+            return Err(QueueError::Full);
         }
         waiting.push_back(item);
-        if lane == Lane::Later {
+        if lane == QueueLane::Later {
             state.later_since.get_or_insert_with(Instant::now);
         }
         drop(state);
@@ -75,8 +75,9 @@ impl<T> Queue<T> {
         Ok(())
     }
 
-    /// Takes up to so many of one lane, and says of which; waits for the first one. Nothing when there will be none.
-    pub(crate) fn take(&self, into: &mut Vec<T>, most: usize) -> Option<Lane> {
+    /// Takes up to `most` items of one lane, and returns the lane. Waits for the first item. Returns `None` if there
+    /// will be no more.
+    pub(crate) fn take(&self, into: &mut Vec<T>, most: usize) -> Option<QueueLane> {
         let mut state = self.state.lock();
         state.busy = false;
         loop {
@@ -85,14 +86,14 @@ impl<T> Queue<T> {
                 let count = state.soon.len().min(most);
                 into.extend(state.soon.drain(..count));
                 state.busy = true;
-                return Some(Lane::Soon);
+                return Some(QueueLane::Soon);
             }
             if !state.later.is_empty() {
                 let count = state.later.len().min(most);
                 into.extend(state.later.drain(..count));
                 state.later_since = (!state.later.is_empty()).then(Instant::now);
                 state.busy = true;
-                return Some(Lane::Later);
+                return Some(QueueLane::Later);
             }
             if state.closed {
                 return None;
@@ -101,15 +102,15 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Takes what has come meanwhile to the first lane, without waiting.
+    /// Takes further items of the first lane, without waiting.
     pub(crate) fn take_more(&self, into: &mut Vec<T>, most: usize) {
         let mut state = self.state.lock();
         let count = state.soon.len().min(most.saturating_sub(into.len()));
         into.extend(state.soon.drain(..count));
     }
 
-    /// Lets a taker who expects more at once wait without falling asleep: being woken costs more than some steps of
-    /// work. Comes back when there is something, or after so long.
+    /// Spins for a consumer that expects more items soon, because a wake-up costs more than some steps of work.
+    /// Returns once there is an item, or after this time.
     pub(crate) fn linger(&self, span: Duration) {
         let until = Instant::now() + span;
         while Instant::now() < until {
@@ -124,28 +125,28 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Whether something that comes now would have to wait for something else.
+    /// Returns true if a new item would have to wait.
     pub(crate) fn is_busy(&self) -> bool {
         let state = self.state.lock();
         state.busy || !state.soon.is_empty()
     }
 
-    /// Closes the queue when the taker ends, whatever ended it: nobody waits for one who is gone.
-    pub(crate) fn taker(&self) -> Taker<'_, T> {
-        Taker(self)
+    /// Returns a guard that closes the queue when the consumer ends, even by a panic, so that no caller waits for it.
+    pub(crate) fn taker(&self) -> QueueConsumer<'_, T> {
+        QueueConsumer(self)
     }
 
-    /// Lets nothing in any more. What is there is still taken.
+    /// Refuses further items. Existing ones are still taken.
     pub(crate) fn close(&self) {
         self.state.lock().closed = true;
         self.arrived.notify_all();
     }
 }
 
-/// One who takes from a queue.
-pub(crate) struct Taker<'q, T>(&'q Queue<T>);
+/// The guard of a consumer.
+pub(crate) struct QueueConsumer<'q, T>(&'q WorkQueue<T>);
 
-impl<T> Drop for Taker<'_, T> {
+impl<T> Drop for QueueConsumer<'_, T> {
     fn drop(&mut self) {
         self.0.close();
         let mut state = self.0.state.lock();
@@ -161,33 +162,33 @@ mod tests {
 
     #[test]
     fn a_full_queue_refuses_and_a_closed_one_is_emptied_first() {
-        let queue = Queue::new(2);
-        assert_eq!(queue.push(1, Lane::Soon), Ok(()));
-        assert_eq!(queue.push(2, Lane::Soon), Ok(()));
-        assert_eq!(queue.push(3, Lane::Soon), Err(Refused::Full));
+        let queue = WorkQueue::new(2);
+        assert_eq!(queue.push(1, QueueLane::Soon), Ok(()));
+        assert_eq!(queue.push(2, QueueLane::Soon), Ok(()));
+        assert_eq!(queue.push(3, QueueLane::Soon), Err(QueueError::Full));
         assert!(queue.is_busy());
         queue.close();
-        assert_eq!(queue.push(4, Lane::Soon), Err(Refused::Closed));
+        assert_eq!(queue.push(4, QueueLane::Soon), Err(QueueError::Closed));
         let mut taken = Vec::new();
-        assert_eq!(queue.take(&mut taken, 1), Some(Lane::Soon));
+        assert_eq!(queue.take(&mut taken, 1), Some(QueueLane::Soon));
         queue.take_more(&mut taken, 5);
         assert_eq!(taken, [1, 2]);
         assert_eq!(queue.take(&mut taken, 1), None);
     }
 
     #[test]
-    fn the_later_lane_stands_back_but_not_for_ever() {
-        let queue = Queue::new(9);
+    fn the_later_lane_waits_but_not_for_ever() {
+        let queue = WorkQueue::new(9);
         let mut taken = Vec::new();
-        queue.push("later", Lane::Later).unwrap();
-        queue.push("soon", Lane::Soon).unwrap();
-        // However long this takes, it has not waited long.
+        queue.push("later", QueueLane::Later).unwrap();
+        queue.push("soon", QueueLane::Soon).unwrap();
+        // Even if this takes long, the item has not waited long.
         queue.state.lock().later_since = Some(Instant::now() + Duration::from_secs(3600));
-        assert_eq!(queue.take(&mut taken, 9), Some(Lane::Soon));
-        queue.push("soon again", Lane::Soon).unwrap();
+        assert_eq!(queue.take(&mut taken, 9), Some(QueueLane::Soon));
+        queue.push("soon again", QueueLane::Soon).unwrap();
         queue.state.lock().later_since = Instant::now().checked_sub(PATIENCE);
-        assert_eq!(queue.take(&mut taken, 9), Some(Lane::Later));
-        assert_eq!(queue.take(&mut taken, 9), Some(Lane::Soon));
+        assert_eq!(queue.take(&mut taken, 9), Some(QueueLane::Later));
+        assert_eq!(queue.take(&mut taken, 9), Some(QueueLane::Soon));
         assert_eq!(taken, ["soon", "later", "soon again"]);
     }
 }

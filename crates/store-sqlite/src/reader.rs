@@ -1,45 +1,46 @@
-//! Threads that only read: they never wait for a sync, nor for whoever writes.
+//! Reader threads. They never wait for a sync or a writer.
 //!
-//! What waits when a transaction begins is read in it; so whoever asks sees everything that was answered before.
+//! Lookups that are queued when a transaction begins are read in it. So a caller sees everything that was
+//! acknowledged before its request.
 
 use std::sync::Arc;
 
 use rusqlite::Connection;
-use steadfast_store::{StoreError, Trouble};
+use steadfast_store::{StoreError, StoreErrorKind};
 use tokio::sync::oneshot;
 
-use crate::fault::Fault;
-use crate::queue::Queue;
-use crate::shared::{Link, Shared};
-use crate::view::View;
+use crate::fault::SqliteFault;
+use crate::queue::WorkQueue;
+use crate::shared::{FileConnection, SqliteShared};
+use crate::view::FileView;
 
-/// Something to look up.
-pub(crate) trait Question: Send {
-    /// Looks, and tells its caller.
-    fn answer(self: Box<Self>, view: Result<View<'_>, StoreError>) -> Result<(), Fault>;
+/// A lookup.
+pub(crate) trait LookupRequest: Send {
+    /// Runs the lookup, and sends the result to its caller.
+    fn answer(self: Box<Self>, view: Result<FileView<'_>, StoreError>) -> Result<(), SqliteFault>;
 }
 
-pub(crate) type Questions = Queue<Box<dyn Question>>;
+pub(crate) type LookupQueue = WorkQueue<Box<dyn LookupRequest>>;
 
-/// A question made of a function.
-pub(crate) struct Sought<F, T> {
+/// A lookup made from a function.
+pub(crate) struct LookupFunction<F, T> {
     work: F,
     reply: oneshot::Sender<Result<T, StoreError>>,
 }
 
-impl<F, T> Sought<F, T> {
+impl<F, T> LookupFunction<F, T> {
     pub(crate) fn new(work: F) -> (Self, oneshot::Receiver<Result<T, StoreError>>) {
         let (reply, answer) = oneshot::channel();
         (Self { work, reply }, answer)
     }
 }
 
-impl<F, T> Question for Sought<F, T>
+impl<F, T> LookupRequest for LookupFunction<F, T>
 where
-    F: FnOnce(View<'_>) -> Result<T, Fault> + Send,
+    F: FnOnce(FileView<'_>) -> Result<T, SqliteFault> + Send,
     T: Send,
 {
-    fn answer(self: Box<Self>, view: Result<View<'_>, StoreError>) -> Result<(), Fault> {
+    fn answer(self: Box<Self>, view: Result<FileView<'_>, StoreError>) -> Result<(), SqliteFault> {
         let Self { work, reply } = *self;
         let (told, found) = match view {
             Err(error) => (Ok(()), Err(error)),
@@ -51,23 +52,23 @@ where
                 }
             },
         };
-        // A caller that is gone does not want to know.
+        // The caller may have gone.
         let _ = reply.send(found);
         told
     }
 }
 
 /// A reader, on its thread.
-pub(crate) struct Reader {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) queue: Arc<Questions>,
-    pub(crate) link: Link,
+pub(crate) struct SqliteReader {
+    pub(crate) shared: Arc<SqliteShared>,
+    pub(crate) queue: Arc<LookupQueue>,
+    pub(crate) link: FileConnection,
 }
 
-/// The most questions that are answered from one sight of the file.
+/// The most lookups in one transaction.
 const BATCH: usize = 64;
 
-impl Reader {
+impl SqliteReader {
     pub(crate) fn run(mut self) {
         let queue = self.queue.clone();
         let _taker = queue.taker();
@@ -85,13 +86,17 @@ impl Reader {
     }
 }
 
-fn answer_all(sql: &Connection, shared: &Shared, batch: &mut Vec<Box<dyn Question>>) -> Result<(), Trouble> {
+fn answer_all(
+    sql: &Connection,
+    shared: &SqliteShared,
+    batch: &mut Vec<Box<dyn LookupRequest>>,
+) -> Result<(), StoreErrorKind> {
     let begun = sql.prepare_cached("BEGIN").and_then(|mut begin| begin.execute([]));
     if let Err(error) = begun {
-        refuse_all(&Fault::from(error), shared, batch);
-        return Err(Trouble::Unreachable);
+        refuse_all(&SqliteFault::from(error), shared, batch);
+        return Err(StoreErrorKind::Unreachable);
     }
-    let view = View { sql, shared };
+    let view = FileView { sql, shared };
     let mut broken = None;
     if let Err(fault) = view.is_of_today() {
         refuse_all(&fault, shared, batch);
@@ -108,13 +113,13 @@ fn answer_all(sql: &Connection, shared: &Shared, batch: &mut Vec<Box<dyn Questio
     match (ended, broken) {
         (Ok(_), None) => Ok(()),
         (Ok(_), Some(trouble)) => Err(trouble),
-        (Err(_), _) => Err(Trouble::Unreachable),
+        (Err(_), _) => Err(StoreErrorKind::Unreachable),
     }
 }
 
-fn refuse_all(fault: &Fault, shared: &Shared, batch: &mut Vec<Box<dyn Question>>) {
+fn refuse_all(fault: &SqliteFault, shared: &SqliteShared, batch: &mut Vec<Box<dyn LookupRequest>>) {
     for question in batch.drain(..) {
-        // It was told, and there is nothing to add.
+        // The caller gets the error, so there is nothing to add.
         let _ = question.answer(Err(fault.not_done(&shared.place.path)));
     }
 }

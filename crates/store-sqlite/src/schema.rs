@@ -1,29 +1,29 @@
-//! What the file looks like inside, and how a file of an older version becomes one of today.
+//! The schema of the file, and the migrations from older versions.
 //!
-//! In the clear stands only what SQL has to see: keys (fingerprints of fingerprints), what records are chosen by, and
-//! when they end. Everything else of a record is in its body, as the codec wrote it.
+//! Only the columns that SQL needs are unencrypted: keys (fingerprints of fingerprints), the columns that records are
+//! selected by, and expiry times. Everything else of a record is in its body, as the codec encoded it.
 //!
-//! Records lie in the order in which they were first written, and are found through an index of their keys: so the
+//! Records are stored in the order in which they were first written, and found through an index of their keys. So the
 //! records of one batch share pages, although their keys are random. A pointer leads from a computed key to the
-//! newest record with equal arguments; it never outlives that record.
+//! newest record with equal arguments. It never outlives that record.
 //!
-//! Claims and saves are what callers wait for, so they write as few pages as can be: beside the record itself, a claim
-//! writes the index of keys and a save the index of lifetimes, which is for finished records only. How many records
-//! there are is known without counting them or writing a number down with each: no id is given twice, so it is the
-//! last id less what was removed.
+//! Callers wait for claims and saves, so these write as few pages as possible: beside the record itself, a claim
+//! writes the index of keys, and a save writes the index of lifetimes, which is for finished records only. The number
+//! of records needs no counting and no counter: no id is used twice, so it is the last id minus the number of removed
+//! records.
 //!
-//! Each commit that is synced has a number, `commits`, and a time, `committed`. The note beside the file has them too: that is
-//! how a loss of commits is noticed.
+//! Each synced commit has a number, `commits`, and a time, `committed`. The note beside the file has them too. They
+//! are used to detect a loss of commits.
 
 use rusqlite::Connection;
 
-/// Written into the head of the file, so that nobody takes it for anything else: `STDF`.
+/// Written into the header of the file to identify it: `STDF`.
 pub(crate) const APPLICATION: i32 = 0x5354_4446;
 
 /// The version that this program writes.
 pub(crate) const VERSION: usize = STEPS.len();
 
-/// The nth step makes version n + 1 of version n. A step that was released is never changed again.
+/// Step n migrates version n to version n + 1. A released step never changes.
 const STEPS: [&str; 3] = [VERSION_1, VERSION_2, VERSION_3];
 
 const VERSION_1: &str = "
@@ -91,13 +91,13 @@ const VERSION_2: &str = "
     INSERT INTO meta VALUES ('last_removed', 0);
 ";
 
-/// Commits are counted. What an older version wrote counts as one, if it wrote any record.
+/// Commits are counted. The content of an older version counts as one commit, if it has any record.
 const VERSION_3: &str = "
     INSERT INTO meta SELECT 'commits', EXISTS (SELECT 1 FROM record);
     INSERT INTO meta VALUES ('committed', 0);
 ";
 
-/// Brings a file of this version to today's. To be called inside a transaction.
+/// Migrates a file of this version to the current one. Call it inside a transaction.
 pub(crate) fn migrate(file: &Connection, from: usize) -> rusqlite::Result<()> {
     migrate_by(file, from, &STEPS)
 }

@@ -1,4 +1,4 @@
-//! What the threads of a store share.
+//! State shared by the threads of a store.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -10,77 +10,77 @@ use parking_lot::Mutex;
 use rusqlite::Connection;
 use rusqlite::hooks::Wal;
 use steadfast_core::Timestamp;
-use steadfast_core::dedupe::{Absence, Commit, MarkerWatch, Process, Seen};
-use steadfast_store::{Clock, Codec, News, Sight, StoreError, Trouble};
+use steadfast_core::dedupe::{Commit, MarkerStatus, MarkerWatch, ProcessIdentity, RecordAbsence};
+use steadfast_store::{ProcessMonitor, RecordCodec, StoreError, StoreErrorKind, StoreEvent, TimeSource};
 use tokio::sync::broadcast;
 
-use crate::fault::Fault;
-use crate::note::Note;
-use crate::open::{self, Identity, OpenError, Place, Prepared, Role};
-use crate::watch::Followers;
+use crate::commit_note::CommitNoteFile;
+use crate::fault::SqliteFault;
+use crate::state_file::{self, ConnectionRole, FileIdentity, PreparedFile, SqliteOpenError, StateFile};
+use crate::watcher::RecordFollowers;
 
-/// How long whoever knew a file that was lost makes no new claim of what must not run twice.
+/// Time during which a process that knew a lost file makes no new claim of a call that must not run twice.
 const LEASE: Duration = Duration::from_secs(120);
 
-/// After a file could not be opened again, nobody tries for so long.
+/// Pause after a failure to reopen the file.
 const PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) place: Place,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) process: Process,
-    pub(crate) sight: Arc<dyn Sight>,
-    pub(crate) codec: Codec,
-    pub(crate) bounds: Bounds,
-    /// Tells the documents that we wrote from those of others.
+pub(crate) struct SqliteShared {
+    pub(crate) place: StateFile,
+    pub(crate) clock: Arc<dyn TimeSource>,
+    pub(crate) process: ProcessIdentity,
+    pub(crate) sight: Arc<dyn ProcessMonitor>,
+    pub(crate) codec: RecordCodec,
+    pub(crate) bounds: FileLimits,
+    /// Distinguishes documents written by this store from those of others.
     pub(crate) handle: i64,
-    pub(crate) followers: Followers,
-    pub(crate) news: broadcast::Sender<News>,
+    pub(crate) followers: RecordFollowers,
+    pub(crate) news: broadcast::Sender<StoreEvent>,
     marker: Mutex<MarkerWatch>,
-    note: Note,
+    note: CommitNoteFile,
     /// The last commit that this process knows of.
     last: Mutex<Commit>,
     lost: AtomicBool,
     #[cfg(test)]
-    pub(crate) steps: crate::tests::steps::Steps,
+    pub(crate) steps: crate::tests::steps::WriterStepCounter,
 }
 
-/// Where a process could die.
+/// A point at which a process could die.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum WriterStep {
     /// Before a statement that writes.
     Write,
     /// Before a commit.
     Commit,
-    /// After it, before it is noted beside the file.
+    /// After the commit, before it is recorded in the note.
     Committed,
-    /// After that, before anybody is told.
+    /// After that, before a caller gets its response.
     Noted,
 }
 
-/// The most that the file holds.
+/// Limits of the file.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
+pub(crate) struct FileLimits {
     pub(crate) records: u64,
     pub(crate) bytes: u64,
 }
 
-/// What a store is made of that nobody changes.
-pub(crate) struct Given {
-    pub(crate) place: Place,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) process: Process,
-    pub(crate) sight: Arc<dyn Sight>,
-    pub(crate) codec: Codec,
-    pub(crate) bounds: Bounds,
+/// The unchangeable parts of a store.
+pub(crate) struct SqliteParts {
+    pub(crate) place: StateFile,
+    pub(crate) clock: Arc<dyn TimeSource>,
+    pub(crate) process: ProcessIdentity,
+    pub(crate) sight: Arc<dyn ProcessMonitor>,
+    pub(crate) codec: RecordCodec,
+    pub(crate) bounds: FileLimits,
 }
 
-impl Shared {
-    pub(crate) fn new(given: Given, handle: i64, last: Commit) -> Self {
-        let Given { place, clock, process, sight, codec, bounds } = given;
+impl SqliteShared {
+    pub(crate) fn new(given: SqliteParts, handle: i64, last: Commit) -> Self {
+        let SqliteParts { place, clock, process, sight, codec, bounds } = given;
         let mut watch = MarkerWatch::default();
-        watch.see(last.marker, LEASE, clock.now());
+        watch.observe(last.marker, LEASE, clock.now());
         Self {
             note: place.note(),
             last: Mutex::new(last),
@@ -91,51 +91,51 @@ impl Shared {
             codec,
             bounds,
             handle,
-            followers: Followers::default(),
+            followers: RecordFollowers::default(),
             news: broadcast::Sender::new(256),
             marker: Mutex::new(watch),
             lost: AtomicBool::new(false),
             #[cfg(test)]
-            steps: crate::tests::steps::Steps::default(),
+            steps: crate::tests::steps::WriterStepCounter::default(),
         }
     }
 
-    /// Called at everything that changes the file, so that a test can stop there.
-    #[cfg_attr(not(test), expect(clippy::unused_self, reason = "only tests want to know"))]
-    pub(crate) fn step(&self, step: Step) {
+    /// Called at every change of the file, so that a test can stop there.
+    #[cfg_attr(not(test), expect(clippy::unused_self, reason = "only tests use it"))]
+    pub(crate) fn step(&self, step: WriterStep) {
         #[cfg(test)]
         self.steps.take(step);
         #[cfg(not(test))]
         let _ = step;
     }
 
-    /// Whether a new claim may be made, after the file was lost.
+    /// Returns true if a new claim is allowed, after the file was lost.
     pub(crate) fn admits(&self, retry_safe: bool, now: Timestamp) -> bool {
         self.marker.lock().admits(retry_safe, now)
     }
 
-    /// What it means if a holder finds its record gone.
-    pub(crate) fn absence(&self, now: Timestamp) -> Absence {
+    /// Returns the meaning of a missing record for its owner.
+    pub(crate) fn absence(&self, now: Timestamp) -> RecordAbsence {
         self.marker.lock().absence(now)
     }
 
-    /// Something was written. Whoever listens is told if that was not possible before.
-    pub(crate) fn wrote(&self) {
+    /// Records a successful write. Sends an event if writes failed before.
+    pub(crate) fn record_write(&self) {
         if self.lost.load(Ordering::Relaxed) && self.lost.swap(false, Ordering::Relaxed) {
-            self.tell(News::Back);
+            self.send_event(StoreEvent::Available);
         }
     }
 
-    /// Something failed. Whoever listens is told once, until something is written again: that the file can be read says
-    /// nothing about its disk.
-    pub(crate) fn failed(&self, error: &StoreError) {
-        if error.trouble() != Trouble::Closed && !self.lost.swap(true, Ordering::Relaxed) {
-            self.tell(News::Lost(error.to_string().into()));
+    /// Records a failure. Sends an event once until the next successful write. A successful read does not count,
+    /// because it says nothing about the disk.
+    pub(crate) fn record_failure(&self, error: &StoreError) {
+        if error.kind() != StoreErrorKind::Closed && !self.lost.swap(true, Ordering::Relaxed) {
+            self.send_event(StoreEvent::Unavailable(error.to_string().into()));
         }
     }
 
-    /// Something was committed that must not be lost.
-    pub(crate) fn committed(&self, commit: Commit, accepts_loss: bool) {
+    /// Records a durable commit.
+    pub(crate) fn record_commit(&self, commit: Commit, accepts_loss: bool) {
         *self.last.lock() = commit;
         self.note.raise(commit);
         if accepts_loss {
@@ -143,8 +143,8 @@ impl Shared {
         }
     }
 
-    /// The whole log was brought into the file after this commit, and the file was synced.
-    pub(crate) fn brought_into_file(&self, commit: Commit) {
+    /// Records that the whole WAL was checkpointed after this commit, and the file synced.
+    pub(crate) fn record_checkpoint(&self, commit: Commit) {
         self.note.raise_in_file(commit);
     }
 
@@ -152,102 +152,103 @@ impl Shared {
         *self.last.lock()
     }
 
-    /// Every commit of this process is noted. Before the file is closed that must hold through a power cut too: its log may be
-    /// gone then.
+    /// Makes the note exact. Every commit of this process is in the note. Before the file is closed, this must also
+    /// survive a power cut, because its WAL may be removed then.
     pub(crate) fn close_note(&self) {
         let marker = self.last.lock().marker;
         self.note.mark_exact(marker);
     }
 
-    /// Nobody may be listening, which is fine.
-    pub(crate) fn tell(&self, news: News) {
+    /// An event without receivers is dropped.
+    pub(crate) fn send_event(&self, news: StoreEvent) {
         let _ = self.news.send(news);
     }
 
-    fn see(&self, prepared: &Prepared) {
+    fn see(&self, prepared: &PreparedFile) {
         let mut last = self.last.lock();
         if last.marker != prepared.last.marker || last.number < prepared.last.number {
             *last = prepared.last;
         }
         drop(last);
-        let seen = self.marker.lock().see(prepared.last.marker, LEASE, self.clock.now());
+        let seen = self.marker.lock().observe(prepared.last.marker, LEASE, self.clock.now());
         match seen {
-            Seen::First | Seen::Same => {}
-            Seen::Emptied => self.tell(News::Emptied),
+            MarkerStatus::First | MarkerStatus::Same => {}
+            MarkerStatus::Emptied => self.send_event(StoreEvent::Emptied),
         }
     }
 }
 
-/// A connection that notices when the file it was made for is no longer there.
+/// A connection that detects when its file is no longer at its path.
 ///
-/// Somebody may remove the file, or set it aside because it is damaged, while we have it open. To go on writing into a
-/// file that has no name would be to remember nothing; so the name is compared before each transaction.
-pub(crate) struct Link {
-    role: Role,
-    open: Option<(Connection, Identity)>,
-    failed: Option<(Instant, Trouble, String)>,
+/// The file may be deleted, or set aside because of damage, while it is open. Writes to a deleted file would be lost.
+/// So the identity of the file is compared before each transaction.
+pub(crate) struct FileConnection {
+    role: ConnectionRole,
+    open: Option<(Connection, FileIdentity)>,
+    failed: Option<(Instant, StoreErrorKind, String)>,
     opened: u64,
-    /// How long the log was after the last commit of this connection, in pages.
+    /// Length of the WAL after the last commit of this connection, in pages.
     log: Arc<AtomicI32>,
 }
 
-impl Link {
-    pub(crate) fn to(place: &Place, role: Role) -> Result<Self, OpenError> {
+impl FileConnection {
+    pub(crate) fn to(place: &StateFile, role: ConnectionRole) -> Result<Self, SqliteOpenError> {
         let log = Arc::new(AtomicI32::new(0));
-        let before = Identity::of(&place.path);
-        let sql = |error: rusqlite::Error| open::sql_error(&place.path, &error);
-        let mut connection = open::connect(place, role).map_err(sql)?;
+        let before = FileIdentity::of(&place.path);
+        let sql = |error: rusqlite::Error| state_file::sql_error(&place.path, &error);
+        let mut connection = state_file::connect(place, role).map_err(sql)?;
         let pages = log.clone();
         let note = move |_: &mut Wal, count| {
             pages.store(count, Ordering::Relaxed);
             Ok(())
         };
         connection.wal_hook(Some(note)).map_err(sql)?;
-        // Whatever was opened while the name changed its meaning, it is opened again before it is used.
+        // If the path changed while the file was opened, it is opened again before it is used.
         let open = before.map(|identity| (connection, identity));
         Ok(Self { role, open, failed: None, opened: 1, log })
     }
 
-    /// How long the log is, in pages.
+    /// Returns the length of the WAL in pages.
     pub(crate) fn log(&self) -> i32 {
         self.log.load(Ordering::Relaxed)
     }
 
-    /// The connection, made anew where that is needed.
-    pub(crate) fn connection(&mut self, shared: &Shared) -> Result<&Connection, Fault> {
-        let there = Identity::of(&shared.place.path);
+    /// Returns the connection, reopened if needed.
+    pub(crate) fn connection(&mut self, shared: &SqliteShared) -> Result<&Connection, SqliteFault> {
+        let there = FileIdentity::of(&shared.place.path);
         let usable = matches!((&self.open, there), (Some((_, ours)), Some(there)) if *ours == there);
         if !usable {
             self.reopen(shared)?;
         }
         match &self.open {
             Some((connection, _)) => Ok(connection),
-            None => Err(Fault::Told(Trouble::Unreachable, "the state file was taken away".into())),
+            None => Err(SqliteFault::Other(StoreErrorKind::Unreachable, "the state file was removed".into())),
         }
     }
 
-    /// How often it was opened: what one connection counts means nothing to the next.
+    /// Returns how often the connection was opened. Counters of different connections cannot be compared.
     pub(crate) fn opened(&self) -> u64 {
         self.opened
     }
 
-    /// The next transaction begins with a new connection.
+    /// Makes the next transaction open a new connection.
     pub(crate) fn forget(&mut self) {
         self.open = None;
     }
 
-    fn reopen(&mut self, shared: &Shared) -> Result<(), Fault> {
+    fn reopen(&mut self, shared: &SqliteShared) -> Result<(), SqliteFault> {
         if let Some((when, trouble, message)) = &self.failed
             && when.elapsed() < PAUSE
         {
-            return Err(Fault::Told(*trouble, message.clone()));
+            return Err(SqliteFault::Other(*trouble, message.clone()));
         }
         self.open = None;
         let known = *shared.last.lock();
-        let opened = open::prepare(&shared.place, Some(known), shared.clock.now()).and_then(|prepared| {
-            shared.see(&prepared);
-            Self::to(&shared.place, self.role)
-        });
+        let opened =
+            state_file::prepare(&shared.place, Some(known), shared.clock.now()).and_then(|prepared| {
+                shared.see(&prepared);
+                Self::to(&shared.place, self.role)
+            });
         match opened {
             Ok(link) => {
                 *self = Self { opened: self.opened + 1, ..link };
@@ -255,37 +256,40 @@ impl Link {
             }
             Err(error) => {
                 let trouble = match error {
-                    OpenError::Folder { .. } | OpenError::File { .. } => Trouble::Refused,
-                    OpenError::Foreign { .. } | OpenError::Damaged { .. } | OpenError::Newer { .. } => {
-                        Trouble::Unreadable
-                    }
-                    OpenError::Busy { .. } => Trouble::Unreachable,
+                    SqliteOpenError::Folder { .. } | SqliteOpenError::File { .. } => StoreErrorKind::Refused,
+                    SqliteOpenError::Foreign { .. }
+                    | SqliteOpenError::Damaged { .. }
+                    | SqliteOpenError::Newer { .. } => StoreErrorKind::Unreadable,
+                    SqliteOpenError::Busy { .. } => StoreErrorKind::Unreachable,
                 };
                 self.failed = Some((Instant::now(), trouble, error.to_string()));
-                Err(Fault::Told(trouble, error.to_string()))
+                Err(SqliteFault::Other(trouble, error.to_string()))
             }
         }
     }
 }
 
-impl fmt::Debug for Link {
+impl fmt::Debug for FileConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Link({:?}, {})", self.role, if self.open.is_some() { "open" } else { "closed" })
     }
 }
 
-/// About as long, and not the same for any two who ask: between three and five quarters.
+/// Returns a random span between three and five quarters of this one, so that callers do not collide.
 pub(crate) fn jittered(span: Duration) -> Duration {
     let quarters = 3 * 256 + RandomState::new().hash_one(0) % 512;
     span.mul_f64(quarters as f64 / 1024.0)
 }
 
-/// What callers get when too much is waiting.
+/// The error for too many queued operations.
 pub(crate) fn overloaded() -> StoreError {
-    StoreError::not_done(Trouble::Full, "too many operations wait for the state file: try again in a moment")
+    StoreError::not_done(
+        StoreErrorKind::Full,
+        "too many operations wait for the state file: try again in a moment",
+    )
 }
 
-/// What callers get when the store is gone.
+/// The error for a closed store.
 pub(crate) fn closed() -> StoreError {
-    StoreError::not_done(Trouble::Closed, "the state file is being closed")
+    StoreError::not_done(StoreErrorKind::Closed, "the state file is being closed")
 }

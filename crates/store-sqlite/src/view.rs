@@ -1,133 +1,134 @@
-//! What the file holds, as one transaction sees it.
+//! The content of the file, as one transaction sees it.
 
 use std::sync::Arc;
 
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, params};
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Claim, ClaimDecision, ClaimVerdict, Commit, Found, Known, Lease, LeaseSight, Marker, Process, Record,
-    RecordLoss, RecordState, Role, Write, decide_claim,
+    Claim, ClaimDecision, ClaimRole, ClaimVerdict, Commit, DedupeRecord, DedupeState, FoundRecords, Lease,
+    LeaseOwnerState, LocalKnowledge, ProcessIdentity, RecordLoss, RecordWrite, StoreMarker, decide_claim,
 };
 use steadfast_core::id::Digest;
-use steadfast_core::key::Key;
+use steadfast_core::key::RecordKey;
 use steadfast_store::{
-    Document, DocumentKind, DocumentName, Entry, Page, Position, Query, Selection, Trouble, loss_name,
+    Document, DocumentKind, DocumentName, JournalEntry, JournalPosition, JournalQuery, RecordFilter,
+    RecordPage, StoreErrorKind, loss_name,
 };
 
-use crate::fault::Fault;
-use crate::open::OpenError;
+use crate::fault::SqliteFault;
 use crate::schema;
-use crate::shared::Shared;
+use crate::shared::SqliteShared;
+use crate::state_file::SqliteOpenError;
 
-/// A consistent sight of the file.
+/// A consistent view of the file.
 #[derive(Clone, Copy)]
-pub(crate) struct View<'c> {
+pub(crate) struct FileView<'c> {
     pub(crate) sql: &'c Connection,
-    pub(crate) shared: &'c Shared,
+    pub(crate) shared: &'c SqliteShared,
 }
 
-/// A record with where it lies.
+/// A record with its row id.
 #[derive(Clone, Debug)]
-pub(crate) struct Stored {
+pub(crate) struct RecordRow {
     pub(crate) id: i64,
-    pub(crate) record: Arc<Record>,
+    pub(crate) record: Arc<DedupeRecord>,
 }
 
-/// What tells how many records there are.
+/// The data from which the number of records is computed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ids {
+pub(crate) struct RecordIds {
     /// The greatest id that a record ever had.
     pub(crate) last: i64,
-    /// How many records were removed.
+    /// Number of removed records.
     pub(crate) removed: i64,
 }
 
-impl Ids {
+impl RecordIds {
     pub(crate) fn records(self) -> u64 {
         unsigned(self.last.saturating_sub(self.removed))
     }
 }
 
-/// Who holds a record in flight, for those who wait for it.
+/// The owner of a record in flight, for its followers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Holder {
-    pub(crate) process: Process,
+pub(crate) struct RecordHolder {
+    pub(crate) process: ProcessIdentity,
     pub(crate) lease: Lease,
     pub(crate) expires: Option<Timestamp>,
     pub(crate) version: u64,
 }
 
-impl Holder {
-    /// Whether the record is still in flight under a living holder, if nobody has written it since.
-    pub(crate) fn holds(&self, shared: &Shared) -> bool {
+impl RecordHolder {
+    /// Returns true if the record is still in flight with a live owner, provided that it was not written since.
+    pub(crate) fn holds(&self, shared: &SqliteShared) -> bool {
         let now = shared.clock.now();
-        let alive = match (shared.sight.sight(&self.process), self.lease) {
-            (LeaseSight::Alive, _) | (LeaseSight::Time, Lease::Record) => true,
-            (LeaseSight::Gone, _) => false,
-            (LeaseSight::Time, Lease::Until(until)) => now < until,
+        let alive = match (shared.sight.check_process(&self.process), self.lease) {
+            (LeaseOwnerState::Alive, _) | (LeaseOwnerState::Time, Lease::Record) => true,
+            (LeaseOwnerState::Gone, _) => false,
+            (LeaseOwnerState::Time, Lease::Until(until)) => now < until,
         };
         alive && self.expires.is_none_or(|expires| now < expires)
     }
 }
 
-/// What a claim finds.
+/// The records that a claim finds.
 #[derive(Debug, Default)]
-pub(crate) struct Places {
-    pub(crate) followed: Option<Stored>,
-    pub(crate) own: Option<Stored>,
-    pub(crate) indexed: Option<Stored>,
+pub(crate) struct ClaimRecords {
+    pub(crate) followed: Option<RecordRow>,
+    pub(crate) own: Option<RecordRow>,
+    pub(crate) indexed: Option<RecordRow>,
 }
 
-impl<'c> View<'c> {
-    pub(crate) fn statement(&self, sql: &str) -> Result<CachedStatement<'c>, Fault> {
+impl<'c> FileView<'c> {
+    pub(crate) fn statement(&self, sql: &str) -> Result<CachedStatement<'c>, SqliteFault> {
         Ok(self.sql.prepare_cached(sql)?)
     }
 
-    /// A newer program may have brought the file to its version while we had it open. We do not know then what our words
-    /// mean in it. To be asked inside a transaction.
-    pub(crate) fn is_of_today(&self) -> Result<(), Fault> {
+    /// Checks the version of the file. A newer program may have migrated it while it was open here, and then the
+    /// columns may have another meaning. Call it inside a transaction.
+    pub(crate) fn is_of_today(&self) -> Result<(), SqliteFault> {
         let found: i64 = self.statement("PRAGMA user_version")?.query_row([], |row| row.get(0))?;
         if usize::try_from(found) == Ok(schema::VERSION) {
             return Ok(());
         }
-        let newer = OpenError::Newer { path: self.shared.place.path.clone(), found };
-        Err(Fault::Told(Trouble::Unreadable, newer.to_string()))
+        let newer = SqliteOpenError::Newer { path: self.shared.place.path.clone(), found };
+        Err(SqliteFault::Other(StoreErrorKind::Unreadable, newer.to_string()))
     }
 
-    pub(crate) fn load(&self, key: Key) -> Result<Option<Stored>, Fault> {
+    pub(crate) fn load(&self, key: RecordKey) -> Result<Option<RecordRow>, SqliteFault> {
         let mut find = self.statement("SELECT id, key, body FROM record WHERE key = ?1")?;
         find.query_row([key.0.as_bytes()], |row| Ok(self.stored(row))).optional()?.transpose()
     }
 
-    /// The record that an index entry points to.
-    pub(crate) fn indexed(&self, entry: Option<Key>) -> Result<Option<Stored>, Fault> {
+    /// Returns the record that an index entry points to.
+    pub(crate) fn indexed(&self, entry: Option<RecordKey>) -> Result<Option<RecordRow>, SqliteFault> {
         let Some(entry) = entry else { return Ok(None) };
         let mut find = self.statement("SELECT key FROM pointer WHERE entry = ?1")?;
         let found = find.query_row([entry.0.as_bytes()], |row| row.get::<_, [u8; 32]>(0)).optional()?;
-        found.map_or(Ok(None), |key| self.load(Key(Digest::from_bytes(key))))
+        found.map_or(Ok(None), |key| self.load(RecordKey(Digest::from_bytes(key))))
     }
 
-    pub(crate) fn places(&self, claim: &Claim) -> Result<Places, Fault> {
+    pub(crate) fn places(&self, claim: &Claim) -> Result<ClaimRecords, SqliteFault> {
         let followed = match claim.role {
-            Role::Waiter { followed } => self.load(followed)?,
-            Role::Fresh => None,
+            ClaimRole::Waiter { followed } => self.load(followed)?,
+            ClaimRole::Fresh => None,
         };
         let own = self.load(claim.address.own())?;
-        Ok(Places { followed, own, indexed: self.indexed(claim.address.index())? })
+        Ok(ClaimRecords { followed, own, indexed: self.indexed(claim.address.index())? })
     }
 
     pub(crate) fn decide_claim(
         &self,
         claim: &Claim,
-        known: &Known,
-        places: &Places,
+        known: &LocalKnowledge,
+        places: &ClaimRecords,
         now: Timestamp,
     ) -> ClaimDecision {
-        let see = |stored: &'_ Option<Stored>| {
-            stored.as_ref().map(|stored| self.shared.sight.sight(&stored.record.owner.process))
+        let see = |stored: &'_ Option<RecordRow>| {
+            stored.as_ref().map(|stored| self.shared.sight.check_process(&stored.record.owner.process))
         };
         let with_sight = |stored| Option::zip(record(stored), see(stored));
-        let found = Found {
+        let found = FoundRecords {
             followed: with_sight(&places.followed),
             own: with_sight(&places.own),
             indexed: with_sight(&places.indexed),
@@ -135,29 +136,33 @@ impl<'c> View<'c> {
         decide_claim(claim, found, known, now)
     }
 
-    /// What a claim gets, unless something has to be written for it.
-    pub(crate) fn look(&self, claim: &Claim, known: &Known) -> Result<Option<ClaimVerdict>, Fault> {
+    /// Returns the verdict for a claim, unless it needs a write.
+    pub(crate) fn look(
+        &self,
+        claim: &Claim,
+        known: &LocalKnowledge,
+    ) -> Result<Option<ClaimVerdict>, SqliteFault> {
         let places = self.places(claim)?;
         let decided = self.decide_claim(claim, known, &places, self.shared.clock.now());
         Ok(match decided.write {
-            Write::Nothing => Some(decided.verdict),
-            Write::Put { .. } | Write::Remove { .. } => None,
+            RecordWrite::Nothing => Some(decided.verdict),
+            RecordWrite::Put { .. } | RecordWrite::Remove { .. } => None,
         })
     }
 
-    /// Who holds the record under this key; nothing if it is settled.
-    pub(crate) fn holder(&self, key: Key) -> Result<Option<Holder>, Fault> {
-        let Some(Stored { record, .. }) = self.load(key)? else { return Ok(None) };
+    /// Returns the owner of the record under this key, or `None` if it is settled.
+    pub(crate) fn holder(&self, key: RecordKey) -> Result<Option<RecordHolder>, SqliteFault> {
+        let Some(RecordRow { record, .. }) = self.load(key)? else { return Ok(None) };
         match record.state {
-            RecordState::Inflight => {}
-            RecordState::Done(_)
-            | RecordState::Failed(_)
-            | RecordState::Unknown(_)
-            | RecordState::Cancelled => {
+            DedupeState::Inflight => {}
+            DedupeState::Done(_)
+            | DedupeState::Failed(_)
+            | DedupeState::Unknown(_)
+            | DedupeState::Cancelled => {
                 return Ok(None);
             }
         }
-        let holder = Holder {
+        let holder = RecordHolder {
             process: record.owner.process.clone(),
             lease: record.lease,
             expires: record.expires,
@@ -166,26 +171,30 @@ impl<'c> View<'c> {
         Ok(holder.holds(self.shared).then_some(holder))
     }
 
-    /// The version of the record under this key, without reading it.
-    pub(crate) fn version(&self, key: Key) -> Result<Option<u64>, Fault> {
+    /// Returns the version of the record under this key, without decoding it.
+    pub(crate) fn version(&self, key: RecordKey) -> Result<Option<u64>, SqliteFault> {
         let mut find = self.statement("SELECT version FROM record WHERE key = ?1")?;
         Ok(find.query_row([key.0.as_bytes()], |row| row.get(0)).optional()?.map(unsigned))
     }
 
-    pub(crate) fn record(&self, key: Key) -> Result<Option<Record>, Fault> {
+    pub(crate) fn record(&self, key: RecordKey) -> Result<Option<DedupeRecord>, SqliteFault> {
         let now = self.shared.clock.now();
         let found = self.load(key)?.map(|stored| Arc::unwrap_or_clone(stored.record));
         Ok(found.filter(|record| !record.is_expired(now)))
     }
 
-    /// Records for a person to look at. One that cannot be read is passed over and told of: the others are not to be hidden
-    /// by it. If none at all can be read, the reason is the same for all of them, and said.
-    pub(crate) fn records(&self, selection: &Selection, page: Page) -> Result<Vec<Record>, Fault> {
-        // Without a limit of its own: a page that is not full would be the last one.
+    /// Returns records for an operator. Unreadable records are skipped and logged, so that they do not hide the
+    /// others. If no record is readable, the reason is the same for all of them, and returned as an error.
+    pub(crate) fn records(
+        &self,
+        selection: &RecordFilter,
+        page: RecordPage,
+    ) -> Result<Vec<DedupeRecord>, SqliteFault> {
+        // Without a limit in SQL: a page that is not full would count as the last one.
         let mut find = self.statement(&format!(
             "SELECT id, key, body FROM record WHERE key > ?1 AND {SELECTED} AND ?7 > 0 ORDER BY key"
         ))?;
-        let Selected { namespace, tool, session, tenant } = selected(selection);
+        let SelectionParams { namespace, tool, session, tenant } = selected(selection);
         let after: &[u8] = page.after.as_ref().map_or(&[], |key| key.0.as_bytes());
         let (now, limit) =
             (signed(self.shared.clock.now().as_millis()), page.limit.try_into().unwrap_or(i64::MAX));
@@ -197,8 +206,8 @@ impl<'c> View<'c> {
         {
             match self.stored(row) {
                 Ok(stored) => records.push(Arc::unwrap_or_clone(stored.record)),
-                Err(fault @ Fault::Record(..)) => unreadable.push(fault),
-                Err(fault @ (Fault::Sql(_) | Fault::Told(..))) => return Err(fault),
+                Err(fault @ SqliteFault::Record(..)) => unreadable.push(fault),
+                Err(fault @ (SqliteFault::Sql(_) | SqliteFault::Other(..))) => return Err(fault),
             }
         }
         let passed_over = unreadable.len();
@@ -213,27 +222,27 @@ impl<'c> View<'c> {
         }
     }
 
-    /// Keys and versions of finished records, in the order of their keys.
+    /// Returns keys and versions of finished records, ordered by key.
     pub(crate) fn finished(
         &self,
-        selection: &Selection,
-        after: Option<Key>,
+        selection: &RecordFilter,
+        after: Option<RecordKey>,
         limit: usize,
-    ) -> Result<Vec<(Key, u64)>, Fault> {
+    ) -> Result<Vec<(RecordKey, u64)>, SqliteFault> {
         let mut find = self.statement(&format!(
             "SELECT key, version FROM record WHERE key > ?1 AND {SELECTED} AND NOT open ORDER BY key LIMIT ?7"
         ))?;
-        let Selected { namespace, tool, session, tenant } = selected(selection);
+        let SelectionParams { namespace, tool, session, tenant } = selected(selection);
         let after: &[u8] = after.as_ref().map_or(&[], |key| key.0.as_bytes());
         let (now, limit) = (signed(self.shared.clock.now().as_millis()), signed(limit as u64));
         let rows = find.query_map(
             params![after, namespace, tool, session, tenant, now, limit, selection.open],
-            |row| Ok((Key(Digest::from_bytes(row.get(0)?)), unsigned(row.get(1)?))),
+            |row| Ok((RecordKey(Digest::from_bytes(row.get(0)?)), unsigned(row.get(1)?))),
         )?;
         Ok(rows.collect::<Result<_, _>>()?)
     }
 
-    pub(crate) fn read(&self, name: &DocumentName) -> Result<Option<Document>, Fault> {
+    pub(crate) fn read(&self, name: &DocumentName) -> Result<Option<Document>, SqliteFault> {
         let mut find = self.statement(
             "SELECT version, body FROM document
              WHERE kind = ?1 AND id = ?2 AND body IS NOT NULL AND (expires IS NULL OR expires > ?3)",
@@ -242,15 +251,19 @@ impl<'c> View<'c> {
         Ok(find.query_row(params![name.kind.name(), &*name.id, now], document).optional()?)
     }
 
-    /// The loss of records that nobody has accepted.
-    pub(crate) fn record_loss(&self) -> Result<Option<RecordLoss>, Fault> {
-        let unreadable =
-            || Fault::Told(Trouble::Unreadable, "the description of the lost records cannot be read".into());
+    /// Returns the loss of records that no operator has accepted.
+    pub(crate) fn record_loss(&self) -> Result<Option<RecordLoss>, SqliteFault> {
+        let unreadable = || {
+            SqliteFault::Other(
+                StoreErrorKind::Unreadable,
+                "the description of the lost records cannot be read".into(),
+            )
+        };
         let found = self.read(&loss_name())?;
         found.map(|document| RecordLoss::from_text(&document.body).ok_or_else(unreadable)).transpose()
     }
 
-    pub(crate) fn documents(&self, kind: DocumentKind) -> Result<Vec<(DocumentName, Document)>, Fault> {
+    pub(crate) fn documents(&self, kind: DocumentKind) -> Result<Vec<(DocumentName, Document)>, SqliteFault> {
         let mut find = self.statement(
             "SELECT version, body, id FROM document
              WHERE kind = ?1 AND body IS NOT NULL AND (expires IS NULL OR expires > ?2) ORDER BY id",
@@ -262,8 +275,8 @@ impl<'c> View<'c> {
         Ok(rows.collect::<Result<_, _>>()?)
     }
 
-    /// Documents that were written or removed by others after the one with this version, and the newest version.
-    pub(crate) fn documents_since(&self, version: u64) -> Result<(Vec<DocumentName>, u64), Fault> {
+    /// Returns the documents that others wrote or removed after the one with this version, and the newest version.
+    pub(crate) fn documents_since(&self, version: u64) -> Result<(Vec<DocumentName>, u64), SqliteFault> {
         let mut find = self.statement(
             "SELECT kind, id, version, writer FROM document WHERE version > ?1 ORDER BY version LIMIT 256",
         )?;
@@ -281,8 +294,11 @@ impl<'c> View<'c> {
         Ok((names, newest))
     }
 
-    pub(crate) fn entries(&self, query: &Query) -> Result<Vec<(Position, Entry)>, Fault> {
-        // Without a subject the primary key has the order; with one, its index.
+    pub(crate) fn entries(
+        &self,
+        query: &JournalQuery,
+    ) -> Result<Vec<(JournalPosition, JournalEntry)>, SqliteFault> {
+        // Without a subject the primary key has the order. With one, its index has it.
         let mut find = self.statement(match query.subject {
             None => {
                 "SELECT at, subject, body, seq FROM entry
@@ -294,23 +310,23 @@ impl<'c> View<'c> {
             }
         })?;
         let (since, limit) = (signed(query.since.as_millis()), query.limit.try_into().unwrap_or(i64::MAX));
-        let behind = query.behind.map_or(i64::MAX, |Position(number, _)| signed(number));
+        let behind = query.before.map_or(i64::MAX, |JournalPosition(number, _)| signed(number));
         let (journal, subject) = (query.journal.name(), query.subject.as_deref());
         let rows = find.query_map(params![journal, since, limit, subject, behind], |row| {
-            let entry = Entry {
+            let entry = JournalEntry {
                 at: Timestamp::from_millis(unsigned(row.get(0)?)),
                 subject: row.get::<_, String>(1)?.into(),
                 body: row.get::<_, String>(2)?.into(),
             };
-            Ok((Position(unsigned(row.get(3)?), 0), entry))
+            Ok((JournalPosition(unsigned(row.get(3)?), 0), entry))
         })?;
         Ok(rows.collect::<Result<_, _>>()?)
     }
 
-    /// Open records that are past their lifetime, up to so many, among the next ones behind this id; and the id to go on
-    /// behind. Seldom is there one, and nobody waits for it: so they are looked for, a portion at a time, rather than
-    /// kept in an index that every claim and every save would have to write.
-    pub(crate) fn ended(&self, after: i64, most: u64) -> Result<(Vec<Key>, i64), Fault> {
+    /// Returns expired open records, up to `most`, among the next portion after this id, and the id after which to
+    /// continue. They are rare and not urgent. So they are searched for in portions, rather than kept in an index
+    /// that every claim and every save would have to write.
+    pub(crate) fn ended(&self, after: i64, most: u64) -> Result<(Vec<RecordKey>, i64), SqliteFault> {
         let mut find =
             self.statement("SELECT id, key, open, expires FROM record WHERE id > ?1 ORDER BY id LIMIT ?2")?;
         let mut rows = find.query(params![after, signed(PORTION)])?;
@@ -319,7 +335,7 @@ impl<'c> View<'c> {
         while let Some(row) = rows.next()? {
             (seen, last) = (seen + 1, row.get(0)?);
             if row.get(2)? && row.get::<_, Option<i64>>(3)?.is_some_and(|expires| expires <= now) {
-                ended.push(Key(Digest::from_bytes(row.get(1)?)));
+                ended.push(RecordKey(Digest::from_bytes(row.get(1)?)));
                 if ended.len() as u64 >= most {
                     return Ok((ended, last));
                 }
@@ -328,34 +344,34 @@ impl<'c> View<'c> {
         Ok((ended, if seen < PORTION { 0 } else { last }))
     }
 
-    pub(crate) fn ids(&self) -> Result<Ids, Fault> {
+    pub(crate) fn ids(&self) -> Result<RecordIds, SqliteFault> {
         let mut find = self.statement(
             "SELECT max(coalesce((SELECT max(id) FROM record), 0),
                         (SELECT value FROM meta WHERE name = 'last_removed')),
                     (SELECT value FROM meta WHERE name = 'removed')",
         )?;
-        Ok(find.query_row([], |row| Ok(Ids { last: row.get(0)?, removed: row.get(1)? }))?)
+        Ok(find.query_row([], |row| Ok(RecordIds { last: row.get(0)?, removed: row.get(1)? }))?)
     }
 
-    fn stored(&self, row: &Row<'_>) -> Result<Stored, Fault> {
-        let key = Key(Digest::from_bytes(row.get(1)?));
+    fn stored(&self, row: &Row<'_>) -> Result<RecordRow, SqliteFault> {
+        let key = RecordKey(Digest::from_bytes(row.get(1)?));
         let body = row.get_ref(2)?.as_blob().map_err(rusqlite::Error::from)?;
-        Ok(Stored { id: row.get(0)?, record: Arc::new(self.decode(key, body)?) })
+        Ok(RecordRow { id: row.get(0)?, record: Arc::new(self.decode(key, body)?) })
     }
 
-    pub(crate) fn decode(&self, key: Key, body: &[u8]) -> Result<Record, Fault> {
-        self.shared.codec.decode(key, body).map_err(|why| Fault::Record(key, why))
+    pub(crate) fn decode(&self, key: RecordKey, body: &[u8]) -> Result<DedupeRecord, SqliteFault> {
+        self.shared.codec.decode(key, body).map_err(|why| SqliteFault::Record(key, why))
     }
 }
 
-pub(crate) fn record(stored: &Option<Stored>) -> Option<&Record> {
+pub(crate) fn record(stored: &Option<RecordRow>) -> Option<&DedupeRecord> {
     stored.as_ref().map(|stored| &*stored.record)
 }
 
-/// How many records one look for those that ended goes through.
+/// Number of records that one search for expired ones reads.
 const PORTION: u64 = 2000;
 
-/// SQLite knows no unsigned numbers; ours stay far below the difference, apart from "for ever".
+/// SQLite has no unsigned numbers. These stay far below the difference, except for "for ever".
 pub(crate) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -367,15 +383,15 @@ pub(crate) fn unsigned(number: i64) -> u64 {
 const SELECTED: &str = "(?2 IS NULL OR namespace = ?2 AND tool = ?3) AND (?4 IS NULL OR session = ?4)
     AND (?5 IS NULL OR tenant = ?5) AND (expires IS NULL OR expires > ?6) AND (NOT ?8 OR open)";
 
-struct Selected<'s> {
+struct SelectionParams<'s> {
     namespace: Option<&'s str>,
     tool: Option<&'s str>,
     session: Option<&'s str>,
     tenant: Option<&'s str>,
 }
 
-fn selected(selection: &Selection) -> Selected<'_> {
-    Selected {
+fn selected(selection: &RecordFilter) -> SelectionParams<'_> {
+    SelectionParams {
         namespace: selection.tool.as_ref().map(|tool| tool.namespace.as_str()),
         tool: selection.tool.as_ref().map(|tool| tool.tool.as_str()),
         session: selection.session.as_ref().map(|session| session.as_str()),
@@ -383,7 +399,7 @@ fn selected(selection: &Selection) -> Selected<'_> {
     }
 }
 
-/// The last commit that is in the file. To be asked inside a transaction.
+/// Returns the last commit in the file. Call it inside a transaction.
 pub(crate) fn last_commit(sql: &Connection) -> rusqlite::Result<Commit> {
     let mut find = sql.prepare_cached(
         "SELECT (SELECT value FROM meta WHERE name = 'marker'), (SELECT value FROM meta WHERE name = 'commits'),
@@ -391,7 +407,7 @@ pub(crate) fn last_commit(sql: &Connection) -> rusqlite::Result<Commit> {
     )?;
     find.query_row([], |row| {
         Ok(Commit {
-            marker: Marker(row.get::<_, i64>(0)?.cast_unsigned()),
+            marker: StoreMarker(row.get::<_, i64>(0)?.cast_unsigned()),
             number: unsigned(row.get(1)?),
             at: Timestamp::from_millis(unsigned(row.get(2)?)),
         })

@@ -1,12 +1,12 @@
-//! The one thread of this process that writes.
+//! The only thread of this process that writes.
 //!
-//! It takes all operations that wait, runs them in one transaction, and answers them when that is on disk: however
-//! many callers there are, they share the sync. The transaction begins as a reading one, so that operations that turn
-//! out to write nothing never wait for another process; the first write makes it a writing one, and where somebody
-//! else was faster it begins again, this time asking for the right to write first, with bounded patience.
+//! It takes all queued operations, runs them in one transaction, and responds when that is on disk: any number of
+//! callers share the sync. The transaction begins as a read transaction, so that operations that turn out to write
+//! nothing never wait for another process. The first write upgrades it. If another process was faster, it starts
+//! again, and takes the write lock first, with a bounded wait.
 //!
-//! An operation that fails takes nobody with it. If it has spoilt the transaction, everything is rolled back and each
-//! operation gets a transaction of its own.
+//! A failed operation does not affect the others. If it has spoilt the transaction, everything is rolled back, and
+//! each operation gets a transaction of its own.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read};
@@ -16,77 +16,77 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
-use steadfast_store::{StoreError, Trouble};
+use steadfast_store::{StoreError, StoreErrorKind};
 use tokio::sync::oneshot;
 
-use crate::fault::{Fault, free_bytes};
-use crate::open;
-use crate::queue::{Lane, Queue};
-use crate::recent::Recent;
-use crate::shared::{Link, Shared, Step, jittered};
-use crate::tx::{Finished, Tx};
-use crate::view::View;
+use crate::fault::{SqliteFault, free_bytes};
+use crate::queue::{QueueLane, WorkQueue};
+use crate::recent_records::RecentRecords;
+use crate::shared::{FileConnection, SqliteShared, WriterStep, jittered};
+use crate::state_file;
+use crate::transaction::{TransactionEffects, WriteTransaction};
+use crate::view::FileView;
 
 /// The most operations in one transaction.
 pub(crate) const BATCH: usize = 256;
 
-/// How long the writer stays awake for the next operation. Whoever was just answered often asks again at once, and
-/// waking a thread takes about this long.
+/// Time that the writer stays awake for the next operation. A caller often sends the next one at once, and waking a
+/// thread takes about this long.
 const LINGER: Duration = Duration::from_micros(50);
 
-/// How long the log grows before it is brought into the file.
+/// Size of the WAL at which it is checkpointed.
 const LOG_PAGES: i32 = 1000;
-/// How long it is when it is worth its full size: most processes write less, and a disk that gives each a share of its time
-/// stalls when hundreds start at once and each writes megabytes of nothing.
+/// Size at which the WAL is enlarged to its full size. Most processes write less, and a disk with a limited rate
+/// stalls when hundreds of processes start at once and each writes megabytes of zeros.
 const FEW_PAGES: i32 = 50;
-/// A page of the file.
+/// Bytes in a page of the file.
 const PAGE_BYTES: u64 = 4096;
-/// So much log, and the largest batches on top of it.
+/// Full size of the WAL, with room for the largest batches.
 const LOG_BYTES: u64 = 6 << 20;
-/// So much must be free for that.
+/// Free disk space that is needed for that.
 const ROOM: u64 = 64 << 20;
 
-/// An operation that waits for the writer.
-pub(crate) trait Operation: Send {
-    /// Runs it. May happen more than once, if the transaction has to be begun again.
-    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), Fault>;
-    /// Tells its caller: what came of it, or why nothing did.
+/// An operation for the writer.
+pub(crate) trait WriterOperation: Send {
+    /// Runs the operation. May run more than once, if the transaction has to be restarted.
+    fn run(&mut self, tx: &mut WriteTransaction<'_>) -> Result<(), SqliteFault>;
+    /// Sends the result, or the error, to the caller.
     fn answer(self: Box<Self>, how: Result<(), StoreError>);
-    /// When its caller stops waiting for other processes.
+    /// Time at which the caller stops waiting for other processes.
     fn until(&self) -> Instant;
 }
 
-pub(crate) type Operations = Queue<Box<dyn Operation>>;
+pub(crate) type WriterQueue = WorkQueue<Box<dyn WriterOperation>>;
 
-/// An operation made of a function.
-pub(crate) struct Asked<F, T> {
+/// An operation made from a function.
+pub(crate) struct OperationFunction<F, T> {
     work: F,
     value: Option<T>,
     reply: oneshot::Sender<Result<T, StoreError>>,
     until: Instant,
 }
 
-impl<F, T> Asked<F, T> {
+impl<F, T> OperationFunction<F, T> {
     pub(crate) fn new(work: F, patience: Duration) -> (Self, oneshot::Receiver<Result<T, StoreError>>) {
         let (reply, answer) = oneshot::channel();
         (Self { work, value: None, reply, until: Instant::now() + patience }, answer)
     }
 }
 
-impl<F, T> Operation for Asked<F, T>
+impl<F, T> WriterOperation for OperationFunction<F, T>
 where
-    F: FnMut(&mut Tx<'_>) -> Result<T, Fault> + Send,
+    F: FnMut(&mut WriteTransaction<'_>) -> Result<T, SqliteFault> + Send,
     T: Send,
 {
-    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), Fault> {
+    fn run(&mut self, tx: &mut WriteTransaction<'_>) -> Result<(), SqliteFault> {
         self.value = Some((self.work)(tx)?);
         Ok(())
     }
 
     fn answer(self: Box<Self>, how: Result<(), StoreError>) {
         let Self { value, reply, .. } = *self;
-        let never_ran = || StoreError::not_done(Trouble::Closed, "the operation was not run");
-        // A caller that is gone does not want to know.
+        let never_ran = || StoreError::not_done(StoreErrorKind::Closed, "the operation was not run");
+        // The caller may have gone.
         let _ = reply.send(how.and_then(|()| value.ok_or_else(never_ran)));
     }
 
@@ -96,35 +96,35 @@ where
 }
 
 /// The writer, on its thread.
-pub(crate) struct Writer {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) queue: Arc<Operations>,
-    pub(crate) link: Link,
-    pub(crate) recent: Recent,
+pub(crate) struct SqliteWriter {
+    pub(crate) shared: Arc<SqliteShared>,
+    pub(crate) queue: Arc<WriterQueue>,
+    pub(crate) link: FileConnection,
+    pub(crate) recent: RecentRecords,
 }
 
-/// How a transaction begins.
+/// The type of a transaction at its start.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Begin {
-    /// As a reader.
+enum TransactionMode {
+    /// A read transaction.
     Reading,
-    /// With the right to write.
+    /// A write transaction.
     Writing,
 }
 
-/// What became of a transaction.
-enum Ended {
-    /// Everything is answered.
+/// The result of a transaction.
+enum TransactionOutcome {
+    /// All callers have their results.
     Answered,
-    /// Everything is answered, but nobody knows whether it happened.
+    /// All callers have a response, but it is unknown if the transaction was committed.
     InDoubt,
-    /// Somebody else holds the file; what is left waits.
-    Busy(Fault),
-    /// It was spoilt, and nothing happened; what is left should be tried one by one.
-    Spoilt(Fault),
+    /// Another process holds the file. The remaining operations wait.
+    Busy(SqliteFault),
+    /// The transaction was rolled back. The remaining operations must be tried one by one.
+    Spoilt(SqliteFault),
 }
 
-impl Writer {
+impl SqliteWriter {
     pub(crate) fn run(mut self) {
         let queue = self.queue.clone();
         let _taker = queue.taker();
@@ -132,11 +132,11 @@ impl Writer {
         let (mut enlarged, mut longest) = (false, self.longest_log());
         while let Some(lane) = self.queue.take(&mut batch, BATCH) {
             match lane {
-                Lane::Soon => {
+                QueueLane::Soon => {
                     self.work(&mut batch, lane);
                     self.queue.linger(LINGER);
                 }
-                Lane::Later => self.work_unsynced(&mut batch),
+                QueueLane::Later => self.work_unsynced(&mut batch),
             }
             if !enlarged && self.link.log() >= FEW_PAGES {
                 self.enlarge_log();
@@ -147,86 +147,85 @@ impl Writer {
                 longest = self.longest_log();
             }
         }
-        // While the connection is still open, so that the log is there.
+        // While the connection is still open, so that the WAL exists.
         self.shared.close_note();
     }
 
-    /// Runs and answers everything in the batch, without a sync. It reaches the disk with the next one.
-    fn work_unsynced(&mut self, batch: &mut Vec<Box<dyn Operation>>) {
-        // A connection that cannot do this syncs, or says with the next operation what is wrong.
+    /// Runs the batch without a sync. It reaches the disk with the next sync.
+    fn work_unsynced(&mut self, batch: &mut Vec<Box<dyn WriterOperation>>) {
+        // If the connection refuses this, it syncs, or the next operation reports the error.
         self.synchronous("NORMAL");
-        self.work(batch, Lane::Later);
+        self.work(batch, QueueLane::Later);
         if !self.synchronous("FULL") {
             self.link.forget();
         }
     }
 
-    /// Not as a cached statement: this one takes effect when it is prepared.
+    /// Not a cached statement, because this one takes effect when it is prepared.
     fn synchronous(&mut self, how: &str) -> bool {
         let connection = self.link.connection(&self.shared).ok();
         connection.is_some_and(|sql| sql.pragma_update(None, "synchronous", how).is_ok())
     }
 
-    /// How long the log may grow, in pages. It takes no more than a quarter of what is free: what is in it has to fit into the
-    /// file too.
+    /// Returns the longest allowed WAL, in pages. At most a quarter of the free space, because its content must fit
+    /// into the file too.
     fn longest_log(&self) -> i32 {
         let quarter = free_bytes(&self.shared.place.path).map(|free| free / 4 / PAGE_BYTES);
         let pages = quarter.and_then(|pages| i32::try_from(pages).ok()).unwrap_or(LOG_PAGES);
         pages.clamp(FEW_PAGES, LOG_PAGES)
     }
 
-    /// Brings what is in the log into the file, so that the log can begin anew. SQLite would do it within a commit, while
-    /// callers wait.
+    /// Checkpoints the WAL, so that it can restart. SQLite would do it within a commit, while callers wait.
     fn checkpoint(&mut self) {
         let last = self.shared.last();
         if let Ok(sql) = self.link.connection(&self.shared) {
-            // Where it does not work the log grows, and the next commit leads here again.
+            // If this fails, the WAL grows, and the next commit tries again.
             let pages = sql.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
                 Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, row.get::<_, i64>(2)?))
             });
             if let Ok((0, log, done)) = pages
                 && log == done
             {
-                self.shared.brought_into_file(last);
+                self.shared.record_checkpoint(last);
             }
         }
     }
 
-    /// Writing into a file that grows takes two or three times as long to reach the disk as writing over what is
-    /// there. So the log of a process that writes much gets at once the size at which it begins anew. While we have
-    /// the right to write nobody else adds to it, and readers of a log stop where its frames end.
+    /// Enlarges the WAL. A write that extends a file takes two or three times as long to reach the disk as an
+    /// overwrite. So the WAL of a process that writes much gets its full size at once. While this process holds the
+    /// write lock, no other one appends to the WAL, and its readers stop at the last frame.
     fn enlarge_log(&mut self) {
-        let log = open::beside(&self.shared.place.path, "-wal");
+        let log = state_file::beside(&self.shared.place.path, "-wal");
         let Ok(sql) = self.link.connection(&self.shared) else { return };
-        // Where this does not work everything is as it was, and slower.
-        if let Ok(open) = Open::begin(sql, Begin::Writing) {
+        // If this fails, nothing changes except the speed.
+        if let Ok(open) = OpenTransaction::begin(sql, TransactionMode::Writing) {
             let _ = enlarge(&log);
             drop(open);
         }
     }
 
-    /// Runs and answers everything in the batch.
-    fn work(&mut self, batch: &mut Vec<Box<dyn Operation>>, lane: Lane) {
-        let mut ended = self.attempt(batch, Begin::Reading, lane);
+    /// Runs the batch and responds to all its callers.
+    fn work(&mut self, batch: &mut Vec<Box<dyn WriterOperation>>, lane: QueueLane) {
+        let mut ended = self.attempt(batch, TransactionMode::Reading, lane);
         let mut tries = 0;
         loop {
             match ended {
-                Ended::Answered | Ended::InDoubt => return,
-                Ended::Busy(fault) => {
-                    give_up_the_late(batch, &fault, &self.shared);
+                TransactionOutcome::Answered | TransactionOutcome::InDoubt => return,
+                TransactionOutcome::Busy(fault) => {
+                    fail_expired(batch, &fault, &self.shared);
                     if batch.is_empty() {
                         return;
                     }
                     thread::sleep(pause(tries));
                     tries += 1;
                     match lane {
-                        Lane::Soon => self.queue.take_more(batch, BATCH),
-                        // What must be on disk does not go with what need not.
-                        Lane::Later => {}
+                        QueueLane::Soon => self.queue.take_more(batch, BATCH),
+                        // Durable operations are not mixed with others.
+                        QueueLane::Later => {}
                     }
-                    ended = self.attempt(batch, Begin::Writing, lane);
+                    ended = self.attempt(batch, TransactionMode::Writing, lane);
                 }
-                Ended::Spoilt(fault) => {
+                TransactionOutcome::Spoilt(fault) => {
                     let path = &self.shared.place.path;
                     if batch.len() > 1 {
                         for operation in std::mem::take(batch) {
@@ -243,57 +242,62 @@ impl Writer {
         }
     }
 
-    /// One transaction. What it answers is taken out of the batch.
-    fn attempt(&mut self, batch: &mut Vec<Box<dyn Operation>>, begin: Begin, lane: Lane) -> Ended {
+    /// Runs one transaction. Removes the operations that got a response from the batch.
+    fn attempt(
+        &mut self,
+        batch: &mut Vec<Box<dyn WriterOperation>>,
+        begin: TransactionMode,
+        lane: QueueLane,
+    ) -> TransactionOutcome {
         let ended = match self.link.connection(&self.shared) {
-            Ok(sql) => transact(View { sql, shared: &self.shared }, &mut self.recent, batch, begin, lane),
+            Ok(sql) => transact(FileView { sql, shared: &self.shared }, &mut self.recent, batch, begin, lane),
             Err(fault) => {
                 answer_all(batch, &Err(fault.not_done(&self.shared.place.path)), &self.shared);
-                return Ended::Answered;
+                return TransactionOutcome::Answered;
             }
         };
         match ended {
-            Ok(Ended::InDoubt) => {
+            Ok(TransactionOutcome::InDoubt) => {
                 self.link.forget();
-                Ended::InDoubt
+                TransactionOutcome::InDoubt
             }
             Ok(ended) => ended,
-            Err(fault) if fault.is_busy() => Ended::Busy(fault),
+            Err(fault) if fault.is_busy() => TransactionOutcome::Busy(fault),
             Err(fault) => {
                 if fault.breaks_connection() {
                     self.link.forget();
                 }
-                Ended::Spoilt(fault)
+                TransactionOutcome::Spoilt(fault)
             }
         }
     }
 }
 
-/// Runs the batch in one transaction. `Err` means that nothing happened of what is left in the batch.
+/// Runs the batch in one transaction. `Err` means that nothing happened for the operations left in the batch.
 fn transact(
-    view: View<'_>,
-    recent: &mut Recent,
-    batch: &mut Vec<Box<dyn Operation>>,
-    begin: Begin,
-    lane: Lane,
-) -> Result<Ended, Fault> {
-    let View { sql, shared } = view;
-    let mut open = Open::begin(sql, begin)?;
+    view: FileView<'_>,
+    recent: &mut RecentRecords,
+    batch: &mut Vec<Box<dyn WriterOperation>>,
+    begin: TransactionMode,
+    lane: QueueLane,
+) -> Result<TransactionOutcome, SqliteFault> {
+    let FileView { sql, shared } = view;
+    let mut open = OpenTransaction::begin(sql, begin)?;
     view.is_of_today()?;
-    let mut tx = Tx::new(view, recent);
+    let mut tx = WriteTransaction::new(view, recent);
     let mut ran = Vec::with_capacity(batch.len());
     let mut waiting = std::mem::take(batch).into_iter();
     while let Some(mut operation) = waiting.next() {
         let before = tx.writes();
         match operation.run(&mut tx) {
-            // What was read is true, and nothing has to be on disk for it.
+            // The result was only read, so nothing needs to be on disk for it.
             Ok(()) if tx.writes() == 0 => operation.answer(Ok(())),
             Ok(()) => ran.push(operation),
             Err(fault) if fault.is_about_one_record() && tx.writes() == before => {
                 operation.answer(Err(fault.not_done(&shared.place.path)));
             }
             Err(fault) => {
-                // In the order in which they came.
+                // In the order of their arrival.
                 ran.push(operation);
                 ran.extend(waiting);
                 *batch = ran;
@@ -303,47 +307,51 @@ fn transact(
     }
     if ran.is_empty() {
         drop(open);
-        return Ok(Ended::Answered);
+        return Ok(TransactionOutcome::Answered);
     }
-    let Finished { settled, commit, accepts_loss } = match tx.finish(lane) {
+    let TransactionEffects { settled, commit, accepts_loss } = match tx.finish(lane) {
         Ok(finished) => finished,
         Err(fault) => {
             *batch = ran;
             return Err(fault);
         }
     };
-    shared.step(Step::Commit);
+    shared.step(WriterStep::Commit);
     match open.commit() {
         Ok(()) => {
-            shared.step(Step::Committed);
+            shared.step(WriterStep::Committed);
             if let Some(commit) = commit {
-                shared.committed(commit, accepts_loss);
+                shared.record_commit(commit, accepts_loss);
             }
-            shared.step(Step::Noted);
+            shared.step(WriterStep::Noted);
             shared.followers.wake(&settled);
             answer_all(&mut ran, &Ok(()), shared);
         }
-        // Whether it is in the file, only the file knows.
+        // Only the file can show if the commit happened.
         Err(fault) => {
             answer_all(&mut ran, &Err(fault.unanswered(&shared.place.path)), shared);
-            return Ok(Ended::InDoubt);
+            return Ok(TransactionOutcome::InDoubt);
         }
     }
-    Ok(Ended::Answered)
+    Ok(TransactionOutcome::Answered)
 }
 
-fn answer_all(batch: &mut Vec<Box<dyn Operation>>, how: &Result<(), StoreError>, shared: &Shared) {
+fn answer_all(
+    batch: &mut Vec<Box<dyn WriterOperation>>,
+    how: &Result<(), StoreError>,
+    shared: &SqliteShared,
+) {
     match how {
-        Ok(()) => shared.wrote(),
-        Err(error) => shared.failed(error),
+        Ok(()) => shared.record_write(),
+        Err(error) => shared.record_failure(error),
     }
     for operation in batch.drain(..) {
         operation.answer(how.clone());
     }
 }
 
-/// Whoever has waited long enough for other processes is told so.
-fn give_up_the_late(batch: &mut Vec<Box<dyn Operation>>, fault: &Fault, shared: &Shared) {
+/// Fails the operations that have waited long enough for other processes.
+fn fail_expired(batch: &mut Vec<Box<dyn WriterOperation>>, fault: &SqliteFault, shared: &SqliteShared) {
     let now = Instant::now();
     let (mut late, waiting): (Vec<_>, Vec<_>) =
         batch.drain(..).partition(|operation| operation.until() <= now);
@@ -354,7 +362,7 @@ fn give_up_the_late(batch: &mut Vec<Box<dyn Operation>>, fault: &Fault, shared: 
 }
 
 fn enlarge(log: &Path) -> io::Result<()> {
-    // On a small disk the room is worth more than the speed.
+    // On a small disk, space matters more than speed.
     if free_bytes(log).is_some_and(|free| free < ROOM) {
         return Ok(());
     }
@@ -365,37 +373,37 @@ fn enlarge(log: &Path) -> io::Result<()> {
     file.sync_data()
 }
 
-/// How long to leave the file to others: longer each time, and never the same for two processes. Not much longer than a
-/// commit takes, because a busy process leaves gaps only between its own.
+/// Returns how long to leave the file to other processes: longer each time, and random. Not much longer than a commit
+/// takes, because a busy process leaves gaps only between its own commits.
 fn pause(tries: u32) -> Duration {
     jittered(Duration::from_micros(100 << tries.min(3)))
 }
 
-/// An open transaction; ends with nothing done unless it is committed.
-struct Open<'c> {
+/// An open transaction, rolled back unless it is committed.
+struct OpenTransaction<'c> {
     sql: &'c Connection,
 }
 
-impl<'c> Open<'c> {
-    fn begin(sql: &'c Connection, begin: Begin) -> Result<Self, Fault> {
+impl<'c> OpenTransaction<'c> {
+    fn begin(sql: &'c Connection, begin: TransactionMode) -> Result<Self, SqliteFault> {
         let words = match begin {
-            Begin::Reading => "BEGIN",
-            Begin::Writing => "BEGIN IMMEDIATE",
+            TransactionMode::Reading => "BEGIN",
+            TransactionMode::Writing => "BEGIN IMMEDIATE",
         };
         sql.prepare_cached(words)?.execute([])?;
         Ok(Self { sql })
     }
 
-    fn commit(&mut self) -> Result<(), Fault> {
+    fn commit(&mut self) -> Result<(), SqliteFault> {
         self.sql.prepare_cached("COMMIT")?.execute([])?;
         Ok(())
     }
 }
 
-impl Drop for Open<'_> {
+impl Drop for OpenTransaction<'_> {
     fn drop(&mut self) {
         if !self.sql.is_autocommit() {
-            // Where even this fails, the connection is beyond use and will say so at the next beginning.
+            // If even this fails, the connection is unusable, which the next transaction will report.
             let _ = self.sql.prepare_cached("ROLLBACK").and_then(|mut rollback| rollback.execute([]));
         }
     }

@@ -1,4 +1,4 @@
-//! The suite that every store passes, with two handles on one file, as two processes have them.
+//! The suite for all stores, with two handles on one file, like two processes.
 
 #![expect(clippy::unwrap_used, reason = "a store that cannot be made fails its test")]
 
@@ -8,30 +8,39 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_store::suite::{self, Children, Fixture, Leases, Mortals, Processes, Time};
-use steadfast_store::{Codec, ManualClock, Neighbours, Sight, this_process};
+use steadfast_store::suite::{
+    self, ChildProcesses, KillableProcesses, LeaseModel, SimulatedProcesses, StoreFixture, TimeModel,
+};
+use steadfast_store::{LocalProcessMonitor, ManualClock, ProcessMonitor, RecordCodec, this_process};
 use steadfast_store_sqlite::{SqliteOptions, SqliteStore};
 
-use crate::folder::Folder;
+use crate::folder::SqliteSuiteFolder;
 
-async fn two_handles() -> Fixture {
-    let mortals = Arc::new(Mortals::default());
-    fixture(mortals.clone(), mortals, Codec::default())
+async fn two_handles() -> StoreFixture {
+    let mortals = Arc::new(SimulatedProcesses::default());
+    fixture(mortals.clone(), mortals, RecordCodec::default())
 }
 
-async fn two_handles_with_a_secret() -> Fixture {
-    let mortals = Arc::new(Mortals::default());
-    // What is different is in the file alone, and encryption that is not optimised is slow.
-    Fixture { histories: 4, ..fixture(mortals.clone(), mortals, Codec::encrypted(&[7; 32]).unwrap()) }
+async fn two_handles_with_a_secret() -> StoreFixture {
+    let mortals = Arc::new(SimulatedProcesses::default());
+    // Only the file differs, and unoptimised encryption is slow.
+    StoreFixture {
+        histories: 4,
+        ..fixture(mortals.clone(), mortals, RecordCodec::encrypted(&[7; 32]).unwrap())
+    }
 }
 
-async fn real_processes() -> Fixture {
-    let neighbours = Arc::new(Neighbours::of(this_process()));
-    fixture(Arc::new(Children::default()), neighbours, Codec::default())
+async fn real_processes() -> StoreFixture {
+    let neighbours = Arc::new(LocalProcessMonitor::of(this_process()));
+    fixture(Arc::new(ChildProcesses::default()), neighbours, RecordCodec::default())
 }
 
-fn fixture(processes: Arc<dyn Processes>, sight: Arc<dyn Sight>, codec: Codec) -> Fixture {
-    let folder = Folder::new();
+fn fixture(
+    processes: Arc<dyn KillableProcesses>,
+    sight: Arc<dyn ProcessMonitor>,
+    codec: RecordCodec,
+) -> StoreFixture {
+    let folder = SqliteSuiteFolder::new();
     let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_700_000_000_000)));
     let most = 200;
     let open = || {
@@ -40,17 +49,17 @@ fn fixture(processes: Arc<dyn Processes>, sight: Arc<dyn Sight>, codec: Codec) -
             sight: sight.clone(),
             codec: codec.clone(),
             most_records: most,
-            // No disk that answers is too slow.
+            // No working disk is too slow.
             patience: Duration::from_secs(120),
             ..SqliteOptions::at(folder.file("state.db"))
         };
         Arc::new(SqliteStore::open(options).unwrap())
     };
-    Fixture {
+    StoreFixture {
         store: open(),
         second: Some(open()),
-        time: Time::Manual(clock.clone()),
-        leases: Leases::Process(processes),
+        time: TimeModel::Manual(clock.clone()),
+        leases: LeaseModel::Process(processes),
         most: Some(usize::try_from(most).unwrap()),
         histories: 20,
         keep: Box::new(folder),
@@ -61,15 +70,15 @@ mod plain {
     steadfast_store::store_suite!(super::two_handles);
 }
 
-/// Encryption changes what is in the file, and nothing else.
+/// Encryption changes the content of the file, and nothing else.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn random_histories_go_as_in_the_reference_with_a_secret() {
-    suite::random_histories_go_as_in_the_reference(two_handles_with_a_secret().await).await;
+async fn random_histories_match_the_reference_with_a_secret() {
+    suite::random_histories_match_the_reference(two_handles_with_a_secret().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lapsed_run_of_a_real_process_is_told_as_unknown() {
-    suite::a_lapsed_run_that_is_not_safe_to_repeat_is_told_as_unknown(real_processes().await).await;
+async fn a_lapsed_run_of_a_real_process_is_reported_as_unknown() {
+    suite::a_lapsed_run_that_is_not_safe_to_repeat_is_reported_as_unknown(real_processes().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,4 +1,4 @@
-//! Where the time comes from. The core never asks; whoever drives it does, once per step, here.
+//! Clocks. The core never reads a clock. Its driver reads one of these, once per step.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,28 +7,28 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 use steadfast_core::{Timestamp, millis};
 
-/// Tells the time. It never goes backwards.
-pub trait Clock: fmt::Debug + Send + Sync {
-    /// Now.
+/// A source of time that never goes backwards.
+pub trait TimeSource: fmt::Debug + Send + Sync {
+    /// Returns the current time.
     fn now(&self) -> Timestamp;
 }
 
-/// The time of the machine, in milliseconds since the epoch. Where somebody sets the machine's clock back, it goes on from
-/// where it was, until that moment is reached again: neither a lease nor a deadline must grow because of it.
+/// The time of the machine, in milliseconds since the epoch. If the machine's clock is set back, this one continues
+/// from its last value until the machine catches up. Otherwise leases and deadlines would become longer.
 #[derive(Debug, Default)]
 pub struct SystemClock {
     latest: AtomicU64,
-    /// When it was found set back, and what time it was by then.
+    /// Set if the machine's clock was set back: the instant at which this was noticed, and the time then.
     set_back: Mutex<Option<(Instant, u64)>>,
 }
 
-/// What is less is threads that look at the clock at once, or a correction; then it stands still.
+/// A smaller difference is a race between threads or a small correction. Then the time stands still.
 const SET_BACK: u64 = 1000;
 
 impl SystemClock {
-    /// The time, when the machine says this, and its clock that nobody can set says `monotonic`.
+    /// Returns the time for this time of the machine, where `monotonic` reads a clock that cannot be set.
     fn after(&self, machine: u64, monotonic: impl Fn() -> Instant) -> u64 {
-        // The store is skipped while the millisecond is the same, so that callers do not fight for the line.
+        // Skips the write within the same millisecond, to avoid contention on the cache line.
         let latest = self.latest.load(Ordering::Relaxed);
         if machine > latest {
             return self.latest.fetch_max(machine, Ordering::Relaxed).max(machine);
@@ -39,7 +39,7 @@ impl SystemClock {
         let mut set_back = self.set_back.lock();
         let monotonic = monotonic();
         let gone = |since: Instant| millis(monotonic.saturating_duration_since(since));
-        // One of another time is of no use: the machine has caught up since.
+        // An earlier set-back is ignored, because the machine has caught up since.
         let known = set_back.filter(|(since, from)| from + gone(*since) + SET_BACK > latest);
         let (since, from) = *set_back.insert(known.unwrap_or((monotonic, latest)));
         let now = from + gone(since);
@@ -47,32 +47,32 @@ impl SystemClock {
     }
 }
 
-impl Clock for SystemClock {
+impl TimeSource for SystemClock {
     fn now(&self) -> Timestamp {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Timestamp::from_millis(self.after(millis(since_epoch), Instant::now))
     }
 }
 
-/// A clock that is moved by hand, for tests.
+/// A clock that is moved by tests.
 #[derive(Debug)]
 pub struct ManualClock {
     now: AtomicU64,
 }
 
 impl ManualClock {
-    /// A clock that shows this time.
+    /// Creates a clock with this time.
     pub fn at(now: Timestamp) -> Self {
         Self { now: AtomicU64::new(now.as_millis()) }
     }
 
-    /// Moves it forward.
+    /// Moves the clock forward.
     pub fn advance(&self, by: Duration) {
         self.now.fetch_add(millis(by), Ordering::SeqCst);
     }
 }
 
-impl Clock for ManualClock {
+impl TimeSource for ManualClock {
     fn now(&self) -> Timestamp {
         Timestamp::from_millis(self.now.load(Ordering::SeqCst))
     }
@@ -83,10 +83,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_that_is_set_back_goes_on_from_where_it_was() {
+    fn a_clock_that_is_set_back_continues_from_its_last_value() {
         let clock = SystemClock::default();
         let (hour, begin) = (3_600_000, Instant::now());
-        // What the machine says, how many milliseconds after the beginning that is, and what the time is then.
+        // The time of the machine, the milliseconds since the start, and the expected time.
         for (machine, gone, expected, why) in [
             (10 * hour, 0, 10 * hour, "as the machine says"),
             (10 * hour - 999, 1, 10 * hour, "a correction: it stands still"),

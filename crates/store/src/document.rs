@@ -1,4 +1,4 @@
-//! Small things with versions: the state of a breaker, the trust of a tenant, approvals, sessions, agreements, tools.
+//! Versioned documents: states of breakers, trust of tenants, approvals, sessions, agreements, tools.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,35 +7,35 @@ use std::time::Duration;
 use steadfast_core::Timestamp;
 use steadfast_core::id::Digest;
 
-use crate::{Store, StoreError};
+use crate::{StateStore, StoreError};
 
-/// What a document is about.
+/// The kind of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DocumentKind {
     /// The state of a circuit breaker.
     Breaker,
-    /// The failures that a tenant remembers.
+    /// The failures that count against the trust of a tenant.
     Trust,
-    /// The requests and grants of a tenant.
+    /// The approval requests and grants of a tenant.
     Approvals,
-    /// What is known of a conversation.
+    /// The state of a conversation.
     Session,
-    /// What a client and a server agreed on.
+    /// The agreement between a client and a server.
     Agreement,
-    /// Who runs a turn, and what was chosen in it.
+    /// The runner of a turn, and the candidates chosen in it.
     Turn,
-    /// The servers of one name.
+    /// The servers that share a name.
     Server,
-    /// The tools that a server listed last.
+    /// The latest list of tools of a server.
     Tools,
     /// Test data, written to check that the store accepts writes.
     Probe,
-    /// A loss of committed records that nobody has accepted.
+    /// A loss of committed records that no operator has accepted.
     Loss,
 }
 
 impl DocumentKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 10] = [
         Self::Breaker,
         Self::Trust,
@@ -49,7 +49,7 @@ impl DocumentKind {
         Self::Loss,
     ];
 
-    /// The word that is stored for it.
+    /// Returns the stored name of the kind.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Breaker => "breaker",
@@ -65,18 +65,18 @@ impl DocumentKind {
         }
     }
 
-    /// The kind that is stored as this word.
+    /// Returns the kind with this stored name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 }
 
-/// Names a document.
+/// The name of a document.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DocumentName {
-    /// What it is about.
+    /// The kind.
     pub kind: DocumentKind,
-    /// Which one.
+    /// The id within the kind.
     pub id: Arc<str>,
 }
 
@@ -86,57 +86,58 @@ impl fmt::Display for DocumentName {
     }
 }
 
-/// A document as it is stored.
+/// A stored document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
-    /// Grows with every write and is never given twice to one name, not even after it was removed.
+    /// Grows with every write. A name never gets the same version twice, not even after a removal.
     pub version: u64,
-    /// What it says.
+    /// The content.
     pub body: Arc<str>,
 }
 
 /// A change of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DocumentWrite {
-    /// The version that it replaces; nothing if there must be none.
+    /// The version to replace, or `None` if the document must not exist.
     pub replaces: Option<u64>,
-    /// What it says from now on; nothing removes it.
+    /// The new content, or `None` to remove the document.
     pub body: Option<Arc<str>>,
-    /// When it is forgotten.
+    /// Time at which the document expires.
     pub expires: Option<Timestamp>,
 }
 
-/// What became of a change.
+/// The result of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Written {
-    /// It is written, as this version.
-    As(u64),
-    /// Somebody else was faster; this is what is there now.
+pub enum DocumentWriteOutcome {
+    /// The document was written, with this version.
+    Written(u64),
+    /// Another writer was faster. Contains the current document.
     Stale(Option<Document>),
 }
 
-/// Writes as much as an ordinary call does, and says why that is not possible: a store whose disk is full is read as before.
-pub async fn probe(store: &dyn Store) -> Result<(), StoreError> {
+/// Writes as much as an ordinary call, or returns the error. A store whose disk is full can still be read, so only a
+/// write detects it.
+pub async fn probe(store: &dyn StateStore) -> Result<(), StoreError> {
     let name = DocumentName { kind: DocumentKind::Probe, id: "probe".into() };
     let now = store.now();
-    // Text that is about as long stored as it is here.
+    // The text is nearly incompressible.
     let blocks = (0..PROBE_BYTES / 64).map(|block| Digest::of(format!("{block} {now}").as_bytes()).to_hex());
     let body: Arc<str> = blocks.collect::<String>().into();
     update_document(store, &name, now + PROBE_KEPT, |_| body.clone()).await
 }
 
-/// The length of what is written to see whether a store takes writes.
+/// Size of the test data.
 const PROBE_BYTES: usize = 8192;
 /// The lifetime of the test data.
 const PROBE_KEPT: Duration = Duration::from_secs(3600);
 
-/// How often a change is tried again because another process was faster.
+/// Tries of an update if other processes are faster.
 const UPDATE_TRIES: u32 = 8;
 
-/// Reads a document and writes what `change` makes of it, again if another process was faster. After several tries it is left as
-/// it is.
+/// Reads a document and writes the result of `change`. Tries again if another process was faster, and gives up after
+/// several tries.
 pub async fn update_document(
-    store: &dyn Store,
+    store: &dyn StateStore,
     name: &DocumentName,
     expires: Timestamp,
     mut change: impl FnMut(Option<&Document>) -> Arc<str>,
@@ -146,8 +147,8 @@ pub async fn update_document(
         let replaces = found.as_ref().map(|document| document.version);
         let write = DocumentWrite { replaces, body: Some(change(found.as_ref())), expires: Some(expires) };
         match store.write(name, write).await? {
-            Written::As(_) => break,
-            Written::Stale(there) => found = there,
+            DocumentWriteOutcome::Written(_) => break,
+            DocumentWriteOutcome::Stale(there) => found = there,
         }
     }
     Ok(())

@@ -1,64 +1,55 @@
-//! How a store fails, and what its caller has to know about that.
-
-use std::fmt;
+//! Errors of stores.
 
 use steadfast_core::call::StoreFault;
 
-/// A store did not do what it was asked for.
-#[derive(Clone, Debug)]
+/// The error of a store operation.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{message}")]
 pub struct StoreError {
     fault: StoreFault,
-    trouble: Trouble,
+    trouble: StoreErrorKind,
     message: String,
 }
 
-/// What is wrong, for whoever decides what to do about it.
+/// The cause of a store error, as needed to handle it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Trouble {
-    /// It cannot be reached, or did not answer in time. Heals by itself.
+pub enum StoreErrorKind {
+    /// The store cannot be reached, or did not respond in time. This may recover without action.
     Unreachable,
-    /// It refused us: wrong password, no right to write, read-only file.
+    /// The store refused access: wrong password, no permission to write, read-only file.
     Refused,
-    /// What it holds cannot be read: a foreign or damaged file, a record of a newer version, a wrong secret.
+    /// The content cannot be read: a foreign or damaged file, a record of a newer version, a wrong secret.
     Unreadable,
-    /// It has no room.
+    /// The store is full.
     Full,
-    /// It is being shut down.
+    /// The store is being shut down.
     Closed,
 }
 
 impl StoreError {
-    /// Nothing was done, for sure.
-    pub fn not_done(trouble: Trouble, message: impl Into<String>) -> Self {
+    /// Creates the error for an operation that was certainly not done.
+    pub fn not_done(trouble: StoreErrorKind, message: impl Into<String>) -> Self {
         Self { fault: StoreFault::NotDone, trouble, message: message.into() }
     }
 
-    /// It may have been done; the answer was lost.
-    pub fn unanswered(trouble: Trouble, message: impl Into<String>) -> Self {
+    /// Creates the error for an operation that may have been done, because the response was lost.
+    pub fn outcome_unknown(trouble: StoreErrorKind, message: impl Into<String>) -> Self {
         Self { fault: StoreFault::Unanswered, trouble, message: message.into() }
     }
 
-    /// Whether it may have been done.
+    /// Returns if the operation may have been done.
     pub fn fault(&self) -> StoreFault {
         self.fault
     }
 
-    /// What is wrong.
-    pub fn trouble(&self) -> Trouble {
+    /// Returns the cause.
+    pub fn kind(&self) -> StoreErrorKind {
         self.trouble
     }
 
-    /// Whether nothing was done, and the same may work later of itself.
-    pub fn is_for_later(&self) -> bool {
-        self.fault == StoreFault::NotDone && self.trouble == Trouble::Unreachable
+    /// Returns true if the operation was not done, and may work later without action.
+    pub fn is_retryable(&self) -> bool {
+        self.fault == StoreFault::NotDone && self.trouble == StoreErrorKind::Unreachable
     }
 }
-
-impl fmt::Display for StoreError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for StoreError {}

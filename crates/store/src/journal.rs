@@ -1,4 +1,4 @@
-//! Logs that are only appended to, bounded in number and in age.
+//! Append-only journals, bounded in number and age.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,26 +7,26 @@ use std::time::Duration;
 
 use steadfast_core::Timestamp;
 
-use crate::{Store, StoreError};
+use crate::{StateStore, StoreError};
 
-/// Which log.
+/// The name of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Journal {
-    /// What became of calls: digests and derived facts, no parameters.
+    /// Finished calls: digests and derived facts, no parameters.
     History,
-    /// What became of turns.
+    /// Finished turns.
     Traces,
-    /// What operators did.
+    /// The audit log: actions of operators.
     Audit,
-    /// Which calls of which tools failed, and how.
+    /// Failed calls, by tool and kind of failure.
     Failures,
 }
 
 impl Journal {
-    /// All of them.
+    /// All journals.
     pub const ALL: [Self; 4] = [Self::History, Self::Traces, Self::Audit, Self::Failures];
 
-    /// The word that is stored for it.
+    /// Returns the stored name of the journal.
     pub const fn name(self) -> &'static str {
         match self {
             Self::History => "history",
@@ -37,41 +37,34 @@ impl Journal {
     }
 }
 
-/// One entry.
+/// An entry of a journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// When it happened.
+pub struct JournalEntry {
+    /// Time of the event.
     pub at: Timestamp,
-    /// What it is about: the id of a call or a turn, the name of an operator or a tool.
+    /// The subject: the id of a call or a turn, the name of an operator or a tool.
     pub subject: Arc<str>,
-    /// What it says: JSON, redacted by whoever wrote it.
+    /// The content: JSON, redacted by the writer.
     pub body: Arc<str>,
 }
 
-/// Where an entry stands in its log: behind everything that was written to it before. No two have one place, it never
-/// changes, and whoever was given it as text can go on there later.
+/// The position of an entry in its journal, after all entries written earlier. It is unique and never changes.
+/// Clients may keep it as text and continue there later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Position(pub u64, pub u64);
+pub struct JournalPosition(pub u64, pub u64);
 
-impl fmt::Display for Position {
+impl fmt::Display for JournalPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.0, self.1)
     }
 }
 
-/// That a text names no place in a log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The error for a text that is not a position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a position in a journal is two numbers separated by -, exactly as it was returned")]
 pub struct InvalidPosition;
 
-impl fmt::Display for InvalidPosition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a place in a journal is two numbers with a - between, as it was given")
-    }
-}
-
-impl std::error::Error for InvalidPosition {}
-
-impl FromStr for Position {
+impl FromStr for JournalPosition {
     type Err = InvalidPosition;
 
     fn from_str(text: &str) -> Result<Self, InvalidPosition> {
@@ -81,75 +74,76 @@ impl FromStr for Position {
     }
 }
 
-/// How much of a log is kept.
+/// Limits of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Keep {
+pub struct JournalLimits {
     /// The most entries.
     pub most: u64,
-    /// The most of them that are about one subject; nothing means no such bound.
+    /// The most entries about one subject, or `None` for no limit.
     pub most_per_subject: Option<u64>,
-    /// The longest.
+    /// The maximum age of an entry.
     pub age: Duration,
 }
 
-/// Which entries to read; those first that were written last.
+/// A query for entries of a journal, newest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Query {
-    /// Of which log.
+pub struct JournalQuery {
+    /// The journal.
     pub journal: Journal,
-    /// About what; nothing means everything.
+    /// The subject, or `None` for all.
     pub subject: Option<Arc<str>>,
-    /// Not older than this.
+    /// The earliest time.
     pub since: Timestamp,
-    /// Written before the entry at this place: the last one of the page before. Nothing means from the newest on.
-    pub behind: Option<Position>,
+    /// Only entries older than the one at this position: the last one of the previous page. `None` starts at the
+    /// newest entry.
+    pub before: Option<JournalPosition>,
     /// The most entries.
     pub limit: usize,
 }
 
-impl Query {
-    /// The newest entries of a log.
+impl JournalQuery {
+    /// Queries the newest entries of a journal.
     pub const fn newest(journal: Journal, limit: usize) -> Self {
-        Self { journal, subject: None, since: Timestamp::ZERO, behind: None, limit }
+        Self { journal, subject: None, since: Timestamp::ZERO, before: None, limit }
     }
 }
 
-/// A part of a log.
+/// One page of a filtered journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part<T> {
-    /// What was found, those first that were written last.
+pub struct JournalPage<T> {
+    /// The matching entries, newest first.
     pub found: Vec<T>,
-    /// The place behind which to go on; nothing where there is nothing behind. What is looked through is bounded, so there
-    /// may be more although little was found, or nothing.
-    pub next: Option<Position>,
+    /// The position after which to continue, or `None` at the end. The number of entries read is bounded, so there
+    /// may be more even if this page has few entries or none.
+    pub next: Option<JournalPosition>,
 }
 
-/// Looks through a log for as much as the query has for its limit, but through no more than so many entries.
-pub async fn look_through<T>(
-    store: &dyn Store,
-    query: &Query,
+/// Collects matching entries up to the limit of the query. Reads at most `most` entries.
+pub async fn filter_entries<T>(
+    store: &dyn StateStore,
+    query: &JournalQuery,
     most: usize,
-    wanted: impl Fn(&Entry) -> Option<T>,
-) -> Result<Part<T>, StoreError> {
+    wanted: impl Fn(&JournalEntry) -> Option<T>,
+) -> Result<JournalPage<T>, StoreError> {
     const BATCH: usize = 1000;
     let (mut found, mut looked_at) = (Vec::new(), 0);
-    // With one more than is wanted it is known whether it ends there.
-    let mut some = Query { limit: query.limit.saturating_add(1).min(BATCH), ..query.clone() };
+    // One entry more than wanted shows if there are more.
+    let mut some = JournalQuery { limit: query.limit.saturating_add(1).min(BATCH), ..query.clone() };
     loop {
         let batch = store.entries(&some).await?;
         let is_the_end = batch.len() < some.limit;
         for (place, entry) in batch {
             if found.len() >= query.limit || looked_at >= most {
-                return Ok(Part { found, next: some.behind });
+                return Ok(JournalPage { found, next: some.before });
             }
             found.extend(wanted(&entry));
             looked_at += 1;
-            some.behind = Some(place);
+            some.before = Some(place);
         }
         if is_the_end {
-            return Ok(Part { found, next: None });
+            return Ok(JournalPage { found, next: None });
         }
-        // Where few fit, the next look goes further.
+        // If few entries match, the next batch is larger.
         some.limit = (2 * some.limit).min(BATCH);
     }
 }

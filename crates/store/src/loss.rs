@@ -2,35 +2,37 @@
 
 use steadfast_core::dedupe::RecordLoss;
 
-use crate::Store;
-use crate::document::{DocumentKind, DocumentName, DocumentWrite, Written};
-use crate::error::{StoreError, Trouble};
+use crate::StateStore;
+use crate::document::{DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome};
+use crate::error::{StoreError, StoreErrorKind};
 
 /// Returns the name of the document that describes the loss.
 pub fn loss_name() -> DocumentName {
     DocumentName { kind: DocumentKind::Loss, id: "records".into() }
 }
 
-/// Returns the loss of committed records that nobody has accepted yet.
-pub async fn record_loss(store: &dyn Store) -> Result<Option<RecordLoss>, StoreError> {
+/// Returns the loss of committed records that no operator has accepted yet.
+pub async fn record_loss(store: &dyn StateStore) -> Result<Option<RecordLoss>, StoreError> {
     let found = store.read(&loss_name()).await?;
     found.map(|document| RecordLoss::from_text(&document.body).ok_or_else(unreadable)).transpose()
 }
 
 /// Accepts the loss of committed records: calls whose records are lost may run again. Returns what was accepted.
-pub async fn accept_loss(store: &dyn Store) -> Result<Option<RecordLoss>, StoreError> {
+pub async fn accept_loss(store: &dyn StateStore) -> Result<Option<RecordLoss>, StoreError> {
     let Some(found) = store.read(&loss_name()).await? else { return Ok(None) };
     let write = DocumentWrite { replaces: Some(found.version), body: None, expires: None };
     match store.write(&loss_name(), write).await? {
-        Written::As(_) => RecordLoss::from_text(&found.body).ok_or_else(unreadable).map(Some),
-        Written::Stale(None) => Ok(None),
-        Written::Stale(Some(_)) => Err(StoreError::not_done(
-            Trouble::Unreachable,
-            "more records were lost meanwhile: look at what was lost, then accept it again",
+        DocumentWriteOutcome::Written(_) => {
+            RecordLoss::from_text(&found.body).ok_or_else(unreadable).map(Some)
+        }
+        DocumentWriteOutcome::Stale(None) => Ok(None),
+        DocumentWriteOutcome::Stale(Some(_)) => Err(StoreError::not_done(
+            StoreErrorKind::Unreachable,
+            "more records were lost meanwhile: check the loss again before you accept it",
         )),
     }
 }
 
 fn unreadable() -> StoreError {
-    StoreError::not_done(Trouble::Unreadable, "the description of the lost records cannot be read")
+    StoreError::not_done(StoreErrorKind::Unreadable, "the description of the lost records cannot be read")
 }

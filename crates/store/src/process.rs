@@ -1,75 +1,75 @@
-//! Which process we are, and whether another one still lives.
+//! The identity of this process, and the check if another process still lives.
 //!
-//! On one machine a claim ends when, and only when, its process is gone: a resend after `kill -9` need not wait,
-//! and a laptop that slept is not declared dead. A process is told apart by the boot of its machine, its number
-//! and its start; where any of that cannot be judged, time decides.
+//! On one machine a claim ends when its process ends, and only then. So a retry after `kill -9` need not wait, and a
+//! process on a laptop that slept is not declared dead. A process is identified by the boot of its machine, its
+//! number and its start time. If any of these cannot be compared, the lease time decides.
 
 use std::fmt;
 use std::fs;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use steadfast_core::dedupe::{LeaseSight, Process};
+use steadfast_core::dedupe::{LeaseOwnerState, ProcessIdentity};
 
-/// This process.
-pub fn this_process() -> Process {
+/// Returns the identity of this process.
+pub fn this_process() -> ProcessIdentity {
     let pid = std::process::id();
-    // A machine that tells nothing gets a boot of its own, so that nobody is taken for somebody else.
+    // If the boot is unknown, this process gets one of its own, so that it cannot be mistaken for another one.
     let boot = boot().unwrap_or_else(|| format!("unknown-{pid}-{:?}", std::time::SystemTime::now()).into());
-    Process { boot, pid, started: started(pid).unwrap_or(0) }
+    ProcessIdentity { boot, pid, started: started(pid).unwrap_or(0) }
 }
 
-/// The process with this number on this machine, if there is one and it can be told from the next of that number.
-pub fn process(pid: u32) -> Option<Process> {
-    Some(Process { boot: boot()?, pid, started: started(pid)? })
+/// Returns the process with this number on this machine, if it exists and can be distinguished from a later one with
+/// the same number.
+pub fn process(pid: u32) -> Option<ProcessIdentity> {
+    Some(ProcessIdentity { boot: boot()?, pid, started: started(pid)? })
 }
 
-/// Judges whether the process that owns a record still lives.
-pub trait Sight: fmt::Debug + Send + Sync {
-    /// What is known of a process.
-    fn sight(&self, process: &Process) -> LeaseSight;
+/// Checks if the process that owns a record still lives.
+pub trait ProcessMonitor: fmt::Debug + Send + Sync {
+    /// Returns the state of a process.
+    fn check_process(&self, process: &ProcessIdentity) -> LeaseOwnerState;
 }
 
-/// Judges the owners of records on this machine.
+/// Checks the processes of this machine.
 #[derive(Debug)]
-pub struct Neighbours {
-    own: Process,
-    /// The last process that was found gone. Records of a crashed process come in numbers; a dead process stays
-    /// dead.
-    gone: Mutex<Option<Process>>,
+pub struct LocalProcessMonitor {
+    own: ProcessIdentity,
+    /// The last process that was found gone. A crashed process may have many records, and it stays dead.
+    gone: Mutex<Option<ProcessIdentity>>,
 }
 
-impl Neighbours {
-    /// As this process sees them.
-    pub fn of(own: Process) -> Self {
+impl LocalProcessMonitor {
+    /// Creates a checker, as seen from this process.
+    pub fn of(own: ProcessIdentity) -> Self {
         Self { own, gone: Mutex::new(None) }
     }
 }
 
-impl Sight for Neighbours {
-    fn sight(&self, process: &Process) -> LeaseSight {
+impl ProcessMonitor for LocalProcessMonitor {
+    fn check_process(&self, process: &ProcessIdentity) -> LeaseOwnerState {
         if *process == self.own {
-            return LeaseSight::Alive;
+            return LeaseOwnerState::Alive;
         }
-        // Another boot: of another machine on a shared file, or of this one before it was started again. The two
-        // cannot be told apart.
+        // A different boot: either another machine with a shared file, or this one before a restart. The two cases
+        // cannot be distinguished.
         if process.boot != self.own.boot {
-            return LeaseSight::Time;
+            return LeaseOwnerState::Time;
         }
         if self.gone.lock().as_ref() == Some(process) {
-            return LeaseSight::Gone;
+            return LeaseOwnerState::Gone;
         }
         match started(process.pid) {
-            Some(started) if started == process.started => LeaseSight::Alive,
+            Some(started) if started == process.started => LeaseOwnerState::Alive,
             Some(_) | None => {
                 *self.gone.lock() = Some(process.clone());
-                LeaseSight::Gone
+                LeaseOwnerState::Gone
             }
         }
     }
 }
 
-/// The machine's boot, and the namespace in which process numbers mean something.
+/// Returns the boot of the machine, and the namespace of its process numbers.
 #[cfg(target_os = "linux")]
 fn boot() -> Option<Arc<str>> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
@@ -77,21 +77,21 @@ fn boot() -> Option<Arc<str>> {
     Some(format!("{}/{}", boot.trim(), namespace.display()).into())
 }
 
-/// When a process started, in ticks since the boot; nothing if there is none.
+/// Returns the start time of a process, in ticks since the boot. Returns `None` if there is no such process.
 #[cfg(target_os = "linux")]
 fn started(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name stands in brackets and may hold anything, brackets too; the fields behind it are plain.
+    // The name is in parentheses and may contain anything, even parentheses. The fields after it are plain.
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace();
-    // A zombie has ended; nobody has collected it yet.
+    // A zombie has ended, but its parent has not collected it yet.
     if matches!(fields.next()?, "Z" | "X") {
         return None;
     }
     fields.nth(18)?.parse().ok()
 }
 
-/// Elsewhere nobody can be judged, and time decides.
+/// On other systems no process can be checked, and the lease time decides.
 #[cfg(not(target_os = "linux"))]
 fn boot() -> Option<Arc<str>> {
     None
@@ -108,30 +108,34 @@ mod tests {
 
     #[test]
     fn a_process_is_alive_until_it_ends_and_its_number_alone_proves_nothing() {
-        let neighbours = Neighbours::of(this_process());
-        assert_eq!(neighbours.sight(&this_process()), LeaseSight::Alive);
+        let neighbours = LocalProcessMonitor::of(this_process());
+        assert_eq!(neighbours.check_process(&this_process()), LeaseOwnerState::Alive);
 
-        /// Ended also when the test panics.
-        struct Ended(std::process::Child);
+        /// Kills the child also if the test panics.
+        struct KillOnDrop(std::process::Child);
 
-        impl Drop for Ended {
+        impl Drop for KillOnDrop {
             fn drop(&mut self) {
                 let _ = self.0.kill();
                 let _ = self.0.wait();
             }
         }
 
-        let child = Ended(std::process::Command::new("sleep").arg("600").spawn().unwrap());
+        let child = KillOnDrop(std::process::Command::new("sleep").arg("600").spawn().unwrap());
         let pid = child.0.id();
-        let process = Process { pid, started: started(pid).unwrap(), ..this_process() };
-        assert_eq!(neighbours.sight(&process), LeaseSight::Alive);
-        let namesake = Process { started: process.started + 1, ..process.clone() };
-        assert_eq!(neighbours.sight(&namesake), LeaseSight::Gone, "another process had this number");
-        let stranger = Process { boot: "another machine".into(), ..process.clone() };
-        assert_eq!(neighbours.sight(&stranger), LeaseSight::Time);
+        let process = ProcessIdentity { pid, started: started(pid).unwrap(), ..this_process() };
+        assert_eq!(neighbours.check_process(&process), LeaseOwnerState::Alive);
+        let namesake = ProcessIdentity { started: process.started + 1, ..process.clone() };
+        assert_eq!(
+            neighbours.check_process(&namesake),
+            LeaseOwnerState::Gone,
+            "another process had this number"
+        );
+        let stranger = ProcessIdentity { boot: "another machine".into(), ..process.clone() };
+        assert_eq!(neighbours.check_process(&stranger), LeaseOwnerState::Time);
 
         drop(child);
-        assert_eq!(neighbours.sight(&process), LeaseSight::Gone);
-        assert_eq!(neighbours.sight(&process), LeaseSight::Gone, "and stays so");
+        assert_eq!(neighbours.check_process(&process), LeaseOwnerState::Gone);
+        assert_eq!(neighbours.check_process(&process), LeaseOwnerState::Gone, "and stays so");
     }
 }

@@ -1,53 +1,53 @@
-//! The calls that are on their way: what a later fact about them needs from an earlier one.
+//! The open calls, with the state that later notices need from earlier ones.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use steadfast_core::call::Request;
+use steadfast_core::call::CallRequest;
 
 use crate::labels::Label;
 use crate::spans::CallSpans;
 
-/// What is remembered of a call until it ends.
+/// State of a call until it ends.
 #[derive(Debug, Default)]
-pub(crate) struct Open {
-    /// The rule that classified its last failed attempt: why there is a retry.
+pub(crate) struct OpenCall {
+    /// The rule that classified the last failed attempt: the reason for a retry.
     pub(crate) rule: Option<Label>,
-    /// Its spans, where there are any.
+    /// The spans of the call, if tracing is enabled.
     pub(crate) spans: Option<CallSpans>,
 }
 
-/// The calls that are on their way. Beyond the limit a call is logged and counted like any other, and has no spans.
+/// The open calls. Beyond the limit, a call is still logged and counted, but has no spans.
 #[derive(Debug)]
-pub(crate) struct Calls([Mutex<HashMap<Arc<str>, Open>>; SHARDS]);
+pub(crate) struct OpenCalls([Mutex<HashMap<Arc<str>, OpenCall>>; SHARDS]);
 
-impl Default for Calls {
+impl Default for OpenCalls {
     fn default() -> Self {
         Self(std::array::from_fn(|_| Mutex::default()))
     }
 }
 
-impl Calls {
-    /// A call comes.
-    pub(crate) fn enter(&self, request: &Request) {
+impl OpenCalls {
+    /// Adds a call.
+    pub(crate) fn enter(&self, request: &CallRequest) {
         let mut calls = self.shard(request).lock();
         if calls.len() < MOST_PER_SHARD {
-            // The id of a run tells calls of different engines in one process apart too.
-            calls.insert(request.run.0.clone(), Open::default());
+            // The run id also distinguishes calls of different engines in one process.
+            calls.insert(request.run.0.clone(), OpenCall::default());
         }
     }
 
-    /// What is known about a call, for a moment.
-    pub(crate) fn with<R>(&self, request: &Request, look: impl FnOnce(&mut Open) -> R) -> R {
+    /// Runs a function on the state of a call.
+    pub(crate) fn with<R>(&self, request: &CallRequest, look: impl FnOnce(&mut OpenCall) -> R) -> R {
         match self.shard(request).lock().get_mut(&request.run.0) {
             Some(open) => look(open),
-            None => look(&mut Open::default()),
+            None => look(&mut OpenCall::default()),
         }
     }
 
-    /// A call goes.
-    pub(crate) fn leave(&self, request: &Request) -> Open {
+    /// Removes a call and returns its state.
+    pub(crate) fn leave(&self, request: &CallRequest) -> OpenCall {
         self.shard(request).lock().remove(&request.run.0).unwrap_or_default()
     }
 
@@ -57,11 +57,11 @@ impl Calls {
     }
 
     #[expect(clippy::indexing_slicing, reason = "the remainder is less than the number of shards")]
-    fn shard(&self, request: &Request) -> &Mutex<HashMap<Arc<str>, Open>> {
+    fn shard(&self, request: &CallRequest) -> &Mutex<HashMap<Arc<str>, OpenCall>> {
         &self.0[usize::try_from(request.number % SHARDS as u64).unwrap_or_default()]
     }
 }
 
 const SHARDS: usize = 16;
-/// With the shards, more calls than an engine takes at once.
+/// With all shards, more calls than an engine runs concurrently.
 const MOST_PER_SHARD: usize = 1024;

@@ -1,8 +1,8 @@
-//! What happens, as it happens, for readers that come and go: the lines of the log, whatever its level, each with a number.
+//! The event feed: the lines of the log at any level, each with a number, for readers that come and go.
 //!
-//! Whoever was away for a moment goes on behind the last number that it has seen. Nothing is made while nobody reads, so
-//! that a call pays for it only while somebody looks. Notifications are the exception: they are rare, and an operator who
-//! comes because of one wants to see it.
+//! A reader that was disconnected for a moment continues after the last number that it has seen. Lines are only made while
+//! there are readers, so that calls do not pay for an unused feed. Notifications are the exception: they are rare,
+//! and an operator who opens the feed because of one must find it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,77 +12,77 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::logs::{self, Entry, Format, Level, Shown};
+use crate::logs::{self, LogEntry, LogLineFormat, LogLineLevel, ShownTexts};
 
-/// What happens. Cheap to clone; all clones are one.
+/// A feed of events. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Feed(Arc<Inner>);
+pub struct Feed(Arc<FeedInner>);
 
 #[derive(Debug)]
-struct Inner {
-    kept: Mutex<Kept>,
+struct FeedInner {
+    kept: Mutex<FeedBuffer>,
     /// The number of the last line.
     last: watch::Sender<u64>,
-    /// Until when lines are made, in milliseconds since the beginning: every fact of every call looks here.
+    /// Time until which lines are made, in milliseconds since the start. Checked for every event of every call.
     until: AtomicU64,
     began: Instant,
-    /// Tells numbers of this feed from those of another.
+    /// Distinguishes the numbers of this feed from those of another.
     life: u64,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
-    /// The newest, of which the last has the last number.
-    lines: VecDeque<Arc<Happened>>,
-    /// The newest notifications, whether anybody read them or not.
-    notifications: VecDeque<Arc<Happened>>,
-    shown: Shown,
+struct FeedBuffer {
+    /// The newest lines. The last one has the last number.
+    lines: VecDeque<Arc<FeedEvent>>,
+    /// The newest notifications, even without readers.
+    notifications: VecDeque<Arc<FeedEvent>>,
+    shown: ShownTexts,
     readers: usize,
 }
 
-/// Something that happened.
+/// An event in the feed.
 #[derive(Debug)]
-pub struct Happened {
-    /// One more than that of what happened before it.
+pub struct FeedEvent {
+    /// The number, one higher than that of the previous event.
     pub number: u64,
-    /// What it is called, as in the log.
+    /// The name of the event, as in the log.
     pub event: &'static str,
-    /// All that is told of it: a JSON object without line breaks, redacted.
+    /// The content: a JSON object without line breaks, redacted.
     pub text: Box<str>,
 }
 
-/// What a reader gets.
+/// An item for a reader.
 #[derive(Clone, Debug)]
-pub enum Next {
-    /// The next that happened.
-    Happened(Arc<Happened>),
-    /// So many happened that are not kept any more. What is kept comes next.
+pub enum FeedItem {
+    /// The next event.
+    Happened(Arc<FeedEvent>),
+    /// The number of events that are no longer kept. The next item is the oldest one that is.
     Missed(u64),
 }
 
-/// How many are kept for readers that were away or are slow.
+/// Number of events that are kept for readers that are disconnected or slow.
 const MOST: usize = 1024;
-/// How many notifications are kept.
+/// Number of notifications that are kept.
 const MOST_NOTIFICATIONS: usize = 100;
-/// The name of their event.
+/// The event name of notifications.
 pub(crate) const NOTIFICATION: &str = "notification";
-/// How long a reader may be away without missing what happens meanwhile.
+/// Time that a reader may be away without missing events.
 const AWAY: Duration = Duration::from_secs(60);
-/// Nobody reads, and nobody did lately.
+/// There are no readers, and none were there recently.
 const NEVER: u64 = u64::MAX - 1;
-/// Somebody reads.
+/// There is a reader.
 const ALWAYS: u64 = u64::MAX;
 
 impl Default for Feed {
     fn default() -> Self {
         let (last, until, began) = (watch::Sender::new(0), AtomicU64::new(NEVER), Instant::now());
         let life = logs::now().as_millis();
-        Self(Arc::new(Inner { kept: Mutex::default(), last, until, began, life }))
+        Self(Arc::new(FeedInner { kept: Mutex::default(), last, until, began, life }))
     }
 }
 
 impl Feed {
-    /// Reads what happens behind this number, or from now on.
+    /// Returns a reader of the events after this number, or of new events.
     pub fn read(&self, behind: Option<u64>) -> FeedReader {
         let last = {
             let mut kept = self.0.kept.lock();
@@ -90,73 +90,73 @@ impl Feed {
             let until = self.0.until.swap(ALWAYS, Ordering::Relaxed);
             let was_away = until != NEVER && until != ALWAYS && self.0.now() >= until;
             if was_away {
-                // Something may have happened that nobody made a line of: a number that is nobody's says so.
+                // Events may have happened without a line. A skipped number shows that.
                 kept.lines.clear();
                 self.0.last.send_modify(|last| *last += 1);
             }
             *self.0.last.borrow()
         };
-        // A number that never was is one of another life of this process: all that is known is new.
+        // A number that was never used is from an earlier process, so all events are new to this reader.
         let behind = behind.map_or(last, |number| if number > last { 0 } else { number });
         FeedReader { feed: self.clone(), behind, news: self.0.last.subscribe() }
     }
 
-    /// Tells its numbers from those that another process gave.
+    /// Returns an id that distinguishes the numbers of this feed from those of another process.
     pub fn life(&self) -> u64 {
         self.0.life
     }
 
-    /// Whether such a line is for anybody.
-    pub(crate) fn wants(&self, level: Level) -> bool {
+    /// Returns true if a line with this level is needed.
+    pub(crate) fn wants(&self, level: LogLineLevel) -> bool {
         let is_read = match self.0.until.load(Ordering::Relaxed) {
             NEVER => false,
             ALWAYS => true,
             until => self.0.now() < until,
         };
-        is_read && level <= Level::Debug
+        is_read && level <= LogLineLevel::Debug
     }
 
-    pub(crate) fn write(&self, entry: &Entry) {
+    pub(crate) fn write(&self, entry: &LogEntry) {
         let mut kept = self.0.kept.lock();
         let mut text = String::new();
-        entry.write(Format::Json, &mut kept.shown, &mut text);
+        entry.write(LogLineFormat::Json, &mut kept.shown, &mut text);
         let number = *self.0.last.borrow() + 1;
         let (event, text) = (entry.name(), text.trim_end().into());
-        let line = Arc::new(Happened { number, event, text });
+        let line = Arc::new(FeedEvent { number, event, text });
         if event == NOTIFICATION {
             push(&mut kept.notifications, line.clone(), MOST_NOTIFICATIONS);
         }
         push(&mut kept.lines, line, MOST);
-        // Under the lock, so that numbers come in order.
+        // Under the lock, so that numbers are in order.
         self.0.last.send_replace(number);
     }
 }
 
-/// Adds a line, and drops the oldest where there are too many.
-fn push(lines: &mut VecDeque<Arc<Happened>>, line: Arc<Happened>, most: usize) {
+/// Adds a line, and drops the oldest if there are too many.
+fn push(lines: &mut VecDeque<Arc<FeedEvent>>, line: Arc<FeedEvent>, most: usize) {
     if lines.len() >= most {
         lines.pop_front();
     }
     lines.push_back(line);
 }
 
-impl Kept {
-    /// The first line behind this number that is still there.
-    fn behind(&self, number: u64) -> Option<&Arc<Happened>> {
-        let first = |lines: &'_ VecDeque<Arc<Happened>>| lines.partition_point(|line| line.number <= number);
+impl FeedBuffer {
+    /// Returns the first line after this number that is still kept.
+    fn behind(&self, number: u64) -> Option<&Arc<FeedEvent>> {
+        let first = |lines: &'_ VecDeque<Arc<FeedEvent>>| lines.partition_point(|line| line.number <= number);
         let (line, notification) =
             (self.lines.get(first(&self.lines)), self.notifications.get(first(&self.notifications)));
         line.into_iter().chain(notification).min_by_key(|line| line.number)
     }
 }
 
-impl Inner {
+impl FeedInner {
     fn now(&self) -> u64 {
         steadfast_core::millis(self.began.elapsed())
     }
 }
 
-/// Reads what happens. As long as there is one, everything is told.
+/// A reader of the feed. While there is one, all lines are made.
 #[derive(Debug)]
 pub struct FeedReader {
     feed: Feed,
@@ -165,20 +165,20 @@ pub struct FeedReader {
 }
 
 impl FeedReader {
-    /// Waits for what happens next.
-    pub async fn next(&mut self) -> Next {
+    /// Waits for the next item.
+    pub async fn next(&mut self) -> FeedItem {
         loop {
             if let Some(next) = self.at_hand() {
                 return next;
             }
             if self.news.changed().await.is_err() {
-                // The feed that it keeps itself is gone: it never is.
+                // Unreachable: the reader itself keeps the feed alive.
                 std::future::pending::<()>().await;
             }
         }
     }
 
-    fn at_hand(&mut self) -> Option<Next> {
+    fn at_hand(&mut self) -> Option<FeedItem> {
         let last = *self.news.borrow_and_update();
         if self.behind >= last {
             return None;
@@ -188,11 +188,11 @@ impl FeedReader {
         let missed = line.map_or(last, |line| line.number - 1).saturating_sub(self.behind);
         if missed > 0 {
             self.behind += missed;
-            return Some(Next::Missed(missed));
+            return Some(FeedItem::Missed(missed));
         }
         let line = line?.clone();
         self.behind = line.number;
-        Some(Next::Happened(line))
+        Some(FeedItem::Happened(line))
     }
 }
 
@@ -212,28 +212,28 @@ mod tests {
     use steadfast_core::Timestamp;
 
     use super::*;
-    use crate::logs::Field;
+    use crate::logs::LogField;
 
     fn tell(feed: &Feed, text: &str) {
-        let mut entry = Entry::new(Level::Debug, "told", Timestamp::from_millis(0));
-        entry.field("text", &Field::Text(text));
+        let mut entry = LogEntry::new(LogLineLevel::Debug, "told", Timestamp::from_millis(0));
+        entry.field("text", &LogField::Text(text));
         feed.write(&entry);
     }
 
     async fn read(reader: &mut FeedReader) -> String {
         let next = tokio::time::timeout(Duration::from_secs(1), reader.next()).await;
         match next.expect("something was to be told") {
-            Next::Happened(line) => format!("{} {} {}", line.number, line.event, line.text),
-            Next::Missed(number) => format!("missed {number}"),
+            FeedItem::Happened(line) => format!("{} {} {}", line.number, line.event, line.text),
+            FeedItem::Missed(number) => format!("missed {number}"),
         }
     }
 
     #[test]
-    fn nothing_is_made_while_nobody_reads() {
+    fn no_line_is_made_without_a_reader() {
         let feed = Feed::default();
-        assert!(!feed.wants(Level::Error));
+        assert!(!feed.wants(LogLineLevel::Error));
         let reader = feed.read(None);
-        assert!(feed.wants(Level::Debug) && !feed.wants(Level::Trace));
+        assert!(feed.wants(LogLineLevel::Debug) && !feed.wants(LogLineLevel::Trace));
         drop(feed.read(None));
         assert_eq!(feed.0.until.load(Ordering::Relaxed), ALWAYS, "one still reads");
         drop(reader);
@@ -244,12 +244,16 @@ mod tests {
         );
         for (until, wanted) in [(NEVER - 1, true), (0, false)] {
             feed.0.until.store(until, Ordering::Relaxed);
-            assert_eq!(feed.wants(Level::Error), wanted, "whoever was away for a moment misses nothing");
+            assert_eq!(
+                feed.wants(LogLineLevel::Error),
+                wanted,
+                "whoever was away for a moment misses nothing"
+            );
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_was_away_for_too_long_is_told_that_something_may_be_missing() {
+    async fn a_reader_that_was_away_too_long_gets_a_missed_item() {
         let feed = Feed::default();
         let mut reader = feed.read(None);
         tell(&feed, "a");
@@ -260,7 +264,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reader_gets_what_happens_from_now_on_or_behind_what_it_has() {
+    async fn a_reader_gets_new_events_or_those_after_its_last_one() {
         let feed = Feed::default();
         tell(&feed, "before");
         let mut reader = feed.read(None);
@@ -282,9 +286,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn notifications_are_kept_although_nobody_reads_and_however_much_happens() {
+    async fn notifications_are_kept_without_readers_and_among_many_events() {
         let feed = Feed::default();
-        let notify = || feed.write(&Entry::new(Level::Warn, NOTIFICATION, Timestamp::from_millis(0)));
+        let notify =
+            || feed.write(&LogEntry::new(LogLineLevel::Warn, NOTIFICATION, Timestamp::from_millis(0)));
         let is = |line: String, number: u64| line.starts_with(&format!("{number} notification "));
         notify();
         let mut reader = feed.read(Some(0));
@@ -297,7 +302,8 @@ mod tests {
         assert!(is(read(&mut late).await, 1), "it is kept behind a thousand others");
         assert_eq!(read(&mut late).await, "missed 1");
         assert!(read(&mut late).await.starts_with("3 told "));
-        // Whoever comes back after a long time gets what was notified meanwhile, and is told that there may have been more.
+        // A reader that returns after a long time gets the notifications meanwhile, and an item that it may have
+        // missed more.
         drop((reader, late));
         feed.0.until.fetch_sub(steadfast_core::millis(AWAY), Ordering::Relaxed);
         notify();
@@ -312,7 +318,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reader_that_is_too_slow_is_told_what_it_missed() {
+    async fn a_slow_reader_gets_the_number_of_missed_events() {
         let feed = Feed::default();
         let mut reader = feed.read(None);
         for number in 0..MOST + 3 {

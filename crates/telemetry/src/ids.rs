@@ -1,36 +1,36 @@
-//! Spans whose ids were made elsewhere: those of a turn are in its trace before there is a span of them.
+//! Spans with given ids: those of a turn are in its stored trace before their span exists.
 //!
-//! The SDK asks its generator for ids while it builds a span, on the thread that builds it. So an id is given to that thread
-//! for as long as it builds, and no other span can get it.
+//! The SDK asks its generator for ids while it builds a span, on the thread that builds it. So the ids are set for
+//! that thread during the build, and no other span can get them.
 
 use std::cell::Cell;
 
 use opentelemetry::trace::{SpanId, TraceId};
 use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator};
 
-/// Makes ids, except where one is given.
+/// An id generator that uses the given ids, if there are any, and random ones otherwise.
 #[derive(Debug, Default)]
-pub(crate) struct Ids(RandomIdGenerator);
+pub(crate) struct SpanIdGenerator(RandomIdGenerator);
 
 thread_local! {
     static GIVEN: Cell<Option<(TraceId, SpanId)>> = const { Cell::new(None) };
 }
 
-/// Builds one span with these ids. The trace is that of its parent, if it has one.
+/// Builds one span with these ids. If it has a parent, its trace is the one of the parent.
 pub(crate) fn with_ids<S>(trace: TraceId, span: SpanId, build: impl FnOnce() -> S) -> S {
-    /// Takes them back, whatever happens.
-    struct Taken;
-    impl Drop for Taken {
+    /// Removes the ids again, even after a panic.
+    struct SpanIdReset;
+    impl Drop for SpanIdReset {
         fn drop(&mut self) {
             GIVEN.set(None);
         }
     }
     GIVEN.set(Some((trace, span)));
-    let _taken = Taken;
+    let _taken = SpanIdReset;
     build()
 }
 
-impl IdGenerator for Ids {
+impl IdGenerator for SpanIdGenerator {
     fn new_trace_id(&self) -> TraceId {
         GIVEN.get().map_or_else(|| self.0.new_trace_id(), |(trace, _)| trace)
     }

@@ -1,7 +1,8 @@
-//! The values of labels: short, redacted, and of a bounded number.
+//! Label values: short, redacted, and limited in number.
 //!
-//! Every value of a label makes a series of its own, in our memory and in everybody's database. Words of ours are
-//! few. Names come from outside, so they are cut, redacted, and beyond a limit they are all called [`OTHER`].
+//! Every label value makes a separate series, in the memory of this process and in the monitoring database. Built-in
+//! words are few. Names come from outside, so they are cut and redacted, and beyond a limit they are all replaced by
+//! [`OTHER`].
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -13,22 +14,22 @@ use prometheus_client::encoding::{EncodeLabelValue, LabelValueEncoder};
 use steadfast_core::id::ToolRef;
 use steadfast_core::redact;
 
-use crate::standing::Standing;
+use crate::tool_status::ToolStatus;
 
-/// What everything beyond the limit is called. No tool can have the name: theirs have a slash.
+/// The label of everything beyond the limit. No tool can have this name, because tool labels have a slash.
 pub(crate) const OTHER: Label = Label::Word("other");
 
 /// The value of a label.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Label {
-    /// One of our own.
+    /// A built-in word.
     Word(&'static str),
-    /// A name that came from outside.
+    /// A name from outside.
     Name(Arc<str>),
 }
 
 impl Label {
-    /// A name from outside, fit to be seen.
+    /// Creates a label for a name from outside, redacted and cut.
     fn name(text: &str) -> Self {
         Self::Name(redact::excerpt(text, MOST_BYTES).into())
     }
@@ -62,28 +63,28 @@ impl EncodeLabelValue for Label {
     }
 }
 
-/// A tool, as it is counted.
+/// A tool with its label and state.
 #[derive(Debug)]
-pub(crate) struct Tool {
+pub(crate) struct ToolEntry {
     pub(crate) label: Label,
-    pub(crate) standing: Standing,
+    pub(crate) status: ToolStatus,
 }
 
-/// The tools that were seen. Those beyond the limit share one entry.
+/// The known tools. Those beyond the limit share one entry.
 #[derive(Debug)]
-pub(crate) struct Tools {
+pub(crate) struct ToolEntries {
     most: usize,
-    known: RwLock<HashMap<ToolRef, Arc<Tool>>>,
-    other: Arc<Tool>,
+    known: RwLock<HashMap<ToolRef, Arc<ToolEntry>>>,
+    other: Arc<ToolEntry>,
 }
 
-impl Tools {
+impl ToolEntries {
     pub(crate) fn at_most(most: usize) -> Self {
-        let other = Arc::new(Tool { label: OTHER, standing: Standing::default() });
+        let other = Arc::new(ToolEntry { label: OTHER, status: ToolStatus::default() });
         Self { most, known: RwLock::default(), other }
     }
 
-    pub(crate) fn get(&self, tool: &ToolRef) -> Arc<Tool> {
+    pub(crate) fn get(&self, tool: &ToolRef) -> Arc<ToolEntry> {
         if let Some(known) = self.known.read().get(tool) {
             return known.clone();
         }
@@ -91,16 +92,17 @@ impl Tools {
         if known.len() >= self.most && !known.contains_key(tool) {
             return self.other.clone();
         }
-        let new = || Arc::new(Tool { label: Label::name(&tool.to_string()), standing: Standing::default() });
+        let new =
+            || Arc::new(ToolEntry { label: Label::name(&tool.to_string()), status: ToolStatus::default() });
         known.entry(tool.clone()).or_insert_with(new).clone()
     }
 }
 
-/// Names that are not tools: rules, which operators may have written, and kinds of stores.
+/// Names other than tools: rules, which operators may have written, and kinds of stores.
 #[derive(Debug, Default)]
-pub(crate) struct Names(RwLock<HashMap<Box<str>, Label>>);
+pub(crate) struct LabelNames(RwLock<HashMap<Box<str>, Label>>);
 
-impl Names {
+impl LabelNames {
     pub(crate) fn get(&self, name: &str) -> Label {
         if let Some(known) = self.0.read().get(name) {
             return known.clone();
@@ -115,7 +117,7 @@ impl Names {
 
 /// The longest value of a label.
 const MOST_BYTES: usize = 128;
-/// The most names that are not tools. There are some thirty rules of our own.
+/// The most names other than tools. There are some thirty built-in rules.
 const MOST_NAMES: usize = 128;
 
 #[cfg(test)]
@@ -130,7 +132,7 @@ mod tests {
 
     #[test]
     fn tr_13_tools_beyond_the_limit_are_counted_as_other() {
-        let tools = Tools::at_most(2);
+        let tools = ToolEntries::at_most(2);
         assert_eq!(tools.get(&tool("pay")).label.as_str(), "bank/pay");
         assert_eq!(tools.get(&tool("list")).label.as_str(), "bank/list");
         assert_eq!(tools.get(&tool("third")).label, OTHER);
@@ -139,7 +141,7 @@ mod tests {
 
     #[test]
     fn tr_13_rules_beyond_the_limit_are_counted_as_other() {
-        let names = Names::default();
+        let names = LabelNames::default();
         for number in 0..MOST_NAMES {
             assert_ne!(names.get(&format!("rule-{number}")), OTHER);
         }

@@ -1,18 +1,18 @@
-//! What Steadfast tells: logs, metrics and spans.
+//! Telemetry: logs, metrics and spans.
 //!
-//! [`Telemetry`] listens to an engine. One exhaustive match (`mapping`) says for every notice what is logged,
-//! counted and traced; whoever adds a notice to the core has to say it there. Everything that leaves is redacted,
-//! bounded in size and number, and never waited for.
+//! [`Telemetry`] listens to an engine. One exhaustive match (`mapping`) defines for every notice what is logged,
+//! counted and traced. A new notice in the core needs a new arm there. All output is redacted, limited in size and
+//! number, and never waited for.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::sync::Arc;
 //!
 //! use steadfast_executor::Engine;
-//! use steadfast_telemetry::{Format, Level, Logs, Options, OtlpOptions, Telemetry};
+//! use steadfast_telemetry::{LogLineFormat, LogLineLevel, LogSink, Options, OtlpOptions, Telemetry};
 //!
 //! let telemetry = Arc::new(Telemetry::start(Options {
-//!     logs: Some(Logs::to_stderr(Level::Info, Format::Json)?),
+//!     logs: Some(LogSink::to_stderr(LogLineLevel::Info, LogLineFormat::Json)?),
 //!     otlp: Some(OtlpOptions::to("http://127.0.0.1:4318")),
 //!     ..Options::default()
 //! })?);
@@ -23,61 +23,63 @@
 //! # }
 //! ```
 //!
-//! | file | what it does |
+//! | file | content |
 //! | --- | --- |
-//! | `mapping` | what is told of each fact about a call |
-//! | `turns` | what is told of turns |
-//! | `outside` | what is told of facts that no call brought |
-//! | `logs` | lines, and `tracing` events as lines |
+//! | `mapping` | logs, metrics and spans of each notice of a call |
+//! | `turns` | the same for turns |
+//! | `outside_calls` | the same for events outside calls |
+//! | `logs` | log lines, and `tracing` events as lines |
 //! | `feed` | the same lines for readers that come and go |
-//! | `malformed` | which model made which malformed call |
+//! | `malformed` | the log of malformed calls, by model |
 //! | `metrics` | the catalogue of metrics, the registry, the census of a store |
-//! | `spans`, `ids`, `otlp` | spans from notices and traces; ids that were made elsewhere; pushing spans and metrics to a collector |
-//! | `labels`, `standing`, `calls` | what is remembered of tools and of open calls, within bounds |
-//! | `words` | what things are called |
+//! | `spans`, `ids`, `otlp` | spans from notices and traces; spans with given ids; push of spans and metrics |
+//! | `labels`, `standing`, `calls` | bounded state of tools and of open calls |
+//! | `words` | names in logs, labels and spans |
 
 mod calls;
 mod feed;
 mod ids;
 mod labels;
+mod log_throttle;
 mod logs;
 mod malformed;
 mod mapping;
 mod metrics;
+mod names;
 mod otlp;
-mod outside;
-mod seldom;
+mod outside_calls;
 mod spans;
-mod standing;
 #[cfg(test)]
 mod tests;
+mod tool_status;
 mod turns;
-mod words;
 
 use std::fmt;
 use std::time::Duration;
 
-pub use feed::{Feed, FeedReader, Happened, Next};
-pub use logs::{Format, InvalidLevel, Level, LogLayer, Logs};
-pub use malformed::MalformedCalls;
-pub use metrics::{CATALOGUE, Census, Description, InvalidNamespace, Kind, Metrics, Namespace, reference};
+pub use feed::{Feed, FeedEvent, FeedItem, FeedReader};
+pub use logs::{InvalidLogLineLevel, LogLayer, LogLineFormat, LogLineLevel, LogSink};
+pub use malformed::MalformedCallLog;
+pub use metrics::{
+    CATALOGUE, InvalidNamespace, MetricDescription, MetricKind, Metrics, Namespace, StoreCensus, reference,
+};
 pub use otlp::{OtlpError, OtlpOptions};
 
-use crate::calls::Calls;
-use crate::otlp::Otlp;
-use crate::seldom::Seldom;
-use crate::spans::Spans;
+use crate::calls::OpenCalls;
+use crate::log_throttle::LogThrottle;
+use crate::otlp::OtlpExporters;
+use crate::spans::CallTracer;
 
-/// What is told, and where.
+/// Options of telemetry.
 #[derive(Debug)]
 pub struct Options {
-    /// What the names of metrics begin with.
+    /// The prefix of metric names.
     pub namespace: Namespace,
-    /// The most tools with metrics of their own; further ones are counted together. Each has some hundred series.
+    /// The most tools with metrics of their own. Further ones are counted together. Each has some hundred series.
     pub most_tools: usize,
-    /// Where lines go, if anywhere.
-    pub logs: Option<Logs>,
-    /// Where spans and metrics are pushed to, if anywhere.
+    /// The log output, if any.
+    pub logs: Option<LogSink>,
+    /// The collector that spans and metrics are pushed to, if any.
     pub otlp: Option<OtlpOptions>,
 }
 
@@ -87,44 +89,45 @@ impl Default for Options {
     }
 }
 
-/// Listens to engines and tells what happens.
+/// A listener of engines that writes logs, metrics and spans.
 pub struct Telemetry {
-    logs: Option<Logs>,
+    logs: Option<LogSink>,
     feed: Feed,
     metrics: Metrics,
-    spans: Option<Spans>,
-    otlp: Option<Otlp>,
-    calls: Calls,
-    store_failures: Seldom,
+    spans: Option<CallTracer>,
+    otlp: Option<OtlpExporters>,
+    calls: OpenCalls,
+    store_failures: LogThrottle,
 }
 
 impl Telemetry {
-    /// Begins to tell.
+    /// Starts telemetry.
     pub fn start(options: Options) -> Result<Self, OtlpError> {
-        let otlp = options.otlp.as_ref().map(Otlp::start).transpose()?;
-        let meter = otlp.as_ref().map(Otlp::meter);
+        let otlp = options.otlp.as_ref().map(OtlpExporters::start).transpose()?;
+        let meter = otlp.as_ref().map(OtlpExporters::meter);
         Ok(Self {
             logs: options.logs,
             feed: Feed::default(),
             metrics: Metrics::new(&options.namespace, options.most_tools, meter.as_ref()),
-            spans: otlp.as_ref().map(Otlp::spans),
+            spans: otlp.as_ref().map(OtlpExporters::spans),
             otlp,
-            calls: Calls::default(),
-            store_failures: Seldom::default(),
+            calls: OpenCalls::default(),
+            store_failures: LogThrottle::default(),
         })
     }
 
-    /// What was counted.
+    /// Returns the metrics.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// What happens, as it happens.
+    /// Returns the event feed.
     pub fn feed(&self) -> &Feed {
         &self.feed
     }
 
-    /// Writes and pushes what is left, within the limit. Blocks: call it where that does no harm.
+    /// Writes and pushes the remaining data, within the limit. This blocks, so do not call it on a thread that others
+    /// wait for.
     pub fn shutdown(&self, limit: Duration) {
         if let Some(otlp) = &self.otlp {
             otlp.shutdown(limit);

@@ -1,7 +1,8 @@
-//! Layer D of the guard: a file with one line for each call that was malformed or refused as a loop, to compare models by.
+//! Layer D of the loop guard: a file with one line for each call that was malformed or refused as a loop, to compare
+//! models.
 //!
-//! Several processes may write one file: each line is one write at its end, and who finds that another has rotated it goes on
-//! in the new one.
+//! Several processes may write one file. Each line is one append, and a process that finds the file rotated by
+//! another continues in the new one.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -10,37 +11,37 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use steadfast_core::call::CallResult;
-use steadfast_core::classify::Mistake;
+use steadfast_core::classify::ModelMistake;
 use steadfast_core::code::Code;
-use steadfast_core::guard::log::{Attribution, Malformed, MalformedCall};
+use steadfast_core::guard::log::{MalformedCall, MalformedCallKind, ModelAttribution};
 use steadfast_core::redact;
-use steadfast_executor::{About, Listener};
+use steadfast_executor::{EngineListener, NoticeContext};
 
-use crate::logs::Writer;
+use crate::logs::LogWriter;
 
-/// Writes down which model made which malformed call. When the file has grown to its limit it becomes `<name>.1`, in
-/// place of the one before it.
-pub struct MalformedCalls {
-    writer: Writer<String>,
+/// Logs malformed calls by model. When the file reaches its limit, it is renamed to `<name>.1`, which replaces the
+/// previous one.
+pub struct MalformedCallLog {
+    writer: LogWriter<String>,
 }
 
-/// As large as one file becomes.
+/// The size limit of a file.
 const LARGEST: u64 = 10 * 1024 * 1024;
-/// As much of the arguments as is looked at, in bytes; the line cuts them further.
+/// Number of bytes of the arguments that are read. The line cuts them further.
 const MOST_ARGUMENTS: usize = 8 * 1024;
 
-impl MalformedCalls {
-    /// Goes on in this file, or makes it.
+impl MalformedCallLog {
+    /// Opens or creates the file.
     pub fn at(path: &Path) -> io::Result<Self> {
         Self::of_at_most(path, LARGEST)
     }
 
-    /// The same, but makes the file, and the folder that it is in, only when there is something to write.
+    /// Does the same, but creates the file and its folder only when there is something to write.
     pub fn when_needed_at(path: &Path) -> io::Result<Self> {
-        Self::writing(Rotating { path: path.to_owned(), file: None, largest: LARGEST })
+        Self::writing(RotatingFile { path: path.to_owned(), file: None, largest: LARGEST })
     }
 
-    /// Says why there could be no such file, and makes none.
+    /// Returns the reason why the file could not be created, without creating it.
     pub fn check(path: &Path) -> io::Result<()> {
         match OpenOptions::new().append(true).open(path) {
             Ok(_) => Ok(()),
@@ -53,33 +54,33 @@ impl MalformedCalls {
     }
 
     fn of_at_most(path: &Path, largest: u64) -> io::Result<Self> {
-        Self::writing(Rotating { path: path.to_owned(), file: Some(private(path)?), largest })
+        Self::writing(RotatingFile { path: path.to_owned(), file: Some(private(path)?), largest })
     }
 
-    fn writing(file: Rotating) -> io::Result<Self> {
+    fn writing(file: RotatingFile) -> io::Result<Self> {
         let make = |line: &String, lines: &mut String| lines.push_str(line);
         let lost = |lines: u64| format!("{{\"left_out\":{lines}}}\n");
-        Ok(Self { writer: Writer::start(file, make, lost)? })
+        Ok(Self { writer: LogWriter::start(file, make, lost)? })
     }
 
-    /// Waits until everything told so far is written.
+    /// Waits until everything so far is written.
     pub fn flush(&self, limit: Duration) -> bool {
         self.writer.flush(limit)
     }
 }
 
-impl Listener for MalformedCalls {
-    fn finished(&self, about: &About<'_>, result: &CallResult) {
+impl EngineListener for MalformedCallLog {
+    fn finished(&self, about: &NoticeContext<'_>, result: &CallResult) {
         let error_type = match result.ended.as_ref().err().map(|failure| failure.code) {
-            Some(Code::InvalidArguments) => Malformed::By(Mistake::Arguments),
-            Some(Code::UnknownTool) => Malformed::By(Mistake::UnknownTool),
-            Some(Code::LoopDetected) => Malformed::Loop,
-            Some(Code::ToolErrorLimit) => Malformed::TurnLimit,
+            Some(Code::InvalidArguments) => MalformedCallKind::Mistake(ModelMistake::Arguments),
+            Some(Code::UnknownTool) => MalformedCallKind::Mistake(ModelMistake::UnknownTool),
+            Some(Code::LoopDetected) => MalformedCallKind::Loop,
+            Some(Code::ToolErrorLimit) => MalformedCallKind::TurnLimit,
             Some(_) | None => return,
         };
         let request = about.request;
         let malformed = MalformedCall {
-            model: Attribution::of(request.model.as_ref(), request.tool_call.as_ref()),
+            model: ModelAttribution::of(request.model.as_ref(), request.tool_call.as_ref()),
             tool: request.tool.clone(),
             arguments: redact::excerpt(about.envelope.payload.params.as_str(), MOST_ARGUMENTS),
             error_type,
@@ -89,22 +90,22 @@ impl Listener for MalformedCalls {
     }
 }
 
-impl fmt::Debug for MalformedCalls {
+impl fmt::Debug for MalformedCallLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MalformedCalls").finish_non_exhaustive()
     }
 }
 
-/// A file that does not grow for ever.
-struct Rotating {
+/// A file with a size limit.
+struct RotatingFile {
     path: PathBuf,
-    /// Nothing before the first line.
+    /// Empty before the first line.
     file: Option<File>,
     largest: u64,
 }
 
-impl Rotating {
-    /// The file that has the name now, with room for so many bytes.
+impl RotatingFile {
+    /// Returns the file that has the name now, with room for this number of bytes.
     fn with_room(&mut self, length: u64) -> io::Result<&mut File> {
         let file = match self.file.take().filter(|file| is_at(file, &self.path)) {
             Some(file) => file,
@@ -129,7 +130,7 @@ impl Rotating {
     }
 }
 
-/// Whether this is still the file of that name: another process may have rotated it.
+/// Returns true if this is still the file with that name: another process may have rotated it.
 #[cfg(unix)]
 fn is_at(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt as _;
@@ -139,13 +140,13 @@ fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
-/// Elsewhere a file that is open cannot be renamed.
+/// On other systems an open file cannot be renamed.
 #[cfg(not(unix))]
 fn is_at(_: &File, _: &Path) -> bool {
     true
 }
 
-impl Write for Rotating {
+impl Write for RotatingFile {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.with_room(line.len() as u64)?.write_all(line)?;
         Ok(line.len())
@@ -156,7 +157,7 @@ impl Write for Rotating {
     }
 }
 
-/// What a model sent is nobody else's business.
+/// The input of a model is private.
 fn private(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.create(true).append(true);
@@ -169,8 +170,8 @@ fn private(path: &Path) -> io::Result<File> {
 mod tests {
     use std::sync::Arc;
 
-    use steadfast_core::classify::{Fault, Source};
-    use steadfast_core::envelope::{CallEnvelope, UnknownFields};
+    use steadfast_core::classify::{AttemptFault, FaultSource};
+    use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
     use steadfast_executor::{Attempt, Engine};
 
     use super::*;
@@ -181,7 +182,7 @@ mod tests {
                 "target":{{"sessionKey":"s","actorId":"ann"}},
                 "payload":{{"version":"1.0","params":{{"amount":"{amount}","password":"hunter2"}}}}}}"#
         );
-        CallEnvelope::parse(text.as_bytes(), UnknownFields::Refuse).unwrap()
+        CallEnvelope::parse(text.as_bytes(), UnknownFieldPolicy::Refuse).unwrap()
     }
 
     fn folder(name: &str) -> PathBuf {
@@ -194,15 +195,16 @@ mod tests {
     async fn each_malformed_call_is_a_line_with_its_model_and_without_secrets() {
         let folder = folder("line");
         let path = folder.join("malformed.jsonl");
-        let malformed = Arc::new(MalformedCalls::at(&path).unwrap());
+        let malformed = Arc::new(MalformedCallLog::at(&path).unwrap());
         let engine = Engine::builder().listener(malformed.clone()).start().await;
         let refuses = async |_: Attempt| {
-            Err(Fault::new(Source::JsonRpc { code: -32602 }, "Missing required parameter: path").into())
+            Err(AttemptFault::new(FaultSource::JsonRpc { code: -32602 }, "Missing required parameter: path")
+                .into())
         };
         engine.call(read("1", "toolu_1"), refuses).await;
         let works = async |_: Attempt| {
             let content = steadfast_core::output::RawJson::string("fine");
-            Ok(steadfast_core::output::Output { content, metadata: None })
+            Ok(steadfast_core::output::ToolOutput { content, metadata: None })
         };
         engine.call(read("2", "call_1"), works).await;
         assert!(malformed.flush(crate::tests::PATIENCE));
@@ -217,11 +219,11 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_full_gives_way_to_a_new_one() {
+    fn a_full_file_is_rotated() {
         let folder = folder("turn");
         let path = folder.join("malformed.jsonl");
         fs::write(&path, "from before\n").unwrap();
-        let mut file = Rotating { path: path.clone(), file: None, largest: 20 };
+        let mut file = RotatingFile { path: path.clone(), file: None, largest: 20 };
         for line in ["first\n", "second\n", "third\n"] {
             file.write_all(line.as_bytes()).unwrap();
         }

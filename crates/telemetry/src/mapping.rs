@@ -1,367 +1,399 @@
-//! From facts to logs, metrics and spans. One `match` says for each notice what is logged, counted and traced.
+//! The mapping of notices to logs, metrics and spans. One `match` defines for each notice what is logged, counted and
+//! traced.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
-use steadfast_core::call::{BreakerScope, CallResult, Cut, Notice, Provenance, Shadowed, Stage};
+use steadfast_core::call::{
+    BreakerScope, CallNotice, CallResult, CutReason, Provenance, ResultStage, ShadowDecision,
+};
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::ReplayReason;
 use steadfast_core::notification::Notification;
-use steadfast_core::policy::{Policy, Silence};
-use steadfast_core::retry::Stop;
-use steadfast_core::trust::{Scope, TrustChange};
-use steadfast_core::turn::trace::Note;
+use steadfast_core::policy::{CallPolicy, SilencePolicy};
+use steadfast_core::retry::RetryStop;
+use steadfast_core::trust::{TrustChange, TrustScope};
+use steadfast_core::turn::trace::TraceNote;
 use steadfast_core::{Timestamp, breaker, millis};
-use steadfast_executor::{About, Listener, Outside, TurnAbout, TurnHead, TurnSpan, TurnedAway};
-use steadfast_store::{News, StoreError};
+use steadfast_executor::{
+    EngineListener, NoticeContext, RejectedCall, SystemEvent, TurnContext, TurnSpan, TurnSummary,
+};
+use steadfast_store::{StoreError, StoreEvent};
 
 use crate::Telemetry;
-use crate::calls::Open;
+use crate::calls::OpenCall;
 use crate::feed::NOTIFICATION;
-use crate::labels::Tool;
-use crate::logs::{self, Field, Level};
-use crate::spans::{Doing, own, text};
-use crate::standing::Profile;
-use crate::words;
+use crate::labels::ToolEntry;
+use crate::logs::{self, LogField, LogLineLevel};
+use crate::names;
+use crate::spans::{CallActivity, own, text};
+use crate::tool_status::ToolPolicySummary;
 
-impl Listener for Telemetry {
-    fn notice(&self, about: &About<'_>, notice: &Notice) {
-        if let Notice::CallStarted { .. } = notice {
+impl EngineListener for Telemetry {
+    fn notice(&self, about: &NoticeContext<'_>, notice: &CallNotice) {
+        if let CallNotice::CallStarted { .. } = notice {
             self.calls.enter(about.request);
         }
         let tool = self.metrics.tool(&about.request.tool);
-        self.calls.with(about.request, |open| self.tell(&Telling { about, tool: &tool }, notice, open));
+        self.calls.with(about.request, |open| {
+            self.record_notice(&NoticeSubject { about, tool: &tool }, notice, open)
+        });
     }
 
-    fn finished(&self, about: &About<'_>, result: &CallResult) {
+    fn finished(&self, about: &NoticeContext<'_>, result: &CallResult) {
         let tool = self.metrics.tool(&about.request.tool);
         let open = self.calls.leave(about.request);
-        self.tell_end(&Telling { about, tool: &tool }, result, open);
+        self.record_end(&NoticeSubject { about, tool: &tool }, result, open);
     }
 
     fn notification(&self, notification: &Arc<Notification>) {
-        self.tell_notification(notification);
+        self.record_notification(notification);
     }
 
-    fn turned_away(&self, away: &TurnedAway<'_>) {
-        let code = ("errorCode", Field::Own(away.error.code.as_str()));
+    fn call_rejected(&self, away: &RejectedCall<'_>) {
+        let code = ("errorCode", LogField::Own(away.error.code.as_str()));
         let Some(envelope) = away.envelope else {
-            // Its tool may be anybody's word, and so would be a series for it.
-            return self.write(Level::Warn, "tool_call_malformed", away.at, &[&[code]]);
+            // The tool name may be any text, and would make a series for each.
+            return self.write(LogLineLevel::Warn, "tool_call_malformed", away.at, &[&[code]]);
         };
         let tool = self.metrics.tool(&envelope.tool());
-        let status = words::status(away.error.code.status(away.error.retriable));
-        self.metrics.ended(&tool, status, tool.standing.scope(), Duration::ZERO);
+        let status = names::status(away.error.code.status(away.error.retriable));
+        self.metrics.ended(&tool, status, tool.status.scope(), Duration::ZERO);
         self.metrics.on.tool_events.add([tool.label.clone(), "tool_call_turned_away".into()]);
-        if away.error.code != Code::Overloaded || tool.standing.tell_overload(away.at) {
+        if away.error.code != Code::Overloaded || tool.status.should_log_overload(away.at) {
             let fields = [
-                ("requestId", Field::Text(envelope.request_id.as_str())),
-                ("toolName", Field::Text(envelope.tool_name.as_str())),
-                ("toolNamespace", Field::Text(envelope.tool_namespace.as_str())),
-                ("tenantId", Field::text(envelope.target.tenant_id.as_ref().map(|id| id.as_str()))),
-                ("sessionKey", Field::Text(envelope.target.session_key.as_str())),
+                ("requestId", LogField::Text(envelope.request_id.as_str())),
+                ("toolName", LogField::Text(envelope.tool_name.as_str())),
+                ("toolNamespace", LogField::Text(envelope.tool_namespace.as_str())),
+                ("tenantId", LogField::text(envelope.target.tenant_id.as_ref().map(|id| id.as_str()))),
+                ("sessionKey", LogField::Text(envelope.target.session_key.as_str())),
                 code,
             ];
-            self.write(Level::Warn, "tool_call_turned_away", away.at, &[&fields]);
+            self.write(LogLineLevel::Warn, "tool_call_turned_away", away.at, &[&fields]);
         }
     }
 
-    fn traceparent(&self, about: &About<'_>, attempt: u32) -> Option<String> {
+    fn traceparent(&self, about: &NoticeContext<'_>, attempt: u32) -> Option<String> {
         self.calls.with(about.request, |open| open.spans.as_ref()?.traceparent(attempt))
     }
 
-    fn turn(&self, about: &TurnAbout<'_>, note: &Note) {
-        self.tell_turn(about, note);
+    fn turn(&self, about: &TurnContext<'_>, note: &TraceNote) {
+        self.record_turn_note(about, note);
     }
 
-    fn turn_span(&self, turn: &TurnHead, span: &TurnSpan<'_>) {
+    fn turn_span(&self, turn: &TurnSummary, span: &TurnSpan<'_>) {
         if let Some(spans) = &self.spans {
             spans.turn(turn, span);
         }
         if span.tool.is_none() {
-            self.tell_turn_end(turn, span);
+            self.record_turn_end(turn, span);
         }
     }
 
-    fn outside(&self, fact: &Outside<'_>) {
-        self.tell_outside(fact);
+    fn system_event(&self, fact: &SystemEvent<'_>) {
+        self.record_outside(fact);
     }
 
     fn store_failed(&self, store: &str, error: &StoreError) {
-        let trouble = words::trouble(error.trouble());
+        let trouble = names::trouble(error.kind());
         self.metrics.on.store_failures.add([self.metrics.store(store), trouble.into()]);
         let now = logs::now();
-        // A store that is down fails every call; one line tells it as well as a thousand.
-        let Some(more) = self.store_failures.tell(now) else { return };
+        // A store that is down fails every call. One line is enough for all of them.
+        let Some(more) = self.store_failures.due(now) else { return };
         let fields = [
-            ("store", Field::Text(store)),
-            ("trouble", Field::Own(trouble)),
-            ("error", Field::Text(&error.to_string())),
-            ("notTold", if more > 0 { Field::Number(more) } else { Field::Absent }),
+            ("store", LogField::Text(store)),
+            ("trouble", LogField::Own(trouble)),
+            ("error", LogField::Text(&error.to_string())),
+            ("notTold", if more > 0 { LogField::Number(more) } else { LogField::Absent }),
         ];
-        self.write(Level::Error, "store_failed", now, &[&fields]);
+        self.write(LogLineLevel::Error, "store_failed", now, &[&fields]);
     }
 
-    fn store_news(&self, store: &str, news: &News) {
+    fn store_event(&self, store: &str, news: &StoreEvent) {
         let (level, event, word) = match news {
-            // Others write documents all the time.
-            News::DocumentChanged(_) => return,
-            News::Emptied => (Level::Error, "store_emptied", "emptied"),
-            News::Lost(_) => (Level::Error, "store_lost", "lost"),
-            News::Back => (Level::Warn, "store_back", "back"),
+            // Other processes write documents all the time.
+            StoreEvent::DocumentChanged(_) => return,
+            StoreEvent::Emptied => (LogLineLevel::Error, "store_emptied", "emptied"),
+            StoreEvent::Unavailable(_) => (LogLineLevel::Error, "store_lost", "lost"),
+            StoreEvent::Available => (LogLineLevel::Warn, "store_back", "back"),
         };
         self.metrics.on.store_events.add([self.metrics.store(store), word.into()]);
         let why = match news {
-            News::Lost(why) => Field::Text(why),
-            News::DocumentChanged(_) | News::Emptied | News::Back => Field::Absent,
+            StoreEvent::Unavailable(why) => LogField::Text(why),
+            StoreEvent::DocumentChanged(_) | StoreEvent::Emptied | StoreEvent::Available => LogField::Absent,
         };
-        self.write(level, event, logs::now(), &[&[("store", Field::Text(store)), ("error", why)]]);
+        self.write(level, event, logs::now(), &[&[("store", LogField::Text(store)), ("error", why)]]);
     }
 }
 
-/// Whom a fact is about.
-struct Telling<'a> {
-    about: &'a About<'a>,
-    tool: &'a Tool,
+/// The call and tool of a notice.
+struct NoticeSubject<'a> {
+    about: &'a NoticeContext<'a>,
+    tool: &'a ToolEntry,
 }
 
 impl Telemetry {
-    /// What is logged, counted and traced of each notice.
-    fn tell(&self, of: &Telling<'_>, notice: &Notice, open: &mut Open) {
+    /// Logs, counts and traces a notice.
+    fn record_notice(&self, of: &NoticeSubject<'_>, notice: &CallNotice, open: &mut OpenCall) {
         let (about, at) = (of.about, of.about.at);
         let on = &self.metrics.on;
         let tool = || of.tool.label.clone();
         match notice {
-            Notice::CallStarted { at } => {
+            CallNotice::CallStarted { at } => {
                 open.spans = self.spans.as_ref().map(|spans| spans.begin(about, *at));
                 self.metrics.profile(of.tool, profile(about.policy));
-                self.log(of, open, Level::Info, "tool_call_start", &[("state", Field::Own("inflight"))]);
+                self.log(
+                    of,
+                    open,
+                    LogLineLevel::Info,
+                    "tool_call_start",
+                    &[("state", LogField::Own("inflight"))],
+                );
             }
-            Notice::CallBlocked { code, retriable, breaker } => {
+            CallNotice::CallBlocked { code, retriable, breaker } => {
                 if *code == Code::InFlight {
                     on.tool_idempotency_hits.add([tool(), "inflight".into()]);
                 }
                 self.event(of, open, "tool_call_blocked", vec![own("error.type", code.as_str())]);
-                if *code != Code::Overloaded || of.tool.standing.tell_overload(at) {
+                if *code != Code::Overloaded || of.tool.status.should_log_overload(at) {
                     let fields = [
-                        ("errorCode", Field::Own(code.as_str())),
-                        ("retriable", Field::Flag(*retriable)),
-                        ("breakerState", Field::own(breaker.map(words::breaker_state))),
+                        ("errorCode", LogField::Own(code.as_str())),
+                        ("retriable", LogField::Flag(*retriable)),
+                        ("breakerState", LogField::own(breaker.map(names::breaker_state))),
                     ];
-                    self.log(of, open, Level::Warn, "tool_call_blocked", &fields);
+                    self.log(of, open, LogLineLevel::Warn, "tool_call_blocked", &fields);
                 }
             }
-            Notice::Following => {
+            CallNotice::Following => {
                 on.tool_idempotency_hits.add([tool(), "inflight".into()]);
-                self.turn_to(open, Doing::Following, at);
-                self.log(of, open, Level::Debug, "tool_call_following", &[("state", Field::Own("inflight"))]);
+                self.turn_to(open, CallActivity::Following, at);
+                self.log(
+                    of,
+                    open,
+                    LogLineLevel::Debug,
+                    "tool_call_following",
+                    &[("state", LogField::Own("inflight"))],
+                );
             }
-            // Whether an answer or a failure was replayed is known, and counted, at the end.
-            Notice::Replayed { reason } => {
+            // The end of the call shows if a result or a failure was replayed, and counts it.
+            CallNotice::Replayed { reason } => {
                 end_child(open, at);
-                let reason = words::replay_reason(*reason);
+                let reason = names::replay_reason(*reason);
                 self.event(of, open, "tool_call_replayed", vec![own("reason", reason)]);
-                self.log(of, open, Level::Debug, "tool_call_replayed", &[("reason", Field::Own(reason))]);
+                self.log(
+                    of,
+                    open,
+                    LogLineLevel::Debug,
+                    "tool_call_replayed",
+                    &[("reason", LogField::Own(reason))],
+                );
             }
-            Notice::TookOver => {
+            CallNotice::TookOver => {
                 self.event(of, open, "tool_call_taken_over", vec![]);
-                self.log(of, open, Level::Warn, "tool_call_taken_over", &[]);
+                self.log(of, open, LogLineLevel::Warn, "tool_call_taken_over", &[]);
             }
-            Notice::KeyConflict => {
+            CallNotice::KeyConflict => {
                 on.tool_idempotency_conflicts.add([tool()]);
                 trace(open, "tool_call_conflict", at, vec![]);
-                self.log(of, open, Level::Error, "tool_call_conflict", &[]);
+                self.log(of, open, LogLineLevel::Error, "tool_call_conflict", &[]);
             }
-            // How many wait is told by whoever keeps them, here and of other processes.
-            Notice::ApprovalAsked => {
-                self.turn_to(open, Doing::AwaitingApproval, at);
-                self.log(of, open, Level::Warn, "tool_call_approval_asked", &[]);
+            // The approval queue reports how many calls wait, here and in other processes.
+            CallNotice::ApprovalAsked => {
+                self.turn_to(open, CallActivity::AwaitingApproval, at);
+                self.log(of, open, LogLineLevel::Warn, "tool_call_approval_asked", &[]);
             }
-            Notice::ApprovalEnded { granted } => {
+            CallNotice::ApprovalEnded { granted } => {
                 end_child(open, at);
                 self.event(of, open, "tool_call_approval_ended", vec![own("granted", *granted)]);
                 self.log(
                     of,
                     open,
-                    Level::Info,
+                    LogLineLevel::Info,
                     "tool_call_approval_ended",
-                    &[("granted", Field::Flag(*granted))],
+                    &[("granted", LogField::Flag(*granted))],
                 );
             }
-            Notice::AttemptStarted { attempt, at } => {
-                self.turn_to(open, Doing::Attempting(*attempt), *at);
-                let fields = [("attempt", Field::Number((*attempt).into()))];
-                self.log(of, open, Level::Debug, "tool_call_attempt_start", &fields);
+            CallNotice::AttemptStarted { attempt, at } => {
+                self.turn_to(open, CallActivity::Attempting(*attempt), *at);
+                let fields = [("attempt", LogField::Number((*attempt).into()))];
+                self.log(of, open, LogLineLevel::Debug, "tool_call_attempt_start", &fields);
             }
-            Notice::AttemptEnded { attempt, took, failure } => {
+            CallNotice::AttemptEnded { attempt, took, failure } => {
                 open.rule = failure.as_ref().map(|failure| self.metrics.rule(&failure.rule));
                 if let Some(spans) = &mut open.spans {
                     spans.end_child(at, open.rule.as_ref());
                 }
                 let fields = [
-                    ("attempt", Field::Number((*attempt).into())),
-                    ("elapsedMs", Field::Number(millis(*took))),
-                    ("rule", Field::text(failure.as_ref().map(|failure| &*failure.rule))),
-                    ("nature", Field::own(failure.as_ref().map(|failure| words::nature(failure.nature)))),
-                    ("reach", Field::own(failure.as_ref().map(|failure| words::reach(failure.reach)))),
+                    ("attempt", LogField::Number((*attempt).into())),
+                    ("elapsedMs", LogField::Number(millis(*took))),
+                    ("rule", LogField::text(failure.as_ref().map(|failure| &*failure.rule))),
+                    ("nature", LogField::own(failure.as_ref().map(|failure| names::nature(failure.nature)))),
+                    ("reach", LogField::own(failure.as_ref().map(|failure| names::reach(failure.reach)))),
                 ];
-                self.log(of, open, Level::Debug, "tool_call_attempt_end", &fields);
+                self.log(of, open, LogLineLevel::Debug, "tool_call_attempt_end", &fields);
             }
-            Notice::InputRequired => {
+            CallNotice::InputRequired => {
                 self.event(of, open, "tool_call_input_required", vec![]);
-                self.log(of, open, Level::Info, "tool_call_input_required", &[]);
+                self.log(of, open, LogLineLevel::Info, "tool_call_input_required", &[]);
             }
-            Notice::RetryScheduled { attempt, at: next } => {
+            CallNotice::RetryScheduled { attempt, at: next } => {
                 let reason = open.rule.clone().unwrap_or_else(|| "unknown".into());
                 on.tool_retry_attempts.add([tool(), reason.clone()]);
-                self.turn_to(open, Doing::BackingOff(*attempt), at);
+                self.turn_to(open, CallActivity::BackingOff(*attempt), at);
                 let fields = [
-                    ("attempt", Field::Number((*attempt).into())),
-                    ("delayMs", Field::Number(millis(next.since(at)))),
-                    ("reason", Field::Own(reason.as_str())),
-                    ("retriable", Field::Flag(true)),
+                    ("attempt", LogField::Number((*attempt).into())),
+                    ("delayMs", LogField::Number(millis(next.since(at)))),
+                    ("reason", LogField::Own(reason.as_str())),
+                    ("retriable", LogField::Flag(true)),
                 ];
-                self.log(of, open, Level::Info, "tool_call_retry", &fields);
+                self.log(of, open, LogLineLevel::Info, "tool_call_retry", &fields);
             }
-            Notice::RetryStopped { stop } => {
+            CallNotice::RetryStopped { stop } => {
                 let wanted = match stop {
-                    Stop::RetryAfter(wanted) => Field::Number(millis(*wanted)),
-                    Stop::Attempts | Stop::TotalTime | Stop::Deadline | Stop::Budget => Field::Absent,
+                    RetryStop::RetryAfter(wanted) => LogField::Number(millis(*wanted)),
+                    RetryStop::Attempts | RetryStop::TotalTime | RetryStop::Deadline | RetryStop::Budget => {
+                        LogField::Absent
+                    }
                 };
-                let stop = words::stop(*stop);
+                let stop = names::stop(*stop);
                 self.event(of, open, "tool_call_retry_stopped", vec![own("reason", stop)]);
-                let fields = [("reason", Field::Own(stop)), ("retryAfterMs", wanted)];
-                self.log(of, open, Level::Info, "tool_call_retry_stopped", &fields);
+                let fields = [("reason", LogField::Own(stop)), ("retryAfterMs", wanted)];
+                self.log(of, open, LogLineLevel::Info, "tool_call_retry_stopped", &fields);
             }
-            Notice::AttemptCut { cut } => {
+            CallNotice::AttemptCut { cut } => {
                 if is_watchdogs(*cut, about.policy) {
-                    on.watchdog.add([tool(), words::cut(*cut).into()]);
+                    on.watchdog.add([tool(), names::cut(*cut).into()]);
                 }
-                self.event(of, open, "tool_call_attempt_cut", vec![own("reason", words::cut(*cut))]);
-                let fields = [("reason", Field::Own(words::cut(*cut)))];
-                self.log(of, open, Level::Warn, "tool_call_attempt_cut", &fields);
+                self.event(of, open, "tool_call_attempt_cut", vec![own("reason", names::cut(*cut))]);
+                let fields = [("reason", LogField::Own(names::cut(*cut)))];
+                self.log(of, open, LogLineLevel::Warn, "tool_call_attempt_cut", &fields);
             }
-            Notice::AnsweredEarly { code } => {
+            CallNotice::AnsweredEarly { code } => {
                 self.event(of, open, "tool_call_answered_early", vec![own("error.type", code.as_str())]);
-                let fields = [("errorCode", Field::Own(code.as_str()))];
-                self.log(of, open, Level::Info, "tool_call_answered_early", &fields);
+                let fields = [("errorCode", LogField::Own(code.as_str()))];
+                self.log(of, open, LogLineLevel::Info, "tool_call_answered_early", &fields);
             }
-            Notice::OutcomeUnknown { .. } => {
+            CallNotice::OutcomeUnknown { .. } => {
                 self.event(of, open, "tool_call_outcome_unknown", vec![]);
-                self.log(of, open, Level::Warn, "tool_call_outcome_unknown", &[]);
+                self.log(of, open, LogLineLevel::Warn, "tool_call_outcome_unknown", &[]);
             }
-            Notice::Verified { resolution, words } => {
-                let found = words::resolution(*resolution);
+            CallNotice::Verified { resolution, words } => {
+                let found = names::resolution(*resolution);
                 self.event(of, open, "tool_call_verified", vec![own("outcome", found)]);
-                let fields = [("outcome", Field::Own(found)), ("reason", Field::Text(words))];
-                self.log(of, open, Level::Info, "tool_call_verified", &fields);
+                let fields = [("outcome", LogField::Own(found)), ("reason", LogField::Text(words))];
+                self.log(of, open, LogLineLevel::Info, "tool_call_verified", &fields);
             }
-            Notice::BreakerChanged { scope, transition } => {
+            CallNotice::BreakerChanged { scope, transition } => {
                 self.breaker_changed(of, open, *scope, transition)
             }
-            // Who may probe is between those who share the breaker; what comes of it is told.
-            Notice::ProbeMoved { .. } => {}
-            Notice::TrustChanged(change) => self.trust_changed(of, open, change),
-            Notice::GuardTripped { layer } => {
+            // The probe moves between those who share the breaker. Only its result is reported.
+            CallNotice::ProbeMoved { .. } => {}
+            CallNotice::TrustChanged(change) => self.trust_changed(of, open, change),
+            CallNotice::GuardTripped { layer } => {
                 on.tool_guard_trips.add([tool(), layer.as_str().into()]);
                 trace(open, "tool_call_guard", at, vec![own("layer", layer.as_str())]);
-                let fields = [("layer", Field::Own(layer.as_str()))];
-                self.log(of, open, Level::Warn, "tool_call_guard", &fields);
+                let fields = [("layer", LogField::Own(layer.as_str()))];
+                self.log(of, open, LogLineLevel::Warn, "tool_call_guard", &fields);
             }
-            Notice::FenceLost => {
+            CallNotice::FenceLost => {
                 self.event(of, open, "tool_call_fence_lost", vec![]);
-                self.log(of, open, Level::Warn, "tool_call_fence_lost", &[]);
+                self.log(of, open, LogLineLevel::Warn, "tool_call_fence_lost", &[]);
             }
-            Notice::StoreFailed { goes_on } => {
+            CallNotice::StoreFailed { continues: goes_on } => {
                 self.event(of, open, "tool_call_store_failed", vec![own("goes_on", *goes_on)]);
                 self.log(
                     of,
                     open,
-                    Level::Warn,
+                    LogLineLevel::Warn,
                     "tool_call_store_failed",
-                    &[("goesOn", Field::Flag(*goes_on))],
+                    &[("goesOn", LogField::Flag(*goes_on))],
                 );
             }
-            Notice::WouldHave(shadowed) => {
+            CallNotice::WouldHave(shadowed) => {
                 let (code, layer) = match shadowed {
-                    Shadowed::Refused(code) | Shadowed::Told(code) => (Some(code.as_str()), None),
-                    Shadowed::Remarked(layer) => (None, Some(layer.as_str())),
-                    Shadowed::Duplicate | Shadowed::Asked | Shadowed::Retried | Shadowed::Cut => (None, None),
+                    ShadowDecision::Refused(code) | ShadowDecision::Failed(code) => {
+                        (Some(code.as_str()), None)
+                    }
+                    ShadowDecision::Remarked(layer) => (None, Some(layer.as_str())),
+                    ShadowDecision::Duplicate
+                    | ShadowDecision::Asked
+                    | ShadowDecision::Retried
+                    | ShadowDecision::Cut => (None, None),
                 };
-                let would = words::shadowed(*shadowed);
+                let would = names::shadowed(*shadowed);
                 self.event(of, open, "tool_call_shadow", vec![own("would", would)]);
                 let fields = [
-                    ("would", Field::Own(would)),
-                    ("errorCode", Field::own(code)),
-                    ("layer", Field::own(layer)),
+                    ("would", LogField::Own(would)),
+                    ("errorCode", LogField::own(code)),
+                    ("layer", LogField::own(layer)),
                 ];
-                self.log(of, open, Level::Info, "tool_call_shadow", &fields);
+                self.log(of, open, LogLineLevel::Info, "tool_call_shadow", &fields);
             }
-            // Told by `finished`, which follows at once and has the whole result.
-            Notice::CallFinished { .. } => {}
+            // Handled by `finished`, which follows at once and has the whole result.
+            CallNotice::CallFinished { .. } => {}
         }
     }
 
-    /// What is logged, counted and traced of the end of a call.
-    fn tell_end(&self, of: &Telling<'_>, result: &CallResult, mut open: Open) {
+    /// Logs, counts and traces the end of a call.
+    fn record_end(&self, of: &NoticeSubject<'_>, result: &CallResult, mut open: OpenCall) {
         let about = of.about;
         let failure = result.ended.as_ref().err();
         let code = failure.map(|failure| failure.code);
-        let status = words::status(result.status());
-        self.metrics.ended(of.tool, status, words::scope(about.request, about.policy), result.took);
+        let status = names::status(result.status());
+        self.metrics.ended(of.tool, status, names::scope(about.request, about.policy), result.took);
         if let Some(state) = found(result) {
             self.metrics.on.tool_idempotency_hits.add([of.tool.label.clone(), state.into()]);
         }
         let replayed = matches!(result.provenance, Provenance::Replayed { .. });
         let state = match (code, result.stage) {
-            (None, Stage::Final) => "done",
-            (None, Stage::InputRequired) => "input_required",
+            (None, ResultStage::Final) => "done",
+            (None, ResultStage::InputRequired) => "input_required",
             (Some(Code::Cancelled), _) => "cancelled",
             (Some(_), _) => "failed",
         };
         let fields = [
-            ("state", Field::Own(state)),
-            ("status", Field::Own(status)),
-            ("attempt", Field::Number(result.attempts.into())),
-            ("elapsedMs", Field::Number(millis(result.took))),
-            ("fromCache", Field::Flag(replayed)),
-            ("errorCode", Field::own(code.map(Code::as_str))),
-            ("retriable", failure.map_or(Field::Absent, |failure| Field::Flag(failure.retriable))),
-            ("rule", Field::text(failure.and_then(|failure| failure.rule.as_deref()))),
-            ("breakerState", Field::own(result.breaker.map(words::breaker_state))),
+            ("state", LogField::Own(state)),
+            ("status", LogField::Own(status)),
+            ("attempt", LogField::Number(result.attempts.into())),
+            ("elapsedMs", LogField::Number(millis(result.took))),
+            ("fromCache", LogField::Flag(replayed)),
+            ("errorCode", LogField::own(code.map(Code::as_str))),
+            ("retriable", failure.map_or(LogField::Absent, |failure| LogField::Flag(failure.retriable))),
+            ("rule", LogField::text(failure.and_then(|failure| failure.rule.as_deref()))),
+            ("breakerState", LogField::own(result.breaker.map(names::breaker_state))),
         ];
-        self.log(of, &open, Level::Info, "tool_call_end", &fields);
+        self.log(of, &open, LogLineLevel::Info, "tool_call_end", &fields);
         if let Some(mut spans) = open.spans.take() {
             spans.attribute(own("retry.attempt", i64::from(result.attempts)));
             spans.attribute(own("from_cache", replayed));
             spans.attribute(own("status", status));
             if let Some(state) = result.breaker {
-                spans.attribute(own("breaker.state", words::breaker_state(state)));
+                spans.attribute(own("breaker.state", names::breaker_state(state)));
             }
             spans.end(about.at, code.map(Code::as_str));
         }
     }
 
-    pub(crate) fn count_breaker(&self, tool: &Tool, transition: &breaker::Transition) {
-        let (from, to) = (words::breaker_state(transition.from), words::breaker_state(transition.to));
+    pub(crate) fn count_breaker(&self, tool: &ToolEntry, transition: &breaker::BreakerTransition) {
+        let (from, to) = (names::breaker_state(transition.from), names::breaker_state(transition.to));
         let labels = [tool.label.clone(), from.into(), to.into()];
         self.metrics.on.tool_circuit_breaker_transitions.add(labels);
     }
 
     fn breaker_changed(
         &self,
-        of: &Telling<'_>,
-        open: &mut Open,
+        of: &NoticeSubject<'_>,
+        open: &mut OpenCall,
         scope: BreakerScope,
-        transition: &breaker::Transition,
+        transition: &breaker::BreakerTransition,
     ) {
-        let (from, to) = (words::breaker_state(transition.from), words::breaker_state(transition.to));
+        let (from, to) = (names::breaker_state(transition.from), names::breaker_state(transition.to));
         self.count_breaker(of.tool, transition);
         match scope {
             BreakerScope::Tool => {
                 let request = of.about.request;
-                let now = of.tool.standing.breaker(&request.tool, request.tenant.as_ref(), transition.to);
+                let now = of.tool.status.breaker(&request.tool, request.tenant.as_ref(), transition.to);
                 self.metrics.breaker_state(of.tool, now);
                 if let Some(spans) = &mut open.spans {
                     spans.attribute(own("breaker.state", to));
@@ -372,50 +404,56 @@ impl Telemetry {
         let attributes = vec![own("from", from), own("breaker.state", to)];
         trace(open, "tool_call_circuit_state", transition.at, attributes);
         let level = match transition.to {
-            breaker::State::Open | breaker::State::ForcedOpen => Level::Warn,
-            breaker::State::Closed | breaker::State::HalfOpen => Level::Info,
+            breaker::State::Open | breaker::State::ForcedOpen => LogLineLevel::Warn,
+            breaker::State::Closed | breaker::State::HalfOpen => LogLineLevel::Info,
         };
         let fields = [
-            ("fromState", Field::Own(from)),
-            ("breakerState", Field::Own(to)),
-            ("reason", Field::Own(words::breaker_reason(transition.reason))),
-            ("scope", Field::Own(words::breaker_scope(scope))),
+            ("fromState", LogField::Own(from)),
+            ("breakerState", LogField::Own(to)),
+            ("reason", LogField::Own(names::breaker_reason(transition.reason))),
+            ("scope", LogField::Own(names::breaker_scope(scope))),
         ];
         self.log(of, open, level, "tool_call_circuit_state", &fields);
     }
 
-    fn trust_changed(&self, of: &Telling<'_>, open: &mut Open, change: &TrustChange) {
-        let (from, to) = (words::trust_state(change.from), words::trust_state(change.to));
+    fn trust_changed(&self, of: &NoticeSubject<'_>, open: &mut OpenCall, change: &TrustChange) {
+        let (from, to) = (names::trust_state(change.from), names::trust_state(change.to));
         let label = of.tool.label.clone();
         self.metrics.on.tool_trust_transitions.add([label, from.into(), to.into()]);
         match change.scope {
-            Scope::Tool | Scope::Signature => {
-                let now = of.tool.standing.trust(&change.subject, change.to);
+            TrustScope::Tool | TrustScope::Signature => {
+                let now = of.tool.status.trust(&change.subject, change.to);
                 self.metrics.trust_state(of.tool, now);
             }
-            // A domain has many tools, and whichever comes next changes it; its changes are counted and told.
-            Scope::Domain => {}
+            // A domain has many tools, and any of them may change it. Its changes are counted and logged.
+            TrustScope::Domain => {}
         }
         let subject = text("subject", &change.subject);
         trace(open, "tool_call_trust_state", change.at, vec![own("from", from), own("to", to), subject]);
-        let level = if change.to > change.from { Level::Warn } else { Level::Info };
+        let level = if change.to > change.from { LogLineLevel::Warn } else { LogLineLevel::Info };
         let fields = [
-            ("fromState", Field::Own(from)),
-            ("trustState", Field::Own(to)),
-            ("subject", Field::Text(&change.subject)),
-            ("reason", Field::Text(&change.reason)),
-            ("failures", Field::Number(change.failures.into())),
+            ("fromState", LogField::Own(from)),
+            ("trustState", LogField::Own(to)),
+            ("subject", LogField::Text(&change.subject)),
+            ("reason", LogField::Text(&change.reason)),
+            ("failures", LogField::Number(change.failures.into())),
         ];
         self.log(of, open, level, "tool_call_trust_state", &fields);
     }
 
-    /// Counts and traces a fact that has no metric of its own.
-    fn event(&self, of: &Telling<'_>, open: &mut Open, event: &'static str, attributes: Vec<KeyValue>) {
+    /// Counts and traces a notice that has no metric of its own.
+    fn event(
+        &self,
+        of: &NoticeSubject<'_>,
+        open: &mut OpenCall,
+        event: &'static str,
+        attributes: Vec<KeyValue>,
+    ) {
         self.metrics.on.tool_events.add([of.tool.label.clone(), event.into()]);
         trace(open, event, of.about.at, attributes);
     }
 
-    fn turn_to(&self, open: &mut Open, doing: Doing, at: Timestamp) {
+    fn turn_to(&self, open: &mut OpenCall, doing: CallActivity, at: Timestamp) {
         if let (Some(spans), Some(call)) = (&self.spans, &mut open.spans) {
             spans.turn_to(call, doing, at);
         }
@@ -424,13 +462,13 @@ impl Telemetry {
     /// Writes a line about a call, with the fields that every such line has.
     fn log(
         &self,
-        of: &Telling<'_>,
-        open: &Open,
-        level: Level,
+        of: &NoticeSubject<'_>,
+        open: &OpenCall,
+        level: LogLineLevel,
         event: &'static str,
-        fields: &[(&'static str, Field<'_>)],
+        fields: &[(&'static str, LogField<'_>)],
     ) {
-        if !self.is_told(level) {
+        if !self.is_wanted(level) {
             return;
         }
         let (request, target) = (of.about.request, &of.about.envelope.target);
@@ -440,40 +478,40 @@ impl Telemetry {
         let key = request.address().map(|address| address.own().fingerprint());
         let trace = open.spans.as_ref().and_then(|spans| spans.trace_id());
         let whose = [
-            ("requestId", Field::Text(request.id.as_str())),
-            ("toolName", Field::Text(request.tool.tool.as_str())),
-            ("toolNamespace", Field::Text(request.tool.namespace.as_str())),
-            ("tenantId", Field::text(request.tenant.as_ref().map(|tenant| tenant.as_str()))),
-            ("sessionKey", Field::text(request.session.as_ref().map(|session| session.as_str()))),
-            ("idempotencyKeyHash", Field::own(key.as_deref())),
+            ("requestId", LogField::Text(request.id.as_str())),
+            ("toolName", LogField::Text(request.tool.tool.as_str())),
+            ("toolNamespace", LogField::Text(request.tool.namespace.as_str())),
+            ("tenantId", LogField::text(request.tenant.as_ref().map(|tenant| tenant.as_str()))),
+            ("sessionKey", LogField::text(request.session.as_ref().map(|session| session.as_str()))),
+            ("idempotencyKeyHash", LogField::own(key.as_deref())),
             (
                 "correlationId",
                 match target.correlation_id.as_ref().map(|id| id.as_str()) {
-                    Some(id) if of.about.envelope.trace_id() == Some(id) => Field::Own(id),
-                    id => Field::text(id),
+                    Some(id) if of.about.envelope.trace_id() == Some(id) => LogField::Own(id),
+                    id => LogField::text(id),
                 },
             ),
-            ("agentId", Field::text(context.and_then(|context| context.agent_id.as_deref()))),
-            ("requestTags", Field::text(tags.as_deref())),
-            ("fromHook", Field::text(context.and_then(|context| context.from_hook.as_deref()))),
-            ("baggageKeys", Field::text(baggage.as_deref())),
-            ("traceId", Field::own(trace.as_deref())),
+            ("agentId", LogField::text(context.and_then(|context| context.agent_id.as_deref()))),
+            ("requestTags", LogField::text(tags.as_deref())),
+            ("fromHook", LogField::text(context.and_then(|context| context.from_hook.as_deref()))),
+            ("baggageKeys", LogField::text(baggage.as_deref())),
+            ("traceId", LogField::own(trace.as_deref())),
         ];
         self.write(level, event, of.about.at, &[&whose, fields]);
     }
 
     pub(crate) fn write(
         &self,
-        level: Level,
+        level: LogLineLevel,
         event: &'static str,
         at: Timestamp,
-        fields: &[&[(&'static str, Field<'_>)]],
+        fields: &[&[(&'static str, LogField<'_>)]],
     ) {
         let is_kept = event == NOTIFICATION || self.feed.wants(level);
-        if !is_kept && !self.is_told(level) {
+        if !is_kept && !self.is_wanted(level) {
             return;
         }
-        let entry = logs::Entry::of(level, event, at, fields);
+        let entry = logs::LogEntry::of(level, event, at, fields);
         if is_kept {
             self.feed.write(&entry);
         }
@@ -482,37 +520,39 @@ impl Telemetry {
         }
     }
 
-    /// Whether such a line is for anybody.
-    pub(crate) fn is_told(&self, level: Level) -> bool {
+    /// Returns true if a line with this level is needed.
+    pub(crate) fn is_wanted(&self, level: LogLineLevel) -> bool {
         self.logs.as_ref().is_some_and(|logs| logs.wants(level)) || self.feed.wants(level)
     }
 }
 
-fn trace(open: &mut Open, event: &'static str, at: Timestamp, attributes: Vec<KeyValue>) {
+fn trace(open: &mut OpenCall, event: &'static str, at: Timestamp, attributes: Vec<KeyValue>) {
     if let Some(spans) = &mut open.spans {
         spans.event(event, at, attributes);
     }
 }
 
-fn end_child(open: &mut Open, at: Timestamp) {
+fn end_child(open: &mut OpenCall, at: Timestamp) {
     if let Some(spans) = &mut open.spans {
         spans.end_child(at, None);
     }
 }
 
-fn profile(policy: &Policy) -> Profile {
-    Profile { class: policy.class, scope: words::key_scope(policy), keep: policy.dedupe.keep }
+fn profile(policy: &CallPolicy) -> ToolPolicySummary {
+    ToolPolicySummary { class: policy.class, scope: names::key_scope(policy), keep: policy.dedupe.keep }
 }
 
-/// Whether an attempt was ended by the watchdog, and not by a time-out of the tool or by the caller.
-fn is_watchdogs(cut: Cut, policy: &Policy) -> bool {
+/// Returns true if an attempt was ended by the watchdog, and not by a timeout of the tool or by the caller.
+fn is_watchdogs(cut: CutReason, policy: &CallPolicy) -> bool {
     match (cut, policy.time.silence) {
-        (Cut::TooLong, _) | (Cut::Silent(_), Silence::Stuck) => true,
-        (Cut::Silent(_), Silence::Timeout) | (Cut::Deadline | Cut::Cancelled, _) => false,
+        (CutReason::TooLong, _) | (CutReason::Silent(_), SilencePolicy::Stuck) => true,
+        (CutReason::Silent(_), SilencePolicy::Timeout) | (CutReason::Deadline | CutReason::Cancelled, _) => {
+            false
+        }
     }
 }
 
-/// The state of the record that a duplicate found. One in flight was counted when it was found.
+/// Returns the state of the record that a duplicate found. One in flight was counted when it was found.
 fn found(result: &CallResult) -> Option<&'static str> {
     let failure = result.ended.as_ref().err();
     match &result.provenance {

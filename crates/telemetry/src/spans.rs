@@ -1,21 +1,21 @@
-//! Spans, made from notices. A notice says when it happened, so spans are built with their own times and no
-//! context has to travel through the engine.
+//! Spans, made from notices. A notice has its own time, so spans are built with explicit times, and no context has to
+//! be passed through the engine.
 //!
 //! ```text
-//! tool_execution              from the arrival of the call to its end
-//! ├── approval_wait           a person is asked
-//! ├── follow_wait             another call runs the same
-//! ├── tool_attempt            each attempt; its traceparent is what the tool passes on
+//! tool_execution              from the start of the call to its end
+//! ├── approval_wait           waiting for approval
+//! ├── follow_wait             waiting for the in-flight call
+//! ├── tool_attempt            each attempt; its traceparent is passed on by the tool
 //! └── retry_wait              between two attempts
 //! ```
 //!
-//! A call does one of these at a time. What else happens to it is an event of its `tool_execution`.
+//! A call does one of these at a time. Everything else that happens to it is an event of its `tool_execution`.
 //!
-//! The calls of a turn are below the spans of its trace, which have the ids there that they have here:
+//! The calls of a turn are below the spans of its trace, with the same ids as in the stored trace:
 //!
 //! ```text
 //! turn                        from its submission to its end
-//! └── turn_call               a tool is at work for a call of the plan
+//! └── turn_call               a tool runs for a call of the plan
 //!     └── tool_execution
 //! ```
 
@@ -32,15 +32,15 @@ use opentelemetry_sdk::trace::{SdkTracer, Span};
 use steadfast_core::turn::TurnStatus;
 use steadfast_core::turn::trace;
 use steadfast_core::{Timestamp, redact};
-use steadfast_executor::{About, TurnHead, TurnSpan};
+use steadfast_executor::{NoticeContext, TurnSpan, TurnSummary};
 
 use crate::ids::with_ids;
 use crate::labels::Label;
-use crate::words;
+use crate::names;
 
-/// Makes the spans of calls.
+/// Builder of the spans of calls.
 #[derive(Debug)]
-pub(crate) struct Spans {
+pub(crate) struct CallTracer {
     tracer: SdkTracer,
 }
 
@@ -48,40 +48,40 @@ pub(crate) struct Spans {
 #[derive(Debug)]
 pub(crate) struct CallSpans {
     root: Span,
-    child: Option<Child>,
+    child: Option<ActivitySpan>,
 }
 
 #[derive(Debug)]
-struct Child {
-    doing: Doing,
+struct ActivitySpan {
+    doing: CallActivity,
     span: Span,
 }
 
-/// What a call does at a time.
+/// The current activity of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Doing {
-    /// It waits for a person.
+pub(crate) enum CallActivity {
+    /// Waiting for approval.
     AwaitingApproval,
-    /// It waits for another call.
+    /// Waiting for the in-flight call.
     Following,
-    /// It runs the tool.
+    /// Running the tool.
     Attempting(u32),
-    /// It waits before it runs the tool again, as this attempt.
+    /// Waiting before it runs the tool again, as this attempt.
     BackingOff(u32),
 }
 
-impl Spans {
+impl CallTracer {
     pub(crate) fn new(tracer: SdkTracer) -> Self {
         Self { tracer }
     }
 
-    /// A call begins, as a child of its caller's span if it told one.
-    pub(crate) fn begin(&self, about: &About<'_>, at: Timestamp) -> CallSpans {
+    /// Starts the span of a call, as a child of its caller's span if there is one.
+    pub(crate) fn begin(&self, about: &NoticeContext<'_>, at: Timestamp) -> CallSpans {
         let request = about.request;
         let mut attributes = vec![
             text("tool.name", request.tool.tool.as_str()),
             text("tool.namespace", request.tool.namespace.as_str()),
-            own("tool.class", words::class(about.policy.class)),
+            own("tool.class", names::class(about.policy.class)),
             text("request.id", request.id.as_str()),
         ];
         if let Some(address) = request.address() {
@@ -107,14 +107,14 @@ impl Spans {
         CallSpans { root: self.tracer.build_with_context(builder, &parent), child: None }
     }
 
-    /// The call turns to this. Whatever it did before is over.
-    pub(crate) fn turn_to(&self, call: &mut CallSpans, doing: Doing, at: Timestamp) {
+    /// Ends the current activity of a call, and starts this one.
+    pub(crate) fn turn_to(&self, call: &mut CallSpans, doing: CallActivity, at: Timestamp) {
         call.end_child(at, None);
         let (name, kind, attempt) = match doing {
-            Doing::AwaitingApproval => ("approval_wait", SpanKind::Internal, None),
-            Doing::Following => ("follow_wait", SpanKind::Internal, None),
-            Doing::Attempting(attempt) => ("tool_attempt", SpanKind::Client, Some(attempt)),
-            Doing::BackingOff(attempt) => ("retry_wait", SpanKind::Internal, Some(attempt)),
+            CallActivity::AwaitingApproval => ("approval_wait", SpanKind::Internal, None),
+            CallActivity::Following => ("follow_wait", SpanKind::Internal, None),
+            CallActivity::Attempting(attempt) => ("tool_attempt", SpanKind::Client, Some(attempt)),
+            CallActivity::BackingOff(attempt) => ("retry_wait", SpanKind::Internal, Some(attempt)),
         };
         let attributes = attempt.map(|attempt| KeyValue::new("retry.attempt", i64::from(attempt)));
         let parent = Context::new().with_remote_span_context(call.root.span_context().clone());
@@ -122,11 +122,11 @@ impl Spans {
             .with_kind(kind)
             .with_start_time(time(at))
             .with_attributes(attributes);
-        call.child = Some(Child { doing, span: self.tracer.build_with_context(builder, &parent) });
+        call.child = Some(ActivitySpan { doing, span: self.tracer.build_with_context(builder, &parent) });
     }
 
-    /// A stretch of a turn, which is over: made and ended at once, with the ids that it has in the trace.
-    pub(crate) fn turn(&self, turn: &TurnHead, part: &TurnSpan<'_>) {
+    /// Creates a finished span of a turn, with the ids from its trace.
+    pub(crate) fn turn(&self, turn: &TurnSummary, part: &TurnSpan<'_>) {
         let span = part.span;
         let (name, mut attributes) = match part.tool {
             Some(tool) => (
@@ -136,7 +136,7 @@ impl Spans {
             None => (
                 "turn",
                 vec![
-                    own("status", words::turn_status(turn.status)),
+                    own("status", names::turn_status(turn.status)),
                     own("turn.calls", i64::try_from(turn.calls).unwrap_or(i64::MAX)),
                     own("turn.escalated", turn.escalated),
                 ],
@@ -183,27 +183,27 @@ impl Spans {
     }
 }
 
-/// What happened in a turn.
-fn event(happened: &trace::Event) -> Event {
+/// Converts an event of a turn.
+fn event(happened: &trace::TraceEvent) -> Event {
     let mut attributes = vec![sentence("sentence", &happened.sentence)];
     if let Some(decision) = happened.decision {
-        attributes.push(own("decision", words::strategy(decision)));
+        attributes.push(own("decision", names::strategy(decision)));
     }
     if let Some(code) = happened.code {
         attributes.push(own("error.type", code.as_str()));
     }
-    Event::new(words::turn_event(happened.event_type), time(happened.timestamp), attributes, 0)
+    Event::new(names::turn_event(happened.event_type), time(happened.timestamp), attributes, 0)
 }
 
-/// A text for people to read.
+/// An attribute with a text for operators.
 fn sentence(name: &'static str, value: &str) -> KeyValue {
     KeyValue::new(name, redact::excerpt(value, LONGEST_SENTENCE))
 }
 
 impl CallSpans {
-    /// What the call was doing is over; an attempt failed by this rule, if there is one.
+    /// Ends the span of the current activity. `rule` is the rule that classified a failed attempt.
     pub(crate) fn end_child(&mut self, at: Timestamp, rule: Option<&Label>) {
-        if let Some(Child { mut span, .. }) = self.child.take() {
+        if let Some(ActivitySpan { mut span, .. }) = self.child.take() {
             if let Some(rule) = rule {
                 span.set_attribute(KeyValue::new("error.type", Value::from(rule.clone())));
                 span.set_status(Status::error(rule.as_str().to_owned()));
@@ -212,17 +212,17 @@ impl CallSpans {
         }
     }
 
-    /// Something happened to the call.
+    /// Adds an event to the span of the call.
     pub(crate) fn event(&mut self, name: &'static str, at: Timestamp, attributes: Vec<KeyValue>) {
         self.root.add_event_with_timestamp(name, time(at), attributes);
     }
 
-    /// Something about the call is known now.
+    /// Adds an attribute to the span of the call.
     pub(crate) fn attribute(&mut self, attribute: KeyValue) {
         self.root.set_attribute(attribute);
     }
 
-    /// The call is over, with this code unless it succeeded.
+    /// Ends the span of the call, with this error code unless it succeeded.
     pub(crate) fn end(mut self, at: Timestamp, code: Option<&'static str>) {
         self.end_child(at, None);
         if let Some(code) = code {
@@ -232,39 +232,39 @@ impl CallSpans {
         self.root.end_with_timestamp(time(at));
     }
 
-    /// What the tool passes on, if this is the attempt that runs.
+    /// Returns the traceparent for the tool, if this is the current attempt.
     pub(crate) fn traceparent(&self, attempt: u32) -> Option<String> {
-        let child = self.child.as_ref().filter(|child| child.doing == Doing::Attempting(attempt))?;
+        let child = self.child.as_ref().filter(|child| child.doing == CallActivity::Attempting(attempt))?;
         let context = child.span.span_context();
         context.is_valid().then(|| traceparent(context))
     }
 
-    /// The trace, for log lines.
+    /// Returns the trace id, for log lines.
     pub(crate) fn trace_id(&self) -> Option<String> {
         let context = self.root.span_context();
         context.is_valid().then(|| context.trace_id().to_string())
     }
 }
 
-/// A value of ours.
+/// An attribute with a built-in value.
 pub(crate) fn own(name: &'static str, value: impl Into<Value>) -> KeyValue {
     KeyValue::new(name, value)
 }
 
-/// A value from outside.
+/// An attribute with a text from outside, redacted.
 pub(crate) fn text(name: &'static str, value: &str) -> KeyValue {
     KeyValue::new(name, redact::excerpt(value, MOST_BYTES))
 }
 
-/// The caller's span; an unreadable one is none.
+/// Returns the context of the caller's span. An unreadable one is ignored.
 fn parent(traceparent: Option<&str>) -> Context {
-    TraceContextPropagator::new().extract_with_context(&Context::new(), &Only(traceparent))
+    TraceContextPropagator::new().extract_with_context(&Context::new(), &TraceparentCarrier(traceparent))
 }
 
-/// A carrier with nothing but a traceparent in it.
-struct Only<'a>(Option<&'a str>);
+/// A carrier that contains only a traceparent.
+struct TraceparentCarrier<'a>(Option<&'a str>);
 
-impl Extractor for Only<'_> {
+impl Extractor for TraceparentCarrier<'_> {
     fn get(&self, key: &str) -> Option<&str> {
         self.0.filter(|_| key == "traceparent")
     }
@@ -279,13 +279,13 @@ fn traceparent(context: &SpanContext) -> String {
 }
 
 fn time(at: Timestamp) -> SystemTime {
-    // Later than any clock can show only if a machine's clock is broken; then the epoch is as good.
+    // Only a broken clock shows a later time. Then the epoch will do.
     SystemTime::UNIX_EPOCH
         .checked_add(Duration::from_millis(at.as_millis()))
         .unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// The most that is shown of one text.
+/// The longest text that is shown.
 const MOST_BYTES: usize = 256;
-/// The most that is shown of one that is for people.
+/// The longest text for operators that is shown.
 const LONGEST_SENTENCE: usize = 1024;

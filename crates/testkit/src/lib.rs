@@ -1,7 +1,7 @@
-//! What tests need around them and cannot make out of nothing. For tests only.
+//! External services and settings for tests. For tests only.
 //!
-//! Everything started here ends with the value that stands for it: whatever a test does, nothing is left behind.
-//! A fixture that cannot start panics, with the reason: its test has nothing better to do.
+//! Everything that is started here ends when its value is dropped, so that no test leaves anything behind. A fixture
+//! that cannot start panics with the reason.
 #![expect(
     clippy::expect_used,
     clippy::panic,

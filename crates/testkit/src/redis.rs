@@ -1,7 +1,8 @@
-//! Real Redis servers: one, a Cluster, or a primary that Sentinel watches; to be paused, killed, emptied, failed over.
+//! Real Redis servers: a single one, a Cluster, or a primary with Sentinel. Tests can pause, kill, empty and fail them
+//! over.
 //!
-//! They listen on reserved ports of this machine and keep their files in a folder of their own. They end when dropped, and
-//! also when the process of the test is killed.
+//! They listen on reserved ports of this machine and store their files in a folder of their own. They end when dropped,
+//! and also when the test process is killed.
 
 use std::fs;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -14,98 +15,97 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A guard against hanging, and nothing that is measured: how long a server may take to answer, a cluster to form, a
-/// failover to happen.
+/// Limit against hanging, not a measurement: for a response of a server, the formation of a cluster, or a failover.
 const PATIENCE: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// A server of its own.
+/// A Redis server.
 #[derive(Debug)]
-pub struct Server {
-    port: Port,
+pub struct RedisServer {
+    port: RedisPort,
     /// Further ports that its settings name.
-    _others: Vec<Port>,
+    _others: Vec<RedisPort>,
     folder: PathBuf,
     settings: Vec<String>,
-    kind: Kind,
-    process: Option<Running>,
+    kind: RedisServerKind,
+    process: Option<RedisProcess>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum RedisServerKind {
     Data,
     Sentinel,
 }
 
-impl Server {
-    /// An empty server that keeps nothing when it ends.
+impl RedisServer {
+    /// Starts an empty server without persistence.
     pub fn start() -> Self {
         Self::with(&[])
     }
 
-    /// The server of all tests in this process that run at the same time and need no more than a prefix of their own.
+    /// Returns the server that all concurrent tests of this process share. They need different key prefixes.
     pub fn shared() -> Arc<Self> {
-        static SHARED: Mutex<Weak<Server>> = Mutex::new(Weak::new());
+        static SHARED: Mutex<Weak<RedisServer>> = Mutex::new(Weak::new());
         share(&SHARED, Self::start)
     }
 
-    /// A server that writes everything down before it answers, and finds it again after a restart.
+    /// Starts a server that persists every write before it responds, so that a restart finds it.
     pub fn durable() -> Self {
         Self::with(&["--appendonly", "yes", "--appendfsync", "always"])
     }
 
-    /// A server with settings, as `redis-server` takes them.
+    /// Starts a server with settings in the form of `redis-server` arguments.
     pub fn with(settings: &[&str]) -> Self {
         let settings: Vec<String> = settings.iter().map(|&setting| setting.to_owned()).collect();
-        Self::launch(Kind::Data, || (settings.clone(), Vec::new()))
+        Self::launch(RedisServerKind::Data, || (settings.clone(), Vec::new()))
     }
 
-    /// A port that nobody listens on as long as this process lives: for a second port of a server, or for a server that is
-    /// not there.
+    /// Returns a port that stays unused while this process lives: for a second port of a server, or for a server that
+    /// does not exist.
     pub fn free_port() -> u16 {
-        static HELD: Mutex<Vec<Port>> = Mutex::new(Vec::new());
-        let port = Port::reserve();
+        static HELD: Mutex<Vec<RedisPort>> = Mutex::new(Vec::new());
+        let port = RedisPort::reserve();
         let number = port.number;
         HELD.lock().unwrap_or_else(PoisonError::into_inner).push(port);
         number
     }
 
-    /// Where it listens, on 127.0.0.1.
+    /// Returns its port, on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port.number
     }
 
-    /// How a client finds it.
+    /// Returns its URL for clients.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port())
     }
 
-    /// Sends it a command and gives the answer as text; lists are joined by spaces.
+    /// Sends a command and returns the response as text. Lists are joined by spaces.
     pub fn command(&self, words: &[&str]) -> String {
         self.try_command(words).unwrap_or_else(|error| panic!("{words:?} to port {}: {error}", self.port()))
     }
 
-    /// Stops it in the middle of whatever it does. Connections stay open; nothing is answered.
+    /// Pauses it. Connections stay open, and nothing is answered.
     pub fn pause(&self) {
         self.signal("-STOP");
     }
 
-    /// Lets it go on.
+    /// Resumes it.
     pub fn resume(&self) {
         self.signal("-CONT");
     }
 
-    /// Ends it at once, as a crash does.
+    /// Kills it at once, like a crash.
     pub fn kill(&mut self) {
         if let Some(process) = self.process.take() {
             process.kill();
         }
     }
 
-    /// Starts it again where it was, with what it had written down.
+    /// Starts it again at the same port, with its persisted data.
     pub fn restart(&mut self) {
         self.kill();
-        // The port is still reserved for us.
+        // The port is still reserved for this server.
         self.spawn();
         assert!(
             self.answers_before(Instant::now() + PATIENCE),
@@ -114,7 +114,7 @@ impl Server {
         );
     }
 
-    /// Starts it again where it was, with nothing.
+    /// Starts it again at the same port, empty.
     pub fn restart_empty(&mut self) {
         self.kill();
         let _ = fs::remove_dir_all(&self.folder);
@@ -122,11 +122,11 @@ impl Server {
         self.restart();
     }
 
-    /// The settings are made anew for every try, because there may be ports in them.
-    fn launch(kind: Kind, settings: impl Fn() -> (Vec<String>, Vec<Port>)) -> Self {
-        // A program that knows nothing of our reservations may take a port before we listen on it.
+    /// Starts a server. The settings are created for every try, because they may contain ports.
+    fn launch(kind: RedisServerKind, settings: impl Fn() -> (Vec<String>, Vec<RedisPort>)) -> Self {
+        // Another program may take a port before the server listens on it.
         for _ in 0..20 {
-            let (port, folder, (settings, others)) = (Port::reserve(), new_folder(), settings());
+            let (port, folder, (settings, others)) = (RedisPort::reserve(), new_folder(), settings());
             let mut server = Self { port, _others: others, folder, settings, kind, process: None };
             server.spawn();
             if server.answers_before(Instant::now() + PATIENCE) {
@@ -140,10 +140,10 @@ impl Server {
         let log = fs::File::create(self.log_path()).expect("the log of a server can be written");
         let mut command = Command::new("redis-server");
         match self.kind {
-            Kind::Data => {
+            RedisServerKind::Data => {
                 command.args(["--save", "", "--appendonly", "no"]);
             }
-            Kind::Sentinel => {
+            RedisServerKind::Sentinel => {
                 let file = self.folder.join("sentinel.conf");
                 if !file.exists() {
                     fs::write(&file, "").expect("the file of a sentinel can be written");
@@ -156,13 +156,13 @@ impl Server {
         command.arg("--dir").arg(&self.folder);
         command.args(&self.settings).stdin(Stdio::null());
         command.stderr(log.try_clone().expect("a file handle can be copied")).stdout(log);
-        self.process = command.spawn().ok().map(|process| Running::new(process, &self.folder));
+        self.process = command.spawn().ok().map(|process| RedisProcess::new(process, &self.folder));
     }
 
     fn answers_before(&mut self, deadline: Instant) -> bool {
         while let Some(process) = &mut self.process {
             let ended = !matches!(process.server.try_wait(), Ok(None));
-            // Its own log says that it listens: whatever else is behind that port says nothing there.
+            // The server's own log proves that it listens; another program on that port would not write there.
             let log = self.log();
             let listens = log.contains("Ready to accept connections") || log.contains("Sentinel ID is");
             let pong = |answer: String| answer == "PONG" || answer.starts_with("NOAUTH");
@@ -204,22 +204,22 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for RedisServer {
     fn drop(&mut self) {
         self.kill();
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
-/// A running server, and who ends it when this process does not come to it.
+/// A running server, with a guard that ends it if this process cannot.
 #[derive(Debug)]
-struct Running {
+struct RedisProcess {
     server: Child,
-    /// Reads from us; when we are gone, however that came about, it ends the server and removes its folder.
+    /// Reads from this process. When that ends, however it happens, the guard ends the server and removes its folder.
     guard: Option<Child>,
 }
 
-impl Running {
+impl RedisProcess {
     fn new(server: Child, folder: &Path) -> Self {
         let script = r#"trap '' INT TERM HUP; read -r _ || { kill -9 "$1"; rm -rf -- "$2"; }"#;
         let guard = Command::new("sh")
@@ -235,8 +235,8 @@ impl Running {
     fn kill(mut self) {
         let _ = self.server.kill();
         if let Some(mut guard) = self.guard.take() {
-            // It has nothing to do any more. Until it has ended the server is not collected, so that its number still
-            // means it.
+            // The guard is no longer needed. Until it has ended, the server is not reaped, so that its process id stays
+            // valid.
             if let Some(mut stdin) = guard.stdin.take() {
                 let _ = stdin.write_all(b"\n");
             }
@@ -246,17 +246,18 @@ impl Running {
     }
 }
 
-/// A port of 127.0.0.1 that no other test takes, in this process or in another, whether a server listens on it or not.
+/// A port of 127.0.0.1 that is reserved against other tests, in this process and others, with or without a server on
+/// it.
 #[derive(Debug)]
-struct Port {
+struct RedisPort {
     number: u16,
-    /// The same port of another address of this machine stands for it, where there is one: a server can listen on the port
-    /// itself while it is held.
+    /// Reservation on the same port of another address of this machine, if there is one: a server can still listen on
+    /// the port itself.
     _held: Option<TcpListener>,
 }
 
-impl Port {
-    /// Below the ports that systems give to whoever asks for any.
+impl RedisPort {
+    /// Below the ephemeral ports of common systems.
     const RANGE: (u64, u64) = (10_000, 30_000);
     const STANDS_FOR_IT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
@@ -279,22 +280,22 @@ impl Port {
     }
 }
 
-/// Three servers that share the keys.
+/// A Redis Cluster of three servers.
 #[derive(Debug)]
-pub struct Cluster {
-    nodes: Vec<Server>,
+pub struct RedisCluster {
+    nodes: Vec<RedisServer>,
 }
 
-impl Cluster {
+impl RedisCluster {
     const SLOTS: u16 = 16_384;
 
-    /// A Cluster of three nodes without replicas.
+    /// Starts a Cluster of three nodes without replicas.
     pub fn start() -> Self {
-        let nodes: Vec<Server> = (0..3)
+        let nodes: Vec<RedisServer> = (0..3)
             .map(|_| {
-                Server::launch(Kind::Data, || {
-                    let bus = Port::reserve();
-                    // No node is taken for dead because the machine is slow.
+                RedisServer::launch(RedisServerKind::Data, || {
+                    let bus = RedisPort::reserve();
+                    // No node counts as failed because the machine is slow.
                     let fixed = [
                         "--cluster-enabled",
                         "yes",
@@ -312,7 +313,7 @@ impl Cluster {
             let [from, to] = range else { continue };
             node.command(&["CLUSTER", "ADDSLOTSRANGE", &from.to_string(), &(to - 1).to_string()]);
         }
-        let bus_of = |node: &Server| node.settings.last().cloned().unwrap_or_default();
+        let bus_of = |node: &RedisServer| node.settings.last().cloned().unwrap_or_default();
         for (number, node) in nodes.iter().enumerate() {
             node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()]);
         }
@@ -326,29 +327,29 @@ impl Cluster {
         cluster
     }
 
-    /// The Cluster of all tests in this process that run at the same time and need no more than a prefix of their own.
+    /// Returns the Cluster that all concurrent tests of this process share. They need different key prefixes.
     pub fn shared() -> Arc<Self> {
-        static SHARED: Mutex<Weak<Cluster>> = Mutex::new(Weak::new());
+        static SHARED: Mutex<Weak<RedisCluster>> = Mutex::new(Weak::new());
         share(&SHARED, Self::start)
     }
 
-    /// Its nodes.
-    pub fn nodes(&self) -> &[Server] {
+    /// Returns its nodes.
+    pub fn nodes(&self) -> &[RedisServer] {
         &self.nodes
     }
 
-    /// Its nodes, to be killed and started again.
-    pub fn nodes_mut(&mut self) -> &mut [Server] {
+    /// Returns its nodes, to kill and restart them.
+    pub fn nodes_mut(&mut self) -> &mut [RedisServer] {
         &mut self.nodes
     }
 
-    /// How a client finds it.
+    /// Returns its URL for clients.
     pub fn url(&self) -> String {
         let hosts: Vec<String> = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
         format!("redis+cluster://{}", hosts.join(","))
     }
 
-    /// Comes back when every node says that all slots are served.
+    /// Waits until every node reports that all slots are served.
     pub fn wait_until_whole(&self) {
         eventually("the cluster is whole", || {
             self.nodes.iter().all(|node| {
@@ -359,31 +360,32 @@ impl Cluster {
     }
 }
 
-/// A primary with a replica, and one sentinel that is enough to decide.
+/// A primary with a replica, and one sentinel with a quorum of one.
 #[derive(Debug)]
-pub struct Sentinel {
-    servers: [Server; 2],
-    sentinel: Server,
+pub struct RedisSentinel {
+    servers: [RedisServer; 2],
+    sentinel: RedisServer,
 }
 
-impl Sentinel {
-    /// What the sentinel calls the pair.
+impl RedisSentinel {
+    /// Name of the pair for the sentinel.
     pub const SERVICE: &str = "steadfast";
 
-    /// A primary and a replica that has caught up, both with these settings.
+    /// Starts a primary and a replica with these settings, and waits until the replica has caught up.
     pub fn start(settings: &[&str]) -> Self {
         let settings = [&["--repl-diskless-sync-delay", "0"], settings].concat();
-        let primary = Server::with(&settings);
+        let primary = RedisServer::with(&settings);
         let port = primary.port().to_string();
-        let replica = Server::with(&[&settings[..], &["--replicaof", &format!("127.0.0.1 {port}")]].concat());
+        let replica =
+            RedisServer::with(&[&settings[..], &["--replicaof", &format!("127.0.0.1 {port}")]].concat());
         eventually("the replica has caught up", || {
             replica
                 .try_command(&["INFO", "replication"])
                 .is_ok_and(|info| info.contains("master_link_status:up"))
         });
-        let sentinel = Server::launch(Kind::Sentinel, Default::default);
+        let sentinel = RedisServer::launch(RedisServerKind::Sentinel, Default::default);
         sentinel.command(&["SENTINEL", "MONITOR", Self::SERVICE, "127.0.0.1", &port, "1"]);
-        // It fails over when it is told to, and never because the machine is slow.
+        // It fails over only on command, never because the machine is slow.
         for (name, value) in [("down-after-milliseconds", NEVER_MILLIS), ("failover-timeout", NEVER_MILLIS)] {
             sentinel.command(&["SENTINEL", "SET", Self::SERVICE, name, value]);
         }
@@ -396,27 +398,27 @@ impl Sentinel {
         pair
     }
 
-    /// How a client finds it.
+    /// Returns the URL for clients.
     pub fn url(&self) -> String {
         format!("redis+sentinel://127.0.0.1:{}/{}", self.sentinel.port(), Self::SERVICE)
     }
 
-    /// The server that takes writes at the moment.
-    pub fn primary(&mut self) -> &mut Server {
+    /// Returns the current primary.
+    pub fn primary(&mut self) -> &mut RedisServer {
         let port = self.primary_port();
         let [first, second] = &mut self.servers;
         if first.port() == port { first } else { second }
     }
 
-    /// The one that watches the others.
-    pub fn sentinel(&self) -> &Server {
+    /// Returns the sentinel.
+    pub fn sentinel(&self) -> &RedisServer {
         &self.sentinel
     }
 
-    /// Comes back when the replica has everything that the primary has been given until now. `WAIT` would not say so here: it
-    /// speaks of what came on its own connection.
+    /// Waits until the replica has all writes that the primary has received until now. `WAIT` would not do here: it
+    /// only covers the writes of its own connection.
     pub fn wait_until_replicated(&self) {
-        let offset = |server: &Server, name: &str| {
+        let offset = |server: &RedisServer, name: &str| {
             let info = server.try_command(&["INFO", "replication"]).ok()?;
             info.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok())
         };
@@ -429,19 +431,19 @@ impl Sentinel {
         });
     }
 
-    /// Kills the primary, and comes back when the other one has taken over.
+    /// Kills the primary, and waits until the replica has taken over.
     pub fn fail_over(&mut self) {
         let before = self.primary_port();
         self.primary().kill();
         self.hand_over_from(before);
     }
 
-    /// Makes the replica the primary and the primary its replica. Both live on, and keep their connections.
+    /// Makes the replica the primary and the primary its replica. Both continue to run, with their connections.
     pub fn swap(&mut self) {
         let before = self.primary_port();
         self.hand_over_from(before);
         let after = self.primary_port().to_string();
-        // The sentinel would come to this too, some seconds later.
+        // The sentinel would do this too, some seconds later.
         for server in self.servers.iter().filter(|server| server.port() == before) {
             server.command(&["REPLICAOF", "127.0.0.1", &after]);
             eventually("the old primary is a replica", || {
@@ -450,7 +452,7 @@ impl Sentinel {
         }
     }
 
-    /// Has the sentinel make the replica the primary.
+    /// Makes the sentinel promote the replica.
     fn hand_over_from(&self, before: u16) {
         eventually("the replica has taken over", || {
             let told = self.sentinel.command(&["SENTINEL", "MASTER", Self::SERVICE]);
@@ -465,8 +467,8 @@ impl Sentinel {
                 .expect("a sentinel names the port of its primary");
             let under_way = field("flags").is_some_and(|flags| flags.contains("failover_in_progress"));
             if port == before && !under_way {
-                // It has not begun, or was given up because nothing was heard of the replica for a while. Told in one answer:
-                // so it cannot be over either.
+                // The failover has not begun, or was aborted because the replica did not respond for a while. Both
+                // values come from one response, so the failover cannot be complete either.
                 let _ = self.sentinel.try_command(&["SENTINEL", "FAILOVER", Self::SERVICE]);
             }
             port != before
@@ -487,10 +489,10 @@ impl Sentinel {
     }
 }
 
-/// Longer than any test: what is set to this does not happen by itself.
+/// Longer than any test: an event with this delay does not happen by itself.
 const NEVER_MILLIS: &str = "3600000";
 
-/// Waits for something that a server does in its own time.
+/// Waits for a condition that a server reaches at its own pace.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {
@@ -499,7 +501,7 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// What one of the tests that run now has started, or a new one. It ends with the last test that uses it.
+/// Returns the instance that a running test has started, or a new one. It ends with the last test that uses it.
 fn share<T>(shared: &Mutex<Weak<T>>, start: impl FnOnce() -> T) -> Arc<T> {
     let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
     shared.upgrade().unwrap_or_else(|| {
@@ -547,13 +549,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_answers_forgets_and_remembers_as_it_was_told() {
-        let mut server = Server::start();
+    fn a_server_responds_and_persists_as_configured() {
+        let mut server = RedisServer::start();
         server.command(&["SET", "a", "1"]);
         server.restart();
         assert_eq!(server.command(&["GET", "a"]), "", "it keeps nothing");
 
-        let mut durable = Server::durable();
+        let mut durable = RedisServer::durable();
         durable.command(&["SET", "a", "1"]);
         durable.restart();
         assert_eq!(durable.command(&["GET", "a"]), "1");
@@ -563,7 +565,7 @@ mod tests {
 
     #[test]
     fn a_server_ends_with_its_test_also_when_that_panics() {
-        let server = Server::start();
+        let server = RedisServer::start();
         let (port, folder) = (server.port(), server.folder.clone());
         let ended = thread::spawn(move || {
             assert_eq!(server.command(&["PING"]), "a test that fails");
@@ -573,13 +575,13 @@ mod tests {
         assert!(!folder.exists());
     }
 
-    /// Its test is another process, which is this program with one test of it to run.
+    /// Its test is another process: this program, with one test to run.
     #[test]
     fn a_server_ends_also_when_the_process_of_its_test_is_killed() {
         const PART: &str = "STEADFAST_TESTKIT_PART";
         const OWN: &str = "redis::tests::a_server_ends_also_when_the_process_of_its_test_is_killed";
         if std::env::var_os(PART).is_some() {
-            let server = Server::start();
+            let server = RedisServer::start();
             println!("\n> {} {}", server.port(), server.folder.display());
             let _ = io::stdin().read_line(&mut String::new());
             return;
@@ -604,13 +606,13 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_reserved_for_one_also_while_nobody_listens_on_it() {
-        let (one, other) = (Port::reserve(), Port::reserve());
+    fn a_port_is_reserved_also_without_a_listener() {
+        let (one, other) = (RedisPort::reserve(), RedisPort::reserve());
         assert_ne!(one.number, other.number);
         assert!(TcpStream::connect(("127.0.0.1", one.number)).is_err());
         if one._held.is_some() {
             assert!(
-                TcpListener::bind((Port::STANDS_FOR_IT, one.number)).is_err(),
+                TcpListener::bind((RedisPort::STANDS_FOR_IT, one.number)).is_err(),
                 "nobody else can reserve it"
             );
         }
@@ -619,7 +621,7 @@ mod tests {
 
     #[test]
     fn a_sentinel_fails_over() {
-        let mut pair = Sentinel::start(&[]);
+        let mut pair = RedisSentinel::start(&[]);
         let before = pair.primary().port();
         pair.primary().command(&["SET", "a", "1"]);
         pair.wait_until_replicated();
@@ -630,7 +632,7 @@ mod tests {
 
     #[test]
     fn a_cluster_spreads_its_keys() {
-        let cluster = Cluster::start();
+        let cluster = RedisCluster::start();
         let answers: Vec<String> =
             cluster.nodes().iter().map(|node| node.command(&["SET", "a", "1"])).collect();
         assert_eq!(answers.iter().filter(|answer| *answer == "OK").count(), 1, "{answers:?}");

@@ -1,4 +1,4 @@
-//! A tool that is a command: started for each attempt, on a leash, and ended with everything that it started.
+//! A tool that is a command. It is started for each attempt on a leash, and ended with all processes that it started.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -8,26 +8,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_config::CommandToolSettings;
-use steadfast_core::classify::{Fault, Source, Transport};
+use steadfast_core::classify::{AttemptFault, FaultSource, TransportError};
 use steadfast_core::id::ToolRef;
-use steadfast_core::output::Output;
-use steadfast_executor::{Answer, Attempt, NotDone, Tool};
-use steadfast_process::{Child, Environment, Exit, Launch, LaunchError, Leash, Patience, Started, Stderr};
+use steadfast_core::output::ToolOutput;
+use steadfast_executor::{Attempt, AttemptError, ToolHandler, ToolResult};
+use steadfast_process::{
+    ChildExit, ChildProcess, Environment, Launch, LaunchError, Leash, SpawnedChild, StderrLog, StopTimeouts,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{ChildStdin, ChildStdout};
 use tokio::time::{Instant, timeout};
 
 use crate::LONGEST_ANSWER;
-use crate::said::{Secrets, content, excerpt};
-use crate::toolbox::Unusable;
+use crate::output::{Secrets, content, excerpt};
+use crate::toolbox::UnusableReason;
 
-/// A tool that is a command. It shows neither its arguments nor its variables, which may be secret.
+/// A tool that is a command. Its debug output has neither its arguments nor its variables, which may be secret.
 #[derive(Clone)]
 pub struct CommandTool {
-    parts: Arc<Parts>,
+    parts: Arc<CommandParts>,
 }
 
-struct Parts {
+struct CommandParts {
     tool: ToolRef,
     launch: Launch,
     leash: Leash,
@@ -35,9 +37,13 @@ struct Parts {
 }
 
 impl CommandTool {
-    pub(crate) fn new(tool: ToolRef, settings: &CommandToolSettings, leash: Leash) -> Result<Self, Unusable> {
+    pub(crate) fn new(
+        tool: ToolRef,
+        settings: &CommandToolSettings,
+        leash: Leash,
+    ) -> Result<Self, UnusableReason> {
         let CommandToolSettings { command, env: given, cwd, .. } = settings;
-        let (program, args) = command.split_first().ok_or(Unusable::NoCommand)?;
+        let (program, args) = command.split_first().ok_or(UnusableReason::NoCommand)?;
         let secrets = Secrets::among(given);
         let given: BTreeMap<_, _> =
             given.iter().map(|(name, value)| (name.clone(), value.expose().clone())).collect();
@@ -45,14 +51,14 @@ impl CommandTool {
             program: program.into(),
             args: args.iter().map(OsString::from).collect(),
             folder: cwd.clone(),
-            // What else stands in our environment is not meant for it.
+            // The command gets no other variables of this process.
             environment: Environment::allowed_and(env::vars_os(), &given),
             patience: PATIENCE,
         };
-        Ok(Self { parts: Arc::new(Parts { tool, launch, leash, secrets }) })
+        Ok(Self { parts: Arc::new(CommandParts { tool, launch, leash, secrets }) })
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn tool(&self) -> &ToolRef {
         &self.parts.tool
     }
@@ -67,49 +73,50 @@ impl fmt::Debug for CommandTool {
     }
 }
 
-impl Tool for CommandTool {
-    fn run(&self, attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
+impl ToolHandler for CommandTool {
+    fn run(&self, attempt: Attempt) -> impl Future<Output = ToolResult> + Send + 'static {
         let parts = Arc::clone(&self.parts);
         async move { parts.run(&attempt).await }
     }
 }
 
-impl Parts {
-    async fn run(&self, attempt: &Attempt) -> Answer {
-        let (begin, stderr) = (Instant::now(), Stderr::new());
+impl CommandParts {
+    async fn run(&self, attempt: &Attempt) -> ToolResult {
+        let (begin, stderr) = (Instant::now(), StderrLog::new());
         let launch = self.launch_of(attempt);
         let started = tokio::select! {
             biased;
             started = launch.start(&self.leash, &stderr) => started,
-            // Dropped half way, the leash ends what it may have started.
-            () = attempt.cancelled() => return Err(withdrawn(begin)),
+            // On drop, the leash ends everything that it may have started.
+            () = attempt.cancelled() => return Err(cancelled_fault(begin)),
         };
-        let Started { child, stdin, stdout } = started.map_err(|error| not_started(&error))?;
+        let SpawnedChild { child, stdin, stdout } = started.map_err(|error| not_started(&error))?;
         let ended = tokio::select! {
             biased;
-            ended = talk(&child, stdin, stdout, attempt.params()) => ended,
+            ended = exchange(&child, stdin, stdout, attempt.params()) => ended,
             () = attempt.cancelled() => {
-                // Whatever it still says was said by a program that was asked to end: neither yes nor no.
+                // Output after that comes from a program that was asked to end, so it proves neither success nor
+                // failure.
                 child.stop(&PATIENCE).await;
-                return Err(withdrawn(begin));
+                return Err(cancelled_fault(begin));
             }
         };
         match ended {
-            Ended::TooLong => {
+            CommandEnd::TooLong => {
                 let message = format!("the answer is longer than {LONGEST_ANSWER} bytes");
-                Err(Fault::new(Source::BadAnswer, message).into())
+                Err(AttemptFault::new(FaultSource::BadAnswer, message).into())
             }
-            Ended::Exited { exit: Exit::Code(0), said } => {
-                Ok(Output { content: content(said.trim_ascii_end()), metadata: None })
+            CommandEnd::Exited { exit: ChildExit::Code(0), said } => {
+                Ok(ToolOutput { content: content(said.trim_ascii_end()), metadata: None })
             }
-            Ended::Exited { exit, said } => Err(self.failure(exit, &stderr, &said).into()),
+            CommandEnd::Exited { exit, said } => Err(self.failure(exit, &stderr, &said).into()),
         }
     }
 
     fn launch_of(&self, attempt: &Attempt) -> Launch {
         let mut launch = self.launch.clone();
-        // Where nothing acts on the call, nothing is added to it.
-        if !attempt.modes.leave_alone() {
+        // If the mechanisms are off, the call is not changed.
+        if !attempt.modes.is_pass_through() {
             launch.environment = launch
                 .environment
                 .with("TOOL_IDEMPOTENCY_KEY", attempt.idempotency_key())
@@ -122,25 +129,25 @@ impl Parts {
         launch
     }
 
-    /// What an end means that is no success. A program that ran to its end has answered, whatever its code: codes are no
-    /// proof of anything, not even those by which a shell says that it could not start one; what
-    /// they mean for this tool its rules may say. One that was killed has not.
-    fn failure(&self, exit: Exit, stderr: &Stderr, said: &[u8]) -> Fault {
+    /// Returns the fault for an unsuccessful exit. A program that exited by itself has answered, whatever its code.
+    /// Exit codes prove nothing, not even those with which a shell reports that it could not start a command. The
+    /// rules of the tool can give them a meaning. A program that was killed has not answered.
+    fn failure(&self, exit: ChildExit, stderr: &StderrLog, said: &[u8]) -> AttemptFault {
         let (source, code) = match exit {
-            Exit::Code(code) => (Source::Tool, Some(code)),
-            Exit::Signal(signal) => (Source::Exit { code: None, signal: Some(signal) }, None),
-            Exit::Unknown => (Source::Exit { code: None, signal: None }, None),
+            ChildExit::Code(code) => (FaultSource::Tool, Some(code)),
+            ChildExit::Signal(signal) => (FaultSource::Exit { code: None, signal: Some(signal) }, None),
+            ChildExit::Unknown => (FaultSource::Exit { code: None, signal: None }, None),
         };
         let mut lines = stderr.tail(SHOWN_LINES);
         if lines.iter().all(|line| line.trim().is_empty()) {
-            // Many programs complain on their output.
+            // Many programs print errors to their output.
             let said = String::from_utf8_lossy(said);
             lines = said.lines().rev().take(SHOWN_LINES).map(str::to_owned).collect();
             lines.reverse();
         }
         lines.retain(|line| !line.trim().is_empty());
         let shown = |line: &String| excerpt(line, &self.secrets);
-        // The last line is where a program says what went wrong, and the first is where the core looks for it.
+        // Programs report errors in their last line, and the core reads the first line of the message.
         let mut message = format!("the command {exit}");
         if let Some(last) = lines.last() {
             message.push_str(": ");
@@ -153,27 +160,32 @@ impl Parts {
                 message.push_str(&shown(line));
             }
         }
-        Fault { exit: code, ..Fault::new(source, message) }
+        AttemptFault { exit: code, ..AttemptFault::new(source, message) }
     }
 }
 
-/// How a command ended that was not withdrawn.
-enum Ended {
+/// End of a command that was not cancelled.
+enum CommandEnd {
     Exited {
-        exit: Exit,
+        exit: ChildExit,
         said: Vec<u8>,
     },
-    /// It said more than anybody takes, and is ended for it.
+    /// The output exceeded the limit, and the command is ended for it.
     TooLong,
 }
 
-/// Says the parameters to a command, and listens until nothing of it is left.
-async fn talk(child: &Child, mut stdin: ChildStdin, mut stdout: ChildStdout, params: &str) -> Ended {
+/// Sends the parameters to a command, and reads its output until the command and its output have ended.
+async fn exchange(
+    child: &ChildProcess,
+    mut stdin: ChildStdin,
+    mut stdout: ChildStdout,
+    params: &str,
+) -> CommandEnd {
     let mut said = Vec::new();
     let (exit, heard) = {
         let talking = async {
             let saying = async move {
-                // One that does not read its input is not wrong: not every tool has parameters.
+                // A command that does not read its input is not an error, because not every tool has parameters.
                 let _ = stdin.write_all(params.as_bytes()).await;
                 drop(stdin);
             };
@@ -183,61 +195,61 @@ async fn talk(child: &Child, mut stdin: ChildStdin, mut stdout: ChildStdout, par
         tokio::pin!(talking);
         tokio::select! {
             heard = &mut talking => match heard {
-                Heard::All => (child.gone().await, heard),
-                Heard::TooMuch => (Exit::Unknown, heard),
+                OutputEnd::All => (child.gone().await, heard),
+                OutputEnd::TooMuch => (ChildExit::Unknown, heard),
             },
             exit = child.gone() => {
-                // What is in the pipe is read at once; a process that left the group may keep it open for ever.
+                // Buffered output is read at once. A process that left the group may keep the pipe open forever.
                 let heard = timeout(LAST_WORDS, &mut talking).await;
-                (exit, heard.unwrap_or(Heard::All))
+                (exit, heard.unwrap_or(OutputEnd::All))
             }
         }
     };
     match heard {
-        Heard::All => Ended::Exited { exit, said },
-        Heard::TooMuch => Ended::TooLong,
+        OutputEnd::All => CommandEnd::Exited { exit, said },
+        OutputEnd::TooMuch => CommandEnd::TooLong,
     }
 }
 
 #[derive(Clone, Copy)]
-enum Heard {
+enum OutputEnd {
     All,
     TooMuch,
 }
 
-/// Keeps what a command says, also if this is dropped half way.
-async fn listen(stdout: &mut ChildStdout, said: &mut Vec<u8>) -> Heard {
+/// Reads the output of a command into a buffer, which keeps what was read if the future is dropped.
+async fn listen(stdout: &mut ChildStdout, said: &mut Vec<u8>) -> OutputEnd {
     while let Ok(read) = stdout.read_buf(said).await
         && read > 0
     {
         if said.len() > LONGEST_ANSWER {
-            return Heard::TooMuch;
+            return OutputEnd::TooMuch;
         }
     }
-    Heard::All
+    OutputEnd::All
 }
 
-/// The fault of an attempt that nobody wants any more.
-fn withdrawn(begin: Instant) -> NotDone {
-    let source = Source::Timeout { after: begin.elapsed() };
-    Fault::new(source, "the command had not ended when it was withdrawn").into()
+/// Returns the fault of a cancelled attempt.
+fn cancelled_fault(begin: Instant) -> AttemptError {
+    let source = FaultSource::Timeout { after: begin.elapsed() };
+    AttemptFault::new(source, "the command had not ended when it was cancelled").into()
 }
 
-/// The fault of a command that could not be started. Nothing ran, which only structure can say.
-fn not_started(error: &LaunchError) -> NotDone {
+/// Returns the fault of a command that could not be started. The fault itself states that nothing ran.
+fn not_started(error: &LaunchError) -> AttemptError {
     let source = if matches!(error, LaunchError::NotExecutable { .. }) {
-        Source::Exit { code: Some(126), signal: None }
+        FaultSource::Exit { code: Some(126), signal: None }
     } else if error.is_lasting() {
-        Source::Exit { code: Some(127), signal: None }
+        FaultSource::Exit { code: Some(127), signal: None }
     } else {
-        Source::Transport { error: Transport::Other, written: false }
+        FaultSource::Transport { error: TransportError::Other, written: false }
     };
-    Fault::new(source, error.to_string()).into()
+    AttemptFault::new(source, error.to_string()).into()
 }
 
-/// How long each step of ending a command may take. Nobody waits for what it would still say, so that it is asked at once.
-const PATIENCE: Patience =
-    Patience { stdin: Duration::ZERO, term: Duration::from_secs(2), kill: Duration::from_secs(6) };
+/// Timeout of each step of ending a command. Further output is not needed, so it is asked to end at once.
+const PATIENCE: StopTimeouts =
+    StopTimeouts { stdin: Duration::ZERO, term: Duration::from_secs(2), kill: Duration::from_secs(6) };
 const LAST_WORDS: Duration = Duration::from_millis(50);
-/// The lines of stderr that a fault tells.
+/// Number of lines of stderr in a fault message.
 const SHOWN_LINES: usize = 8;

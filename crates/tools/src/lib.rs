@@ -1,24 +1,24 @@
-//! Tools that are no MCP servers: one request over plain HTTP, or a command.
+//! Tools that are not MCP servers: an HTTP request, or a command.
 //!
-//! Both are shells of the engine like any other tool: they ask once, say what came of it and how far it got, and decide
-//! nothing. Whether an attempt is made at all, how long it may take and whether there is another one is said in the policy of
-//! the tool, `[tools."http/NAME"]` or `[tools."command/NAME"]`, and decided by the core.
+//! Like any other tool of the engine, they make one attempt and report its result and how far it got. They decide
+//! nothing. The policy of the tool, `[tools."http/NAME"]` or `[tools."command/NAME"]`, decides whether an attempt is
+//! made, its timeout, and its retries.
 //!
-//! | module | what it does |
+//! | module | responsibility |
 //! | --- | --- |
-//! | [`Toolbox`] | all of them, made from a configuration and found by name |
-//! | [`HttpTool`] | asks over HTTP; `http/request` makes a request of parameters |
+//! | [`Toolbox`] | all tools of a configuration, by name |
+//! | [`HttpTool`] | sends an HTTP request; `http/request` builds it from parameters |
 //! | [`CommandTool`] | runs a program, on a leash |
-//! | `said` | what both make of what they hear |
+//! | `output` | converts the output of both |
 
 mod command;
 mod http;
-mod said;
+mod output;
 mod toolbox;
 
 pub use self::command::CommandTool;
 pub use self::http::HttpTool;
-pub use self::toolbox::{PlainTool, Toolbox, Unusable, UnusableTool};
+pub use self::toolbox::{PlainTool, Toolbox, UnusableReason, UnusableTool};
 
-/// The longest answer of a tool: as long as the gateway takes them from servers. A longer one is a fault.
+/// Maximum length of a tool's output, the same as for servers of the gateway. Longer output is a fault.
 pub const LONGEST_ANSWER: usize = steadfast_mcp::lines::LONGEST_LINE;

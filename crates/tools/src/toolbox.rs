@@ -1,4 +1,4 @@
-//! All tools of a configuration that are no servers, by name.
+//! All tools of a configuration that are not servers, by name.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -7,48 +7,48 @@ use std::io;
 
 use steadfast_config::{COMMAND_NAMESPACE, Config, HTTP_NAMESPACE};
 use steadfast_core::id::{Domain, Namespace, ToolName, ToolRef};
-use steadfast_executor::{Answer, Attempt, Tool};
-use steadfast_mcp::http::back::{BadUrl, Origin, Settings};
+use steadfast_executor::{Attempt, ToolHandler, ToolResult};
+use steadfast_mcp::http::upstream::{HttpOrigin, HttpUpstreamSettings, InvalidServerUrl};
 use steadfast_process::Leash;
 
 use crate::LONGEST_ANSWER;
 use crate::command::CommandTool;
 use crate::http::HttpTool;
 
-/// The tools of a configuration that are no servers. It does not change: another configuration makes another one.
+/// The tools of a configuration that are not servers. A toolbox does not change. A new configuration needs a new one.
 #[derive(Clone, Debug, Default)]
 pub struct Toolbox {
     http: BTreeMap<ToolName, HttpTool>,
     commands: BTreeMap<ToolName, CommandTool>,
 }
 
-/// One of them, of whichever kind. Copies are cheap.
+/// A tool that is not a server. Clones are cheap.
 #[derive(Clone, Debug)]
 pub enum PlainTool {
-    /// A request over HTTP.
+    /// An HTTP request.
     Http(HttpTool),
     /// A command.
     Command(CommandTool),
 }
 
 impl Toolbox {
-    /// The tools of this configuration. The program that runs now holds the leash of commands: its `main` begins with
-    /// [`steadfast_process::leash_main`].
+    /// Returns the tools of this configuration. The current program is the leash of commands, so its `main` must begin
+    /// with [`steadfast_process::leash_main`].
     pub fn of(config: &Config) -> Result<Self, UnusableTool> {
         Self::made(config, Leash::of_this_program)
     }
 
-    /// Everything that keeps [`Toolbox::of`] from making the tools of this configuration.
+    /// Returns all errors with which [`Toolbox::of`] would fail.
     pub fn problems(config: &Config) -> Vec<UnusableTool> {
         Self::collected(config, Leash::of_this_program).1
     }
 
-    /// The same where another program holds the leash.
+    /// Returns the tools of this configuration, with another program as the leash.
     pub fn on_leash(config: &Config, leash: &Leash) -> Result<Self, UnusableTool> {
         Self::made(config, || Ok(leash.clone()))
     }
 
-    /// The tool of this name.
+    /// Returns the tool with this name.
     pub fn find(&self, namespace: &Namespace, name: &ToolName) -> Option<PlainTool> {
         match namespace.as_str() {
             HTTP_NAMESPACE => self.http.get(name).cloned().map(PlainTool::Http),
@@ -57,7 +57,7 @@ impl Toolbox {
         }
     }
 
-    /// The names of all tools.
+    /// Returns the names of all tools.
     pub fn names(&self) -> impl Iterator<Item = &ToolRef> {
         let http = self.http.values().map(HttpTool::tool);
         http.chain(self.commands.values().map(CommandTool::tool))
@@ -68,19 +68,22 @@ impl Toolbox {
         problems.into_iter().next().map_or(Ok(made), Err)
     }
 
-    /// The tools that can be made, and why the others cannot.
+    /// Returns the usable tools, and the reasons why the others are not.
     fn collected(config: &Config, leash: impl Fn() -> io::Result<Leash>) -> (Self, Vec<UnusableTool>) {
         let (mut made, mut problems) = (Self::default(), Vec::new());
-        // Tools of one host share their connections.
-        let mut origins: BTreeMap<&str, Origin> = BTreeMap::new();
+        // Tools with the same host share connections.
+        let mut origins: BTreeMap<&str, HttpOrigin> = BTreeMap::new();
         for (name, settings) in config.http_tools() {
             let tool = named(HTTP_NAMESPACE, name);
             let url = settings.url.origin();
             let origin = match origins.get(url) {
                 Some(origin) => Ok(origin.clone()),
                 None => {
-                    let limits = Settings { message_bytes: LONGEST_ANSWER, ..Settings::default() };
-                    let origin = Origin::new(url, limits).map_err(Unusable::Url);
+                    let limits = HttpUpstreamSettings {
+                        message_bytes: LONGEST_ANSWER,
+                        ..HttpUpstreamSettings::default()
+                    };
+                    let origin = HttpOrigin::new(url, limits).map_err(UnusableReason::Url);
                     origin.map(|origin| origins.entry(url).or_insert(origin).clone())
                 }
             };
@@ -91,7 +94,7 @@ impl Toolbox {
         }
         for (name, settings) in config.command_tools() {
             let tool = named(COMMAND_NAMESPACE, name);
-            let leash = leash().map_err(Unusable::Leash);
+            let leash = leash().map_err(UnusableReason::Leash);
             match leash.and_then(|leash| CommandTool::new(tool.clone(), settings, leash)) {
                 Ok(command) => _ = made.commands.insert(name.clone(), command),
                 Err(why) => problems.push(UnusableTool { tool, why }),
@@ -108,7 +111,7 @@ fn named(namespace: &str, name: &ToolName) -> ToolRef {
 }
 
 impl PlainTool {
-    /// Its name.
+    /// Returns its name.
     pub fn tool(&self) -> &ToolRef {
         match self {
             Self::Http(tool) => tool.tool(),
@@ -116,8 +119,8 @@ impl PlainTool {
         }
     }
 
-    /// What its calls depend on besides their arguments, where that is known: the host of an HTTP tool. It belongs into the
-    /// envelope of a call that names no domain, so that rules about the host are about it.
+    /// Returns the dependency of its calls, if it is known: the host of an HTTP tool. Put it into the envelope of a
+    /// call that names no domain, so that rules about the host apply.
     pub fn domain(&self) -> Option<&Domain> {
         match self {
             Self::Http(tool) => tool.domain(),
@@ -126,8 +129,8 @@ impl PlainTool {
     }
 }
 
-impl Tool for PlainTool {
-    fn run(&self, attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
+impl ToolHandler for PlainTool {
+    fn run(&self, attempt: Attempt) -> impl Future<Output = ToolResult> + Send + 'static {
         let tool = self.clone();
         async move {
             match tool {
@@ -138,26 +141,26 @@ impl Tool for PlainTool {
     }
 }
 
-/// A tool that is configured and cannot be used.
+/// A configured tool that cannot be used.
 #[derive(Debug)]
 pub struct UnusableTool {
-    /// Which.
+    /// The tool.
     pub tool: ToolRef,
-    /// Why.
-    pub why: Unusable,
+    /// The reason.
+    pub why: UnusableReason,
 }
 
-/// Why a tool cannot be used.
+/// Reason for which a tool cannot be used.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Unusable {
-    /// Its URL.
-    Url(BadUrl),
-    /// The header of this name.
+pub enum UnusableReason {
+    /// Its URL is invalid.
+    Url(InvalidServerUrl),
+    /// The header with this name is invalid.
     Header(String),
     /// Its command is empty.
     NoCommand,
-    /// This program cannot find itself, and so cannot hold a leash.
+    /// The path of this program is unknown, so it cannot be started as a leash.
     Leash(io::Error),
 }
 
@@ -165,10 +168,14 @@ impl fmt::Display for UnusableTool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let section = format!("[{}_tools.{}]", self.tool.namespace, self.tool.tool);
         match &self.why {
-            Unusable::Url(bad) => write!(f, "{section}: {bad}"),
-            Unusable::Header(name) => write!(f, "{section}: no header has the name {name}, or such a value"),
-            Unusable::NoCommand => write!(f, "{section}: the command is empty"),
-            Unusable::Leash(error) => write!(f, "{section}: this program cannot find itself: {error}"),
+            UnusableReason::Url(bad) => write!(f, "{section}: {bad}"),
+            UnusableReason::Header(name) => {
+                write!(f, "{section}: no header has the name {name}, or such a value")
+            }
+            UnusableReason::NoCommand => write!(f, "{section}: the command is empty"),
+            UnusableReason::Leash(error) => {
+                write!(f, "{section}: this program cannot determine its own path: {error}")
+            }
         }
     }
 }
@@ -176,9 +183,9 @@ impl fmt::Display for UnusableTool {
 impl Error for UnusableTool {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match &self.why {
-            Unusable::Url(bad) => Some(bad),
-            Unusable::Leash(error) => Some(error),
-            Unusable::Header(_) | Unusable::NoCommand => None,
+            UnusableReason::Url(bad) => Some(bad),
+            UnusableReason::Leash(error) => Some(error),
+            UnusableReason::Header(_) | UnusableReason::NoCommand => None,
         }
     }
 }

@@ -1,32 +1,36 @@
-//! What becomes of parameters: their canonical form, the keys that are derived from it, and what may be shown.
+//! Parameters: their canonical form, the keys that are derived from it, and the parts that may be shown.
 
 use serde_json::{Map, Number};
 use steadfast_core::id::{ActorId, Namespace, SessionKey, TenantId, ToolName, ToolRef, WorkspaceId};
-use steadfast_core::json::{Document, Kind, Limits, Value};
+use steadfast_core::json::{JsonDocument, JsonKind, JsonLimits, JsonValue};
 use steadfast_core::key::{
-    Canonicalizer, Form, Scope, arguments_digest, call_id_key, computed_key, continuation_digest,
-    explicit_key, separate_key,
+    CanonicalForm, Canonicalizer, KeyInputs, arguments_digest, call_id_key, computed_key,
+    continuation_digest, explicit_key, separate_key,
 };
 use steadfast_core::policy::{DedupePolicy, KeyScope, StringRule, ToolClass};
 use steadfast_core::redact;
 
-/// The canonical form is a fixed point and RFC 8785's where that applies; keys are stable and tell calls
-/// apart; what was redacted stays so, and JSON stays JSON.
+/// Checks that the canonical form is a fixed point, and that of RFC 8785 where it applies; that keys are stable and
+/// distinguish calls; that redacted text stays redacted, and that JSON stays JSON.
 pub fn canonical(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     redacted(&text);
     keys(&text);
-    let Ok(document) = Document::parse(input, Limits::ENVELOPE) else { return };
+    let Ok(document) = JsonDocument::parse(input, JsonLimits::ENVELOPE) else { return };
     let root = document.root();
     for strings in [StringRule::Exact, StringRule::Trim, StringRule::Collapse] {
         for volatile in [&[][..], &volatile()] {
-            fixed_point(root, Form { strings, volatile });
+            fixed_point(root, CanonicalForm { strings, volatile });
         }
     }
     if let Some(value) = within_the_rfc(root) {
         let theirs = serde_json_canonicalizer::to_string(&value).ok();
         let mut canonicalizer = Canonicalizer::default();
-        assert_eq!(Some(canonicalizer.write(root, Form::EXACT)), theirs.as_deref(), "not as RFC 8785 has it");
+        assert_eq!(
+            Some(canonicalizer.write(root, CanonicalForm::EXACT)),
+            theirs.as_deref(),
+            "not as RFC 8785 has it"
+        );
     }
     digests(root);
     shown(root);
@@ -36,23 +40,23 @@ fn volatile() -> [Box<str>; 2] {
     ["clientTs", "a"].map(Box::from)
 }
 
-/// Reading and writing a canonical form again changes nothing.
-fn fixed_point(value: Value<'_>, form: Form<'_>) {
+/// Checks that reading and writing a canonical form again changes nothing.
+fn fixed_point(value: JsonValue<'_>, form: CanonicalForm<'_>) {
     let mut canonicalizer = Canonicalizer::default();
     let once = canonicalizer.write(value, form).to_owned();
-    let again = Document::parse(once.as_bytes(), Limits { bytes: usize::MAX, depth: usize::MAX });
+    let again = JsonDocument::parse(once.as_bytes(), JsonLimits { bytes: usize::MAX, depth: usize::MAX });
     match again {
         Ok(document) => assert_eq!(canonicalizer.write(document.root(), form), once, "under {form:?}"),
         Err(mistake) => unreachable!("the canonical form is no JSON, {mistake:?}: {once}"),
     }
 }
 
-/// The value, if RFC 8785 says all about it: no number whose digits we keep, no string that we change.
-fn within_the_rfc(value: Value<'_>) -> Option<serde_json::Value> {
+/// Returns the value if RFC 8785 fully defines its form: no number whose digits we keep, no string that we change.
+fn within_the_rfc(value: JsonValue<'_>) -> Option<serde_json::Value> {
     Some(match value.kind() {
-        Kind::Null => serde_json::Value::Null,
-        Kind::Bool(flag) => flag.into(),
-        Kind::Number(digits) => {
+        JsonKind::Null => serde_json::Value::Null,
+        JsonKind::Bool(flag) => flag.into(),
+        JsonKind::Number(digits) => {
             let double: f64 = digits.parse().ok()?;
             let small =
                 digits.len() <= 15 && digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
@@ -62,26 +66,26 @@ fn within_the_rfc(value: Value<'_>) -> Option<serde_json::Value> {
             }
             Number::from_f64(double)?.into()
         }
-        Kind::String(text) => Some(text).filter(|text| !text.contains('\r'))?.into_owned().into(),
-        Kind::Array(items) => items.map(within_the_rfc).collect::<Option<Vec<_>>>()?.into(),
-        Kind::Object(members) => members
+        JsonKind::String(text) => Some(text).filter(|text| !text.contains('\r'))?.into_owned().into(),
+        JsonKind::Array(items) => items.map(within_the_rfc).collect::<Option<Vec<_>>>()?.into(),
+        JsonKind::Object(members) => members
             .map(|(name, member)| Some((name.into_owned(), within_the_rfc(member)?)))
             .collect::<Option<Map<_, _>>>()?
             .into(),
     })
 }
 
-/// Parameters and their canonical form are the same call.
-fn digests(params: Value<'_>) {
+/// Checks that parameters and their canonical form are the same call.
+fn digests(params: JsonValue<'_>) {
     let policy = DedupePolicy::default();
     for class in [ToolClass::ReadOnly, ToolClass::Mutating] {
         let digest = arguments_digest(params, class, &policy);
         let strings = if class == ToolClass::ReadOnly { StringRule::Collapse } else { StringRule::Exact };
-        let form = Form { strings, volatile: &policy.volatile };
+        let form = CanonicalForm { strings, volatile: &policy.volatile };
         let mut canonicalizer = Canonicalizer::default();
         let written = canonicalizer.write(params, form);
-        let limits = Limits { bytes: usize::MAX, depth: usize::MAX };
-        let of_written = Document::parse(written.as_bytes(), limits)
+        let limits = JsonLimits { bytes: usize::MAX, depth: usize::MAX };
+        let of_written = JsonDocument::parse(written.as_bytes(), limits)
             .map(|document| arguments_digest(document.root(), class, &policy));
         assert_eq!(of_written, Ok(digest), "for {class:?}");
     }
@@ -94,7 +98,7 @@ fn digests(params: Value<'_>) {
     differ(&rounds);
 }
 
-/// However a text is cut into the parts of a call's scope, other parts are another call.
+/// Checks that different parts of a call's scope make a different call, however a text is cut into them.
 fn keys(text: &str) {
     let places: Vec<usize> =
         text.char_indices().map(|(at, _)| at).skip(1).filter(|at| at % 3 != 2).take(4).collect();
@@ -106,7 +110,7 @@ fn keys(text: &str) {
         let (Ok(namespace), Ok(tool)) = (Namespace::new(left), ToolName::new(right)) else { continue };
         let arguments = steadfast_core::id::Digest::of(b"{}");
         let tool = ToolRef { namespace, tool };
-        let whole = Scope {
+        let whole = KeyInputs {
             tool: &tool,
             tenant: Some(&tenant),
             workspace: Some(&workspace),
@@ -116,15 +120,16 @@ fn keys(text: &str) {
         };
         let policy = DedupePolicy::default();
         let shared = DedupePolicy { scope: KeyScope::Global, ..DedupePolicy::default() };
-        for scope in [whole, Scope { tenant: None, ..whole }, Scope { session: None, ..whole }] {
+        for scope in [whole, KeyInputs { tenant: None, ..whole }, KeyInputs { session: None, ..whole }] {
             keys.push(explicit_key(&scope, right));
             keys.push(separate_key(&scope, right, arguments));
             keys.push(call_id_key(&scope, right, arguments));
             keys.push(computed_key(&scope, arguments, ToolClass::Unknown, &policy));
         }
-        // Everybody's calls: the session is no part of it.
+        // Calls of all sessions: the session is no part of the key.
         keys.push(computed_key(&whole, arguments, ToolClass::ReadOnly, &shared));
-        let alone = computed_key(&Scope { session: None, ..whole }, arguments, ToolClass::ReadOnly, &shared);
+        let alone =
+            computed_key(&KeyInputs { session: None, ..whole }, arguments, ToolClass::ReadOnly, &shared);
         assert_eq!(keys.last(), Some(&alone), "a shared key depends on the session");
         assert_eq!(explicit_key(&whole, right), explicit_key(&whole, right), "a key is not stable");
     }
@@ -138,7 +143,7 @@ fn differ<T: Ord + Copy + std::fmt::Debug>(all: &[T]) {
     assert_eq!(sorted.len(), all.len(), "two of them are one: {all:?}");
 }
 
-/// Doing it twice changes nothing, JSON stays JSON, and nothing grows without bounds.
+/// Checks that a second redaction changes nothing, that JSON stays JSON, and that the size is bounded.
 fn redacted(text: &str) {
     let once = redact::text(text);
     assert_eq!(redact::text(&once), once, "redacted a second time: {text:?}");
@@ -153,11 +158,11 @@ fn redacted(text: &str) {
 }
 
 fn is_json(text: &str) -> bool {
-    Document::parse(text.as_bytes(), Limits::ENVELOPE).is_ok()
+    JsonDocument::parse(text.as_bytes(), JsonLimits::ENVELOPE).is_ok()
 }
 
-/// The summary of arguments is JSON of bounded size.
-fn shown(params: Value<'_>) {
+/// Checks that the summary of arguments is JSON of bounded size.
+fn shown(params: JsonValue<'_>) {
     let summary = redact::summary(params);
     assert!(is_json(summary.as_str()), "the summary is no JSON: {}", summary.as_str());
     assert!(summary.as_str().len() <= redact::MAX_SUMMARY_BYTES, "{} bytes", summary.as_str().len());

@@ -1,38 +1,38 @@
-//! Faults, and the other judgements that are made of what a call and its answer say.
+//! Faults, and the other classifications of the texts of a call and its answer.
 //!
-//! The first bytes choose the source, its number, what the other side asked for and the tool's own rules; the
-//! rest is the message.
+//! The first bytes choose the source, its number, the retry-after delay and the tool's own rules. The rest is the
+//! message.
 
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::classify::Mistake;
-use steadfast_core::classify::danger::{Shapes, dangerous};
-use steadfast_core::classify::record::{FailureRecord, Trouble, detect};
+use steadfast_core::classify::ModelMistake;
+use steadfast_core::classify::danger::{DangerousShapes, dangerous};
+use steadfast_core::classify::record::{FailureDetails, FailureRecord, detect};
 use steadfast_core::classify::signature::{domain, signature};
 use steadfast_core::classify::{
-    Aims, Classified, Fault, Match, Nature, OverrideRule, Overrides, Reach, RetryAfter, Source, Transport,
-    classify as judge,
+    ArgumentTargets, AttemptFault, AttemptReach, Classification, FaultMatcher, FaultNature, FaultSource,
+    OverrideRule, Overrides, RetryAfter, TransportError, classify as judge,
 };
 use steadfast_core::guard;
-use steadfast_core::guard::log::{Attribution, Malformed, MalformedCall};
+use steadfast_core::guard::log::{MalformedCall, MalformedCallKind, ModelAttribution};
 use steadfast_core::id::{Namespace, ToolCallId, ToolName, ToolRef};
-use steadfast_core::json::{Document, Limits, Value};
+use steadfast_core::json::{JsonDocument, JsonLimits, JsonValue};
 
-use crate::draw::Draw;
+use crate::draw::InputDraw;
 
-/// Every fault is classified, by a rule that has a name, and words never prove that a tool did not run.
+/// Checks that every fault is classified by a named rule, and that texts never prove that a tool did not run.
 pub fn classify(input: &[u8]) {
-    let mut draw = Draw::new(input);
+    let mut draw = InputDraw::new(input);
     let source = source(&mut draw);
     let asked = asked(&mut draw);
     let own = draw.byte();
     let message = String::from_utf8_lossy(draw.rest()).into_owned();
-    let fault = Fault { retry_after: asked, ..Fault::new(source, message) };
+    let fault = AttemptFault { retry_after: asked, ..AttemptFault::new(source, message) };
     built_in(&fault);
     overridden(&fault, own);
     text(&fault.message);
-    if let Ok(document) = Document::parse(fault.message.as_bytes(), Limits::ENVELOPE) {
+    if let Ok(document) = JsonDocument::parse(fault.message.as_bytes(), JsonLimits::ENVELOPE) {
         json(document.root(), &fault.message);
     }
 }
@@ -40,45 +40,45 @@ pub fn classify(input: &[u8]) {
 const NOW: Timestamp = Timestamp::from_millis(1_762_338_645_000);
 const LONGEST_WAIT: Duration = Duration::from_secs(366 * 24 * 3600);
 
-fn source(draw: &mut Draw<'_>) -> Source {
+fn source(draw: &mut InputDraw<'_>) -> FaultSource {
     let kind = draw.byte();
     let number = draw.short();
     match kind % 11 {
-        0 => Source::Tool,
-        1 => Source::IsError,
-        2 => Source::Http { status: number },
-        3 => Source::JsonRpc { code: -i64::from(number) },
+        0 => FaultSource::Tool,
+        1 => FaultSource::IsError,
+        2 => FaultSource::Http { status: number },
+        3 => FaultSource::JsonRpc { code: -i64::from(number) },
         4 => {
             let errors = [
-                Transport::ConnectionRefused,
-                Transport::ConnectionReset,
-                Transport::ConnectionClosed,
-                Transport::TimedOut,
-                Transport::NameNotFound,
-                Transport::Unreachable,
-                Transport::Tls,
-                Transport::Other,
+                TransportError::ConnectionRefused,
+                TransportError::ConnectionReset,
+                TransportError::ConnectionClosed,
+                TransportError::TimedOut,
+                TransportError::NameNotFound,
+                TransportError::Unreachable,
+                TransportError::Tls,
+                TransportError::Other,
             ];
             let error =
-                errors.get(usize::from(number / 2) % errors.len()).copied().unwrap_or(Transport::Other);
-            Source::Transport { error, written: number % 2 == 1 }
+                errors.get(usize::from(number / 2) % errors.len()).copied().unwrap_or(TransportError::Other);
+            FaultSource::Transport { error, written: number % 2 == 1 }
         }
-        5 => Source::SessionLost,
-        6 => Source::WebSocket { code: number },
+        5 => FaultSource::SessionLost,
+        6 => FaultSource::WebSocket { code: number },
         7 => {
             let number = i32::from(number % 512);
             match number {
-                0..256 => Source::Exit { code: Some(number), signal: None },
-                _ => Source::Exit { code: None, signal: Some(number - 256) },
+                0..256 => FaultSource::Exit { code: Some(number), signal: None },
+                _ => FaultSource::Exit { code: None, signal: Some(number - 256) },
             }
         }
-        8 => Source::Timeout { after: Duration::from_millis(u64::from(number)) },
-        9 => Source::Panic,
-        _ => Source::BadAnswer,
+        8 => FaultSource::Timeout { after: Duration::from_millis(u64::from(number)) },
+        9 => FaultSource::Panic,
+        _ => FaultSource::BadAnswer,
     }
 }
 
-fn asked(draw: &mut Draw<'_>) -> Option<RetryAfter> {
+fn asked(draw: &mut InputDraw<'_>) -> Option<RetryAfter> {
     match draw.byte() {
         0 => None,
         255 => Some(RetryAfter::At(Timestamp::MAX)),
@@ -88,56 +88,58 @@ fn asked(draw: &mut Draw<'_>) -> Option<RetryAfter> {
     }
 }
 
-/// What holds for every fault where the tool has no rules of its own.
-fn built_in(fault: &Fault) {
+/// Checks the properties of every fault of a tool without rules of its own.
+fn built_in(fault: &AttemptFault) {
     let judged = judge(fault, &Overrides::default(), NOW);
     assert_eq!(judged, judge(fault, &Overrides::default(), NOW), "judged differently the second time");
     sound(&judged);
-    let wordless = judge(&Fault { message: String::new(), ..fault.clone() }, &Overrides::default(), NOW);
+    let wordless =
+        judge(&AttemptFault { message: String::new(), ..fault.clone() }, &Overrides::default(), NOW);
     if judged.reach.proves_not_run() {
         assert!(wordless.reach.proves_not_run(), "words prove that it did not run: {fault:?} is {judged:?}");
     }
     match fault.source {
-        Source::IsError | Source::Tool | Source::TooLarge => {
+        FaultSource::IsError | FaultSource::Tool | FaultSource::TooLarge => {
             assert!(!judged.reach.proves_not_run(), "a tool that spoke has run");
         }
-        Source::Timeout { .. } | Source::Panic => assert_eq!(judged.reach, Reach::Unknown),
-        Source::Transport { written: false, .. } => {
+        FaultSource::Timeout { .. } | FaultSource::Panic => assert_eq!(judged.reach, AttemptReach::Unknown),
+        FaultSource::Transport { written: false, .. } => {
             assert!(judged.reach.proves_not_run(), "what was not written cannot have run: {judged:?}");
         }
-        Source::Transport { .. }
-        | Source::Http { .. }
-        | Source::JsonRpc { .. }
-        | Source::SessionLost
-        | Source::WebSocket { .. }
-        | Source::Exit { .. }
-        | Source::BadAnswer => {}
+        FaultSource::Transport { .. }
+        | FaultSource::Http { .. }
+        | FaultSource::JsonRpc { .. }
+        | FaultSource::SessionLost
+        | FaultSource::WebSocket { .. }
+        | FaultSource::Exit { .. }
+        | FaultSource::BadAnswer => {}
     }
     record(fault, &judged);
 }
 
-fn sound(judged: &Classified) {
+fn sound(judged: &Classification) {
     assert!(!judged.rule.is_empty() && judged.rule.len() <= 80, "a rule that cannot be named: {judged:?}");
     assert!(!judged.rule.chars().any(char::is_control), "a rule that breaks a log line: {judged:?}");
     assert!(judged.retry_after.is_none_or(|wait| wait <= LONGEST_WAIT), "an endless wait: {judged:?}");
 }
 
-/// The tool's own rules come first, and one that does not hold changes nothing.
-fn overridden(fault: &Fault, own: u8) {
-    let unknown = if own & 1 == 0 { Nature::Transient } else { Nature::Permanent };
-    let nature = if own & 2 == 0 { Nature::Transient } else { Nature::Permanent };
-    let reach = [None, Some(Reach::Refused), Some(Reach::Unknown), Some(Reach::Answered)];
+/// Checks that the tool's own rules come first, and that a rule that does not match changes nothing.
+fn overridden(fault: &AttemptFault, own: u8) {
+    let unknown = if own & 1 == 0 { FaultNature::Transient } else { FaultNature::Permanent };
+    let nature = if own & 2 == 0 { FaultNature::Transient } else { FaultNature::Permanent };
+    let reach =
+        [None, Some(AttemptReach::Refused), Some(AttemptReach::Unknown), Some(AttemptReach::Answered)];
     let reach = reach.get(usize::from(own >> 2 & 3)).copied().flatten();
-    // Patterns are costly to build, so only some inputs bring one of their own.
+    // Patterns are costly to build, so only some inputs have one.
     let pattern = (own & 16 != 0).then(|| fault.message.lines().next().unwrap_or_default().to_owned());
     let rule = OverrideRule {
         name: (own & 32 != 0).then(|| "own".to_owned()),
         when: match pattern {
-            Some(pattern) => Match { text: Some(pattern), ..Match::default() },
-            None => Match {
+            Some(pattern) => FaultMatcher { text: Some(pattern), ..FaultMatcher::default() },
+            None => FaultMatcher {
                 source: Some(fault.source.kind()),
                 status: (own & 64 != 0).then_some(503),
-                ..Match::default()
+                ..FaultMatcher::default()
             },
         },
         nature,
@@ -160,13 +162,13 @@ fn overridden(fault: &Fault, own: u8) {
     }
 }
 
-fn record(fault: &Fault, judged: &Classified) {
-    let trouble = Trouble {
+fn record(fault: &AttemptFault, judged: &Classification) {
+    let trouble = FailureDetails {
         severity: judged.severity,
         rule: &judged.rule,
         message: &fault.message,
         http_status: None,
-        transient: judged.nature == Nature::Transient,
+        transient: judged.nature == FaultNature::Transient,
     };
     let record = FailureRecord::new(tool(), &trouble, NOW);
     let size = [&record.error_type, &record.message].map(String::len);
@@ -174,7 +176,7 @@ fn record(fault: &Fault, judged: &Classified) {
     assert!(!record.error_type.is_empty(), "an error without a type");
 }
 
-/// What is done with any text.
+/// Checks all functions that take a text.
 fn text(text: &str) {
     for asked in [RetryAfter::parse(text), RetryAfter::parse_ms(text)] {
         let wait = asked.and_then(|asked| asked.resolve(NOW));
@@ -183,7 +185,7 @@ fn text(text: &str) {
     let masked = guard::mask(text);
     assert!(masked.len() <= 4 * 4096, "the mask is longer than what it masks: {} bytes", masked.len());
     assert!(!masked.contains("  ") && masked.trim_end() == masked, "white space is left: {masked:?}");
-    // A number after one of these stays; every other digit is an accident of the call.
+    // A number after one of these words stays. Every other digit varies from call to call.
     let named = ["status", "http", "code", "errno", "exit", "signal"];
     let small = text.to_ascii_lowercase();
     if !named.iter().any(|name| small.contains(name)) {
@@ -191,15 +193,15 @@ fn text(text: &str) {
         assert_eq!(guard::mask(&other), masked, "another number is another error: {other:?}");
     }
     let line = MalformedCall {
-        model: Attribution::of(None, ToolCallId::new(text).ok().as_ref()),
+        model: ModelAttribution::of(None, ToolCallId::new(text).ok().as_ref()),
         tool: tool(),
         arguments: text.to_owned(),
-        error_type: Malformed::By(Mistake::Arguments),
+        error_type: MalformedCallKind::Mistake(ModelMistake::Arguments),
         at: NOW,
     };
     let line = line.to_line();
     assert!(!line.is_empty() && !line.contains('\n'), "not one line: {line:?}");
-    assert!(Document::parse(line.as_bytes(), Limits::ENVELOPE).is_ok(), "no JSON: {line}");
+    assert!(JsonDocument::parse(line.as_bytes(), JsonLimits::ENVELOPE).is_ok(), "no JSON: {line}");
 }
 
 fn other_digit(character: char) -> char {
@@ -210,8 +212,8 @@ fn other_digit(character: char) -> char {
     }
 }
 
-/// What is done with parameters and results.
-fn json(value: Value<'_>, message: &str) {
+/// Checks all functions that take parameters and results.
+fn json(value: JsonValue<'_>, message: &str) {
     let tool = tool();
     let found = detect(value, &Overrides::default(), NOW);
     assert_eq!(found, detect(value, &Overrides::default(), NOW), "found differently the second time");
@@ -219,15 +221,18 @@ fn json(value: Value<'_>, message: &str) {
         assert!(found.message.len() <= 1024 && found.error_type.len() <= 128, "not bounded: {found:?}");
         assert!(found.http_status.is_none_or(|status| status >= 400), "not a failure: {found:?}");
     }
-    let aims = Aims::of(value);
+    let aims = ArgumentTargets::of(value);
     let signed = signature(&tool, &aims);
-    assert_eq!(signed, signature(&tool, &Aims::of(value)), "signed differently the second time");
+    assert_eq!(signed, signature(&tool, &ArgumentTargets::of(value)), "signed differently the second time");
     assert!(signed.0.len() <= 4096 && !signed.0.chars().any(char::is_control), "cannot be shown: {signed:?}");
     let _ = domain(&tool, &aims);
-    assert_eq!(dangerous(&aims, &Shapes::NONE), None, "dangerous by no shape");
-    if let Some(shape) = dangerous(&aims, &Shapes::default()) {
-        assert!(Shapes::default().names().any(|name| name == shape.name), "an unknown shape: {shape:?}");
-        let without = Shapes::default().without(&shape.name);
+    assert_eq!(dangerous(&aims, &DangerousShapes::NONE), None, "dangerous by no shape");
+    if let Some(shape) = dangerous(&aims, &DangerousShapes::default()) {
+        assert!(
+            DangerousShapes::default().names().any(|name| name == shape.name),
+            "an unknown shape: {shape:?}"
+        );
+        let without = DangerousShapes::default().without(&shape.name);
         assert_ne!(dangerous(&aims, &without), Some(shape), "found though it was taken out");
     }
     let (schema, sent) = (value.item(0).unwrap_or(value), value.item(1).unwrap_or(value));

@@ -1,26 +1,26 @@
 //! Envelopes, and the reader of JSON below them.
 
 use steadfast_core::code::Code;
-use steadfast_core::envelope::{CallEnvelope, EnvelopeError, UnknownFields};
-use steadfast_core::json::{Document, Kind, Limits, Value};
+use steadfast_core::envelope::{CallEnvelope, EnvelopeError, UnknownFieldPolicy};
+use steadfast_core::json::{JsonDocument, JsonKind, JsonLimits, JsonValue};
 
-use crate::reader::{self, Tree};
+use crate::reader::{self, JsonTree};
 
-/// Whatever is sent as an envelope is read as serde_json reads it, within limits, or refused with a place that
-/// is in the text; and a call that was read is read again from what it is written as.
+/// Checks that any envelope is read as serde_json reads it, within limits, or refused with a position in the text, and
+/// that a parsed call can be read again from its serialized form.
 pub fn envelope(input: &[u8]) {
-    read_alike(input, Limits::ENVELOPE);
+    read_alike(input, JsonLimits::ENVELOPE);
     read_alike(input, SMALL);
-    let kept = CallEnvelope::parse(input, UnknownFields::Keep);
-    let strict = CallEnvelope::parse(input, UnknownFields::Refuse);
+    let kept = CallEnvelope::parse(input, UnknownFieldPolicy::Keep);
+    let strict = CallEnvelope::parse(input, UnknownFieldPolicy::Refuse);
     for read in [&kept, &strict] {
         match read {
             Ok(call) => {
                 written_again(call);
-                // Views that every caller needs must hold for every call.
+                // Accessors that every caller needs must work for every call.
                 let _ = (call.tool(), call.caller_limits(), call.dedupe_mode());
             }
-            Err(error) => said_well(error),
+            Err(error) => refusal_is_usable(error),
         }
     }
     if let Ok(strict) = strict {
@@ -28,13 +28,13 @@ pub fn envelope(input: &[u8]) {
     }
 }
 
-/// Small enough for the fuzzer to meet both limits often.
-const SMALL: Limits = Limits { bytes: 256, depth: 3 };
+/// Limits that are small enough for the fuzzer to meet both often.
+const SMALL: JsonLimits = JsonLimits { bytes: 256, depth: 3 };
 
-/// Accepted exactly if the other reader accepts it within the limits, and read as the same.
-fn read_alike(input: &[u8], limits: Limits) {
+/// Checks that an input is accepted exactly if the other reader accepts it within the limits, with the same result.
+fn read_alike(input: &[u8], limits: JsonLimits) {
     let theirs = reader::read(input, limits.depth).filter(|_| input.len() <= limits.bytes);
-    match (Document::parse(input, limits), theirs) {
+    match (JsonDocument::parse(input, limits), theirs) {
         (Ok(document), Some(theirs)) => {
             same(document.root(), &theirs);
             assert!(reader::depth(&theirs) <= limits.depth, "deeper than the limit");
@@ -52,32 +52,36 @@ fn read_alike(input: &[u8], limits: Limits) {
     }
 }
 
-fn same(ours: Value<'_>, theirs: &Tree) {
+fn same(ours: JsonValue<'_>, theirs: &JsonTree) {
     match (ours.kind(), theirs) {
-        (Kind::Null, Tree::Null) => {}
-        (Kind::Bool(ours), Tree::Bool(theirs)) => assert_eq!(ours, *theirs),
-        (Kind::Number(digits), Tree::Number(theirs)) => {
+        (JsonKind::Null, JsonTree::Null) => {}
+        (JsonKind::Bool(ours), JsonTree::Bool(theirs)) => assert_eq!(ours, *theirs),
+        (JsonKind::Number(digits), JsonTree::Number(theirs)) => {
             assert_eq!((digits, ours.raw()), (theirs.as_str(), theirs.as_str()));
         }
-        (Kind::String(text), Tree::String(theirs)) => assert_eq!(text, theirs.as_str()),
-        (Kind::Array(items), Tree::Array(theirs)) => {
+        (JsonKind::String(text), JsonTree::String(theirs)) => assert_eq!(text, theirs.as_str()),
+        (JsonKind::Array(items), JsonTree::Array(theirs)) => {
             assert_eq!(items.clone().count(), theirs.len());
             for (place, (item, theirs)) in items.zip(theirs).enumerate() {
                 same(item, theirs);
                 if place < LOOKED_UP {
-                    assert_eq!(ours.item(place).map(Value::span), Some(item.span()));
+                    assert_eq!(ours.item(place).map(JsonValue::span), Some(item.span()));
                 }
             }
         }
-        (Kind::Object(members), Tree::Object(theirs)) => {
+        (JsonKind::Object(members), JsonTree::Object(theirs)) => {
             assert_eq!(members.clone().count(), theirs.len());
             for (place, ((name, member), (their_name, theirs))) in members.zip(theirs).enumerate() {
                 assert_eq!(name, their_name.as_str());
                 same(member, theirs);
                 if place < LOOKED_UP {
-                    assert_eq!(ours.get(&name).map(Value::span), Some(member.span()), "{name:?}");
+                    assert_eq!(ours.get(&name).map(JsonValue::span), Some(member.span()), "{name:?}");
                     let pointer = format!("/{}", name.replace('~', "~0").replace('/', "~1"));
-                    assert_eq!(ours.pointer(&pointer).map(Value::span), Some(member.span()), "{pointer:?}");
+                    assert_eq!(
+                        ours.pointer(&pointer).map(JsonValue::span),
+                        Some(member.span()),
+                        "{pointer:?}"
+                    );
                 }
             }
         }
@@ -85,23 +89,23 @@ fn same(ours: Value<'_>, theirs: &Tree) {
     }
 }
 
-/// Children that are also looked up one by one, which takes long for many.
+/// Maximum number of children that are also looked up one by one, which is slow for many.
 const LOOKED_UP: usize = 16;
 
-/// What is passed on is what came.
+/// Checks that the call is passed on unchanged.
 fn written_again(call: &CallEnvelope) {
     let written = serde_json::to_string(call);
     assert!(written.is_ok(), "a call that cannot be written: {written:?}");
     let written = written.unwrap_or_default();
-    if written.len() > Limits::ENVELOPE.bytes {
+    if written.len() > JsonLimits::ENVELOPE.bytes {
         return;
     }
-    let again = CallEnvelope::parse(written.as_bytes(), UnknownFields::Keep);
+    let again = CallEnvelope::parse(written.as_bytes(), UnknownFieldPolicy::Keep);
     assert_eq!(again.as_ref(), Ok(call), "read differently from {written}");
 }
 
-/// A refusal can be logged and acted on.
-fn said_well(error: &EnvelopeError) {
+/// Checks that a refusal can be logged and handled.
+fn refusal_is_usable(error: &EnvelopeError) {
     assert!(matches!(error.code(), Code::InvalidEnvelope | Code::UnsupportedVersion), "{error:?}");
     let said = error.to_string();
     assert!(!said.is_empty() && said.len() < 64 << 10, "{} bytes of {said:.100}", said.len());

@@ -1,8 +1,8 @@
-//! What the fuzz targets do with an input.
+//! The bodies of the fuzz targets.
 //!
-//! Each body is a plain function over bytes that panics when something does not hold. cargo-fuzz calls it
-//! from `fuzz/fuzz_targets`; the test below calls it with every file in `fuzz/corpus/<target>`, so that what
-//! was found once is tried in every normal run, without cargo-fuzz.
+//! Each body is a plain function over bytes that panics when a property is violated. cargo-fuzz calls it from
+//! `fuzz/fuzz_targets`. The test below calls it with every file in `fuzz/corpus/<target>`, so that every earlier
+//! finding is checked in every normal run, without cargo-fuzz.
 
 mod call_events;
 mod canonical;
@@ -16,11 +16,11 @@ pub use canonical::canonical;
 pub use classify::classify;
 pub use envelope::envelope;
 
-/// A body takes any bytes; it must neither panic nor take long.
-pub type Body = fn(&[u8]);
+/// A function that takes any bytes. It must neither panic nor take long.
+pub type FuzzBody = fn(&[u8]);
 
-/// Every target by name: the name of its file in `fuzz/fuzz_targets` and of its folder in `fuzz/corpus`.
-pub const TARGETS: [(&str, Body); 4] =
+/// All targets by name: the name of the file in `fuzz/fuzz_targets` and of the folder in `fuzz/corpus`.
+pub const TARGETS: [(&str, FuzzBody); 4] =
     [("envelope", envelope), ("canonical", canonical), ("classify", classify), ("call_events", call_events)];
 
 #[cfg(test)]

@@ -1,16 +1,16 @@
-//! A second reader of JSON, to hold the core's against: serde_json one level at a time, with what the core
-//! demands beyond the grammar said in the plainest way.
+//! A second reader of JSON, with which the core's reader is compared: serde_json one level at a time, with the core's
+//! additional rules in their simplest form.
 //!
-//! One level at a time, because `serde_json::Value` would refuse huge numbers and forget duplicate names.
+//! One level at a time, because `serde_json::Value` would refuse huge numbers and drop duplicate names.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// A JSON value as a tree; numbers as they stand in the text, members in its order.
+/// A JSON value as a tree. Numbers keep their text, and members their order.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Tree {
+pub(crate) enum JsonTree {
     Null,
     Bool(bool),
     Number(String),
@@ -19,37 +19,37 @@ pub(crate) enum Tree {
     Object(Vec<(String, Self)>),
 }
 
-/// The text as a tree; nothing if it is no JSON, too deep, or repeats a name.
-pub(crate) fn read(text: &[u8], depth: usize) -> Option<Tree> {
+/// Reads a text. `None` if it is not JSON, too deep, or repeats a name.
+pub(crate) fn read(text: &[u8], depth: usize) -> Option<JsonTree> {
     let text = str::from_utf8(text).ok()?;
     tree(serde_json::from_str(text).ok()?, depth)
 }
 
-/// How many containers lie within containers.
-pub(crate) fn depth(tree: &Tree) -> usize {
+/// Returns the nesting depth of containers.
+pub(crate) fn depth(tree: &JsonTree) -> usize {
     match tree {
-        Tree::Null | Tree::Bool(_) | Tree::Number(_) | Tree::String(_) => 0,
-        Tree::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
-        Tree::Object(members) => 1 + members.iter().map(|(_, value)| depth(value)).max().unwrap_or(0),
+        JsonTree::Null | JsonTree::Bool(_) | JsonTree::Number(_) | JsonTree::String(_) => 0,
+        JsonTree::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        JsonTree::Object(members) => 1 + members.iter().map(|(_, value)| depth(value)).max().unwrap_or(0),
     }
 }
 
-fn tree(value: &RawValue, room: usize) -> Option<Tree> {
+fn tree(value: &RawValue, room: usize) -> Option<JsonTree> {
     let text = value.get();
     Some(match text.bytes().next()? {
-        b'n' => Tree::Null,
-        b't' => Tree::Bool(true),
-        b'f' => Tree::Bool(false),
+        b'n' => JsonTree::Null,
+        b't' => JsonTree::Bool(true),
+        b'f' => JsonTree::Bool(false),
         // Only here are escapes resolved, and lone surrogates refused.
-        b'"' => Tree::String(serde_json::from_str(text).ok()?),
+        b'"' => JsonTree::String(serde_json::from_str(text).ok()?),
         b'[' => {
             let room = room.checked_sub(1)?;
             let items: Vec<&RawValue> = serde_json::from_str(text).ok()?;
-            Tree::Array(items.into_iter().map(|item| tree(item, room)).collect::<Option<_>>()?)
+            JsonTree::Array(items.into_iter().map(|item| tree(item, room)).collect::<Option<_>>()?)
         }
         b'{' => {
             let room = room.checked_sub(1)?;
-            let Members(members) = serde_json::from_str(text).ok()?;
+            let TreeMembers(members) = serde_json::from_str(text).ok()?;
             let mut names: Vec<&str> = members.iter().map(|(name, _)| name.as_str()).collect();
             names.sort_unstable();
             names.dedup();
@@ -57,19 +57,19 @@ fn tree(value: &RawValue, room: usize) -> Option<Tree> {
                 return None;
             }
             let read = members.into_iter().map(|(name, member)| Some((name, tree(member, room)?)));
-            Tree::Object(read.collect::<Option<_>>()?)
+            JsonTree::Object(read.collect::<Option<_>>()?)
         }
-        _ => Tree::Number(text.to_owned()),
+        _ => JsonTree::Number(text.to_owned()),
     })
 }
 
-struct Members<'t>(Vec<(String, &'t RawValue)>);
+struct TreeMembers<'t>(Vec<(String, &'t RawValue)>);
 
-impl<'t> Deserialize<'t> for Members<'t> {
+impl<'t> Deserialize<'t> for TreeMembers<'t> {
     fn deserialize<D: Deserializer<'t>>(deserializer: D) -> Result<Self, D::Error> {
-        struct All;
-        impl<'t> Visitor<'t> for All {
-            type Value = Members<'t>;
+        struct MembersVisitor;
+        impl<'t> Visitor<'t> for MembersVisitor {
+            type Value = TreeMembers<'t>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
@@ -78,9 +78,9 @@ impl<'t> Deserialize<'t> for Members<'t> {
                 while let Some(member) = map.next_entry()? {
                     members.push(member);
                 }
-                Ok(Members(members))
+                Ok(TreeMembers(members))
             }
         }
-        deserializer.deserialize_map(All)
+        deserializer.deserialize_map(MembersVisitor)
     }
 }

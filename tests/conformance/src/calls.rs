@@ -1,24 +1,23 @@
-//! Calls, the tools they are for, and what is said of them.
+//! Calls, the tools for them, and checks of their results.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use steadfast_core::call::Notice;
-use steadfast_core::classify::{Fault, Source};
-use steadfast_core::code::{Code, Status};
-use steadfast_core::envelope::{CallEnvelope, ErrorBody, UnknownFields};
-use steadfast_core::output::{Output, RawJson};
-use steadfast_executor::{Answer, Attempt, Called, Engine, EngineEvent, Tool};
+use steadfast_core::call::CallNotice;
+use steadfast_core::classify::{AttemptFault, FaultSource};
+use steadfast_core::code::{CallStatus, Code};
+use steadfast_core::envelope::{CallEnvelope, ErrorBody, UnknownFieldPolicy};
+use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_executor::{Attempt, CallResponse, Engine, EngineEvent, ToolHandler, ToolResult};
 use tokio::sync::{Semaphore, broadcast, watch};
 
-/// A guard against hanging, and nothing that is measured: how long a test waits for what must come, and a store for its
-/// server.
+/// Timeout of tests, and of a store that waits for its server. It only prevents hanging and is not measured.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
-/// What no test outlives: a limit that is not what the test is about.
+/// A limit that no test reaches, for settings that the test is not about.
 pub(crate) const LONG: Duration = Duration::from_secs(3600);
 
-/// A call of `bank/pay` with these changes; `null` takes a field away.
+/// Returns a call of `bank/pay` with these changes. `null` removes a field.
 pub(crate) fn envelope(changes: Value) -> Value {
     let mut envelope = json!({
         "contractVersion": "1.1", "requestId": "r-1", "toolName": "pay", "toolNamespace": "bank",
@@ -29,25 +28,25 @@ pub(crate) fn envelope(changes: Value) -> Value {
     envelope
 }
 
-/// The same, read.
+/// Returns the same as a parsed call.
 pub(crate) fn call(changes: Value) -> CallEnvelope {
     read(&envelope(changes)).unwrap()
 }
 
-/// A call with this key.
+/// Returns a call with this key.
 pub(crate) fn keyed(key: &str) -> CallEnvelope {
     call(json!({ "payload": { "idempotencyKey": key } }))
 }
 
-/// A call without a key that no other call equals.
+/// Returns a call without a key that equals no other one.
 pub(crate) fn single(number: usize) -> CallEnvelope {
     call(json!({ "payload": { "params": { "amount": number } } }))
 }
 
-/// What a surface does with what comes in.
+/// Reads an envelope like a surface does.
 pub(crate) fn read(envelope: &Value) -> Result<CallEnvelope, ErrorBody> {
     let text = envelope.to_string();
-    CallEnvelope::parse(text.as_bytes(), UnknownFields::Refuse).map_err(|error| ErrorBody::from(&error))
+    CallEnvelope::parse(text.as_bytes(), UnknownFieldPolicy::Refuse).map_err(|error| ErrorBody::from(&error))
 }
 
 fn change(value: &mut Value, changes: Value) {
@@ -65,51 +64,51 @@ fn change(value: &mut Value, changes: Value) {
     }
 }
 
-pub(crate) fn paid() -> Answer {
+pub(crate) fn paid() -> ToolResult {
     says("paid")
 }
 
-pub(crate) fn says(text: &str) -> Answer {
-    Ok(Output { content: RawJson::string(text), metadata: None })
+pub(crate) fn says(text: &str) -> ToolResult {
+    Ok(ToolOutput { content: RawJson::string(text), metadata: None })
 }
 
-pub(crate) fn http(status: u16) -> Answer {
-    Err(Fault::new(Source::Http { status }, format!("the server said {status}")).into())
+pub(crate) fn http(status: u16) -> ToolResult {
+    Err(AttemptFault::new(FaultSource::Http { status }, format!("the server said {status}")).into())
 }
 
-/// What it came to, in short.
-pub(crate) fn status(called: &Called) -> (Status, Option<Code>) {
+/// Returns the status and code of a result.
+pub(crate) fn status(called: &CallResponse) -> (CallStatus, Option<Code>) {
     (called.result.status, called.result.error.as_ref().map(|error| error.code))
 }
 
-pub(crate) const SUCCESS: (Status, Option<Code>) = (Status::Success, None);
-pub(crate) const OPEN: (Status, Option<Code>) = (Status::CircuitOpen, Some(Code::CircuitOpen));
+pub(crate) const SUCCESS: (CallStatus, Option<Code>) = (CallStatus::Success, None);
+pub(crate) const OPEN: (CallStatus, Option<Code>) = (CallStatus::CircuitOpen, Some(Code::CircuitOpen));
 
-/// A tool that counts its runs, answers each by its number, and may need leave to do so.
+/// A tool that counts its runs, answers each by its number, and may wait for a permit.
 #[derive(Clone)]
-pub(crate) struct Counted {
+pub(crate) struct CountingTool {
     runs: watch::Sender<u32>,
     leave: Option<Arc<Semaphore>>,
-    answer: Arc<dyn Fn(u32) -> Answer + Send + Sync>,
+    answer: Arc<dyn Fn(u32) -> ToolResult + Send + Sync>,
 }
 
-impl Counted {
-    /// Answers at once; the first run has the number 1.
-    pub(crate) fn new(answer: impl Fn(u32) -> Answer + Send + Sync + 'static) -> Self {
+impl CountingTool {
+    /// Creates one that answers at once. The first run has the number 1.
+    pub(crate) fn new(answer: impl Fn(u32) -> ToolResult + Send + Sync + 'static) -> Self {
         Self { runs: watch::Sender::new(0), leave: None, answer: Arc::new(answer) }
     }
 
-    /// Pays.
+    /// Creates one that pays.
     pub(crate) fn paying() -> Self {
         Self::new(|_| paid())
     }
 
-    /// Pays when it has leave to.
+    /// Creates one that pays once it has a permit.
     pub(crate) fn gated() -> Self {
         Self { leave: Some(Arc::new(Semaphore::new(0))), ..Self::paying() }
     }
 
-    /// Lets so many runs end.
+    /// Lets this many runs end.
     pub(crate) fn let_end(&self, runs: usize) {
         self.leave.as_ref().unwrap().add_permits(runs);
     }
@@ -118,15 +117,15 @@ impl Counted {
         *self.runs.borrow()
     }
 
-    /// Comes back when so many runs have begun.
-    pub(crate) async fn has_begun(&self, runs: u32) {
+    /// Waits until this many runs have begun.
+    pub(crate) async fn wait_for_runs(&self, runs: u32) {
         let mut seen = self.runs.subscribe();
         within("the tool is run", seen.wait_for(|begun| *begun >= runs)).await.unwrap();
     }
 }
 
-impl Tool for Counted {
-    fn run(&self, _attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
+impl ToolHandler for CountingTool {
+    fn run(&self, _attempt: Attempt) -> impl Future<Output = ToolResult> + Send + 'static {
         let this = self.clone();
         async move {
             let mut run = 0;
@@ -142,24 +141,24 @@ impl Tool for Counted {
     }
 }
 
-/// Fails so many calls with 503, one attempt each.
+/// Makes this many calls fail with 503, one attempt each.
 pub(crate) async fn fail(engine: &Engine, calls: usize) {
     for number in 0..calls {
         let once = call(json!({
             "payload": { "params": { "failing": number } },
             "transport": { "retryBudget": { "maxAttempts": 1 } },
         }));
-        let called = engine.call(once, Counted::new(|_| http(503))).await;
+        let called = engine.call(once, CountingTool::new(|_| http(503))).await;
         assert_eq!(called.result.attempts, 1, "{called:?}");
     }
 }
 
-/// Waits for something that is told of a call.
-pub(crate) async fn heard(
+/// Waits for a notice of a call.
+pub(crate) async fn wait_for_notice(
     events: &mut broadcast::Receiver<EngineEvent>,
-    wanted: impl Fn(&Notice) -> bool,
-) -> Notice {
-    within("it is told", async {
+    wanted: impl Fn(&CallNotice) -> bool,
+) -> CallNotice {
+    within("the notice", async {
         loop {
             let event = events.recv().await.unwrap();
             if wanted(&event.notice) {
@@ -170,7 +169,7 @@ pub(crate) async fn heard(
     .await
 }
 
-/// What must come, and does not come too late.
+/// Waits for a future, and fails after the timeout.
 pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("it is still not so that {what}"))
 }

@@ -1,160 +1,165 @@
 //! SF-2: processes that guard a tool with a counted side effect are killed at random moments and started again.
 //!
-//! Two processes share a store. Each round sends them new calls together with everything that is not settled yet and
-//! some of what is, some of it to both, and then kills one of them or both: at a random moment, or while calls have had
-//! their effect and were not answered. What they were heard to answer, and what the ledger of the tool says, must keep to
+//! Two processes share a store. Each round sends them new calls together with all unsettled calls and some of the
+//! settled ones, some of them to both, and then kills one of the processes or both: at a random moment, or while calls
+//! have had their effect and were not answered. The answers that arrived, and the ledger of the tool, must satisfy
 //! this:
 //!
-//! - a key that must not run twice is executed at most once, ever, whether it was given, computed or the client's id of
-//!   the dispatch;
-//! - a call without a key is not executed again before its caller was told that the outcome is unknown, and that it will
-//!   stay so: that it may still take effect is not enough;
-//! - what was answered as recorded stays, and stays the same, and is not executed again;
+//! - a key that must not run twice is executed at most once, ever, whether it was given, computed or the client's call
+//!   id;
+//! - a call without a key is not executed again before its caller received a final response with an unknown outcome; a
+//!   pending one is not enough;
+//! - an answer that was recorded stays, and stays the same, and its call is not executed again;
 //! - an answer that was given was the answer of an execution; a tool that may run again never has an unknown outcome.
 //!
-//! `STEADFAST_SEED` repeats the calls and the moments of a run, as far as the machine plays along.
+//! `STEADFAST_SEED` repeats the calls and the moments of a run, as far as the timing of the machine allows.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
-use steadfast_testkit::effort::Effort;
-use steadfast_testkit::redis::Server;
+use steadfast_testkit::effort::TestEffort;
+use steadfast_testkit::redis::RedisServer;
 
 use crate::calls::{PATIENCE, envelope};
-use crate::child::{Child, SURFACE};
-use crate::ledger::{Ledger, began, draw};
-use crate::world::{Folder, unused_prefix};
+use crate::child::{CallingProcess, SURFACE};
+use crate::ledger::{LedgerTool, began, draw};
+use crate::world::{ConformanceFolder, unused_prefix};
 
 /// Processes on one store.
 const PROCESSES: usize = 2;
 /// New calls in each round.
 const NEW: usize = 24;
-/// Calls that are sent at once in the end. Thousands would be too much for a store to answer in time.
+/// Calls that are sent at once at the end. Thousands would be too many for a store to answer in time.
 const AT_ONCE: usize = 200;
 /// Settled calls that are sent again in each round.
 const AGAIN: usize = 12;
-/// In one of so many rounds a kill comes when calls have had their effect and none of them was answered.
+/// In one of this many rounds a kill comes when calls have had their effect and none of them was answered.
 const HELD: usize = 4;
-/// So many calls, at least.
+/// Minimum number of such calls.
 const HELD_CALLS: usize = 4;
-/// Rounds go on until everything has happened that is to be judged, but not for ever.
+/// Maximum number of rounds. They end earlier once every required case has happened.
 const MOST_ROUNDS: usize = 4_000;
-/// What new calls are, in turn.
-const KINDS: [Kind; 8] = [
-    Kind::Keyed,
-    Kind::Safe,
-    Kind::Keyed,
-    Kind::Keyless,
-    Kind::Computed,
-    Kind::Safe,
-    Kind::Dispatched,
-    Kind::Keyless,
+/// The kinds of new calls, in turn.
+const KINDS: [CrashCallKind; 8] = [
+    CrashCallKind::Keyed,
+    CrashCallKind::Safe,
+    CrashCallKind::Keyed,
+    CrashCallKind::Keyless,
+    CrashCallKind::Computed,
+    CrashCallKind::Safe,
+    CrashCallKind::Dispatched,
+    CrashCallKind::Keyless,
 ];
 
 #[test]
 fn sf_2_kill_9_at_any_moment_with_a_file() {
-    let folder = Folder::new();
+    let folder = ConformanceFolder::new();
     let store = json!({ "store": "sqlite", "path": folder.file("state.db"), "lease_ms": 120_000 });
-    Story::new(folder, store, Leases::Process).run();
+    CrashRun::new(folder, store, LeaseTermination::Process).run();
 }
 
 #[test]
 fn sf_2_kill_9_at_any_moment_with_a_server() {
-    let (folder, server) = (Folder::new(), Server::shared());
+    let (folder, server) = (ConformanceFolder::new(), RedisServer::shared());
     let prefix = unused_prefix();
     let store = json!({ "store": "redis", "url": server.url(), "prefix": prefix, "lease_ms": 600 });
-    Story::new(folder, store, Leases::Time).run();
+    CrashRun::new(folder, store, LeaseTermination::Time).run();
 }
 
-/// What ends the lease of a process that was killed.
+/// The event that ends the lease of a killed process.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Leases {
-    /// Its end.
+enum LeaseTermination {
+    /// The end of the process.
     Process,
-    /// Time; a living holder that is slow may lose it too, and its late answer still counts.
+    /// Time. A slow but living holder may lose its lease too, and its late answer still counts.
     Time,
 }
 
-/// What running a call twice would do.
+/// The effect of running a call twice, and its identification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// Harm, and it has a key.
+enum CrashCallKind {
+    /// Harm; it has a key.
     Keyed,
-    /// Harm, and its caller asked for a key that is made of its arguments.
+    /// Harm; its caller asked for a key that is made of its arguments.
     Computed,
-    /// Harm, and it has the client's id of the dispatch.
+    /// Harm; it has a call id.
     Dispatched,
-    /// Harm, and it is known by its arguments alone: after its caller was told, it may run again.
+    /// Harm; it is identified by its arguments alone. It may run again after its caller received a final unknown
+    /// outcome.
     Keyless,
-    /// None.
+    /// No harm.
     Safe,
 }
 
 /// A call as its caller means it: the same, however often it is sent.
-struct Wish {
-    kind: Kind,
-    acknowledged: Option<Acknowledged>,
-    /// When it was told that nobody knows, and that it is over.
+struct IntendedCall {
+    kind: CrashCallKind,
+    acknowledged: Option<AcknowledgedAnswer>,
+    /// Times at which a final response with an unknown outcome arrived.
     told_unknown: Vec<u64>,
     executed: usize,
 }
 
-/// An answer that was recorded, once it was heard.
-struct Acknowledged {
+/// A recorded answer that has arrived.
+struct AcknowledgedAnswer {
     output: String,
-    /// How often the call had been executed by then.
+    /// Number of executions of the call by then.
     executed: usize,
     at: u64,
 }
 
-impl Wish {
-    /// Whether two runs of it may go on at once: one whose lease was lost to time, and the one after it was told.
-    fn may_run_twice(&self, leases: Leases) -> bool {
-        self.kind == Kind::Keyless && leases == Leases::Time && !self.told_unknown.is_empty()
+impl IntendedCall {
+    /// Returns true if two runs of it may be in flight at once: one whose lease has expired, and the one after the
+    /// final response.
+    fn may_run_twice(&self, leases: LeaseTermination) -> bool {
+        self.kind == CrashCallKind::Keyless
+            && leases == LeaseTermination::Time
+            && !self.told_unknown.is_empty()
     }
 
-    /// Whether its caller was told that nobody knows, and that it is over, after each of these executions but the last, and before the next.
-    fn was_told_between(&self, runs: &[String], leases: Leases) -> bool {
+    /// Returns true if its caller received a final unknown outcome after each of these executions but the last, and
+    /// before the next.
+    fn was_told_between(&self, runs: &[String], leases: LeaseTermination) -> bool {
         if runs.len() > 1 + self.told_unknown.len() {
             return false;
         }
         let mut began: Vec<u64> = runs.iter().map(|run| began(run)).collect();
         began.sort_unstable();
         let told = |from: u64, to: u64| self.told_unknown.iter().any(|at| (from..=to).contains(at));
-        // A holder that lost its lease to time may begin after that was told.
-        leases == Leases::Time || began.windows(2).all(|pair| told(pair[0], pair[1]))
+        // A holder whose lease has expired may begin after the final response.
+        leases == LeaseTermination::Time || began.windows(2).all(|pair| told(pair[0], pair[1]))
     }
 }
 
-struct Story {
+struct CrashRun {
     orders: Value,
-    leases: Leases,
-    ledger: Ledger,
-    wishes: BTreeMap<String, Wish>,
-    children: Vec<Child>,
+    leases: LeaseTermination,
+    ledger: LedgerTool,
+    wishes: BTreeMap<String, IntendedCall>,
+    children: Vec<CallingProcess>,
     seed: u64,
     drawn: u64,
     replays: usize,
-    _folder: Folder,
+    _folder: ConformanceFolder,
 }
 
-impl Story {
-    fn new(folder: Folder, mut orders: Value, leases: Leases) -> Self {
+impl CrashRun {
+    fn new(folder: ConformanceFolder, mut orders: Value, leases: LeaseTermination) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos();
         let given = std::env::var("STEADFAST_SEED").ok().map(|seed| seed.parse().unwrap());
         let seed = given.unwrap_or(u64::from(now));
         println!("STEADFAST_SEED={seed}");
         orders["role"] = json!("calls");
         orders["ledger"] = json!(folder.file("ledger"));
-        let ledger = Ledger::at(folder.file("ledger"), 0);
+        let ledger = LedgerTool::at(folder.file("ledger"), 0);
         let wishes = BTreeMap::new();
         let children = Vec::new();
         Self { orders, leases, ledger, wishes, children, seed, drawn: 0, replays: 0, _folder: folder }
     }
 
     fn run(mut self) {
-        let least = Effort::of_this_run().pick(4, 40, 200);
+        let least = TestEffort::of_this_run().pick(4, 40, 200);
         let mut rounds = 0;
         while rounds < least || !self.has_seen_everything() {
             assert!(rounds < MOST_ROUNDS, "seed {}: what is to be judged does not happen", self.seed);
@@ -163,7 +168,7 @@ impl Story {
         }
         // After the faults stop, every call ends.
         let said: Vec<Value> =
-            std::mem::take(&mut self.children).into_iter().flat_map(Child::finish).collect();
+            std::mem::take(&mut self.children).into_iter().flat_map(CallingProcess::finish).collect();
         self.judge(rounds, &said, &self.ledger.read());
         let all: Vec<String> = self.wishes.keys().cloned().collect();
         self.start_what_is_missing();
@@ -171,7 +176,7 @@ impl Story {
         for some in all.chunks(AT_ONCE) {
             for child in &mut self.children {
                 for name in some {
-                    child.tell(&Self::envelope(name, self.wishes[name].kind));
+                    child.send_line(&Self::envelope(name, self.wishes[name].kind));
                 }
             }
             for child in &self.children {
@@ -179,13 +184,14 @@ impl Story {
                 said.extend(answers.filter(|said| said.get("answer").is_some()).take(some.len()));
             }
         }
-        said.extend(std::mem::take(&mut self.children).into_iter().flat_map(Child::finish));
+        said.extend(std::mem::take(&mut self.children).into_iter().flat_map(CallingProcess::finish));
         assert_eq!(said.len(), PROCESSES * all.len(), "every call is answered once");
         self.judge(rounds, &said, &self.ledger.read());
-        let count = |which: fn(&Wish) -> bool| self.wishes.values().filter(|wish| which(wish)).count();
+        let count =
+            |which: fn(&IntendedCall) -> bool| self.wishes.values().filter(|wish| which(wish)).count();
         let unknown = count(|wish| !wish.told_unknown.is_empty());
         let again = count(|wish| wish.executed > 1);
-        let keyless_again = count(|wish| wish.kind == Kind::Keyless && wish.executed > 1);
+        let keyless_again = count(|wish| wish.kind == CrashCallKind::Keyless && wish.executed > 1);
         let acknowledged = count(|wish| wish.acknowledged.is_some());
         println!(
             "{} calls: {acknowledged} answered, {unknown} unknown, {again} executed again ({keyless_again} of those \
@@ -199,16 +205,17 @@ impl Story {
             "none is left open"
         );
         assert!(self.has_seen_everything());
-        // What may run again is answered in the end, and that is a quarter of all.
+        // A quarter of all calls may run again, and these are all answered in the end.
         assert!(acknowledged >= all.len() / 4 && self.replays > rounds);
     }
 
-    /// Whether calls without a key and calls that may run again were executed again, and others not: what the kills are for.
+    /// Returns true if the kills caused another execution of calls without a key and of calls that may run again, and
+    /// of no others.
     fn has_seen_everything(&self) -> bool {
-        let is_any = |which: fn(&Wish) -> bool| self.wishes.values().any(which);
-        is_any(|wish| wish.kind == Kind::Keyless && wish.executed > 1)
-            && is_any(|wish| wish.kind == Kind::Safe && wish.executed > 1)
-            && is_any(|wish| wish.kind != Kind::Keyless && !wish.told_unknown.is_empty())
+        let is_any = |which: fn(&IntendedCall) -> bool| self.wishes.values().any(which);
+        is_any(|wish| wish.kind == CrashCallKind::Keyless && wish.executed > 1)
+            && is_any(|wish| wish.kind == CrashCallKind::Safe && wish.executed > 1)
+            && is_any(|wish| wish.kind != CrashCallKind::Keyless && !wish.told_unknown.is_empty())
     }
 
     fn round(&mut self, round: usize) {
@@ -228,20 +235,21 @@ impl Story {
         }
         let span = self.while_of_a_round();
         std::thread::sleep(span);
-        // What was executed by now was told of before, if it had to be.
+        // Every execution by now was preceded by the required response.
         let executed = self.ledger.read();
         let said = self.kill();
         if is_held {
-            self.ledger.go_on();
+            self.ledger.resume();
         }
         self.judge(round, &said, &executed);
     }
 
-    /// What is sent next: new wishes, those that are not settled, and some of those that are.
+    /// Returns the next calls: new ones, all unsettled ones, and some of the settled ones.
     fn next_calls(&mut self, round: usize) -> Vec<String> {
-        let settled = |wish: &Wish| wish.acknowledged.is_some() || !wish.told_unknown.is_empty();
+        let settled = |wish: &IntendedCall| wish.acknowledged.is_some() || !wish.told_unknown.is_empty();
         let (done, mut calls): (Vec<_>, Vec<_>) = self.wishes.iter().partition(|(_, wish)| settled(wish));
-        let names = |list: Vec<(&String, &Wish)>| list.into_iter().map(|(name, _)| name.clone()).collect();
+        let names =
+            |list: Vec<(&String, &IntendedCall)>| list.into_iter().map(|(name, _)| name.clone()).collect();
         calls.truncate(10 * NEW);
         let (done, mut calls): (Vec<String>, Vec<String>) = (names(done), names(calls));
         for _ in 0..AGAIN.min(done.len()) {
@@ -251,7 +259,7 @@ impl Story {
         for number in 0..NEW {
             let kind = KINDS[number % KINDS.len()];
             let name = format!("{round}-{number}");
-            let wish = Wish { kind, acknowledged: None, told_unknown: Vec::new(), executed: 0 };
+            let wish = IntendedCall { kind, acknowledged: None, told_unknown: Vec::new(), executed: 0 };
             self.wishes.insert(name.clone(), wish);
             // Some are sent twice at once.
             calls.extend(std::iter::repeat_n(name, 1 + usize::from(number % 5 == 0)));
@@ -262,7 +270,7 @@ impl Story {
     fn start_what_is_missing(&mut self) {
         while self.children.len() < PROCESSES {
             self.orders["seed"] = json!(self.draw(u64::MAX));
-            let child = Child::start(&self.orders);
+            let child = CallingProcess::start(&self.orders);
             // Some are killed before they are up.
             if self.draw(10) > 0 {
                 assert_eq!(child.next(), json!({ "ready": true }));
@@ -275,21 +283,21 @@ impl Story {
         for name in self.next_calls(round) {
             let (call, to) = (Self::envelope(&name, self.wishes[&name].kind), self.draw(4));
             for (number, child) in self.children.iter_mut().enumerate() {
-                // To the one, to the other, or to both.
+                // To one process, to the other, or to both.
                 if to >= 2 || to == number as u64 {
-                    child.tell(&call);
+                    child.send_line(&call);
                 }
             }
         }
     }
 
-    /// Most kills come within some milliseconds, some late.
+    /// Draws the time until a kill. Most kills come within some milliseconds, some late.
     fn while_of_a_round(&mut self) -> Duration {
         let longest = if self.draw(8) == 0 { 700_000 } else { 60_000 };
         Duration::from_micros(self.draw(longest))
     }
 
-    /// Kills one of them, or both; gives back what all of them have said.
+    /// Kills one process or both. Returns the lines of all of them.
     fn kill(&mut self) -> Vec<Value> {
         let which = usize::try_from(self.draw(3)).unwrap();
         let (mut said, mut left) = (Vec::new(), Vec::new());
@@ -305,16 +313,16 @@ impl Story {
         said
     }
 
-    fn envelope(name: &str, kind: Kind) -> Value {
+    fn envelope(name: &str, kind: CrashCallKind) -> Value {
         let mut call = envelope(json!({
             "requestId": name, "payload": { "params": { "name": name } },
         }));
         match kind {
-            Kind::Computed => call["transport"] = json!({ "dedupeMode": "enforced" }),
-            Kind::Dispatched => call[SURFACE] = json!({ "equalCalls": "joined", "callId": name }),
-            Kind::Keyless => call[SURFACE] = json!({ "equalCalls": "joined" }),
-            Kind::Keyed => call["payload"]["idempotencyKey"] = json!(name),
-            Kind::Safe => {
+            CrashCallKind::Computed => call["transport"] = json!({ "dedupeMode": "enforced" }),
+            CrashCallKind::Dispatched => call[SURFACE] = json!({ "equalCalls": "joined", "callId": name }),
+            CrashCallKind::Keyless => call[SURFACE] = json!({ "equalCalls": "joined" }),
+            CrashCallKind::Keyed => call["payload"]["idempotencyKey"] = json!(name),
+            CrashCallKind::Safe => {
                 call["payload"]["idempotencyKey"] = json!(name);
                 call["toolName"] = json!("put");
             }
@@ -322,11 +330,11 @@ impl Story {
         call
     }
 
-    /// Judges what was heard, given what had been executed before it was listened to.
+    /// Checks the answers, given the executions before they were read.
     fn judge(&mut self, round: usize, said: &[Value], before: &BTreeMap<String, Vec<String>>) {
         let seed = self.seed;
         let executions = self.ledger.read();
-        // A process is heard as a whole before the next one: what was said first counts first.
+        // All lines of one process come before those of the next: earlier lines count first.
         let mut said: Vec<&Value> = said.iter().filter(|said| said.get("answer").is_some()).collect();
         said.sort_by_key(|said| said["at"].as_u64());
         for said in said {
@@ -345,8 +353,8 @@ impl Story {
                     assert!(runs.contains(&output), "an answer that no execution gave: {}", story());
                     self.replays += usize::from(answer["fromCache"] == true);
                     if answer["recorded"] == false {
-                        // Its claim was lost to time; somebody else's answer counts.
-                        assert!(self.leases == Leases::Time, "not recorded: {}", story());
+                        // Its lease has expired. The answer of another run counts.
+                        assert!(self.leases == LeaseTermination::Time, "not recorded: {}", story());
                         continue;
                     }
                     if let Some(recorded) = &wish.acknowledged {
@@ -358,29 +366,29 @@ impl Story {
                     } else {
                         assert!(
                             wish.told_unknown.is_empty()
-                                || wish.kind == Kind::Keyless
-                                || self.leases == Leases::Time,
-                            "nobody settled it: {}",
+                                || wish.kind == CrashCallKind::Keyless
+                                || self.leases == LeaseTermination::Time,
+                            "it was not settled: {}",
                             story()
                         );
-                        wish.acknowledged = Some(Acknowledged { output, executed: runs.len(), at });
+                        wish.acknowledged = Some(AcknowledgedAnswer { output, executed: runs.len(), at });
                     }
                 }
                 ("error", Some("outcome_unknown")) => {
                     let lost = wish.acknowledged.as_ref().is_some_and(|acknowledged| {
-                        // Two who asked at once may be told one after the other, and it ran again meanwhile. Where time
-                        // ends leases there may be two runs: one was answered, and nobody knows of the other.
-                        let was_told = wish.kind == Kind::Keyless && !wish.told_unknown.is_empty();
+                        // Two concurrent callers may get this response one after the other, and it ran again meanwhile.
+                        // Where leases expire there may be two runs: one was answered, and the other is unknown.
+                        let was_told = wish.kind == CrashCallKind::Keyless && !wish.told_unknown.is_empty();
                         !(may_run_twice || was_told && begun <= acknowledged.at)
                     });
                     assert!(!lost, "an acknowledged result is lost: {}", story());
-                    assert_ne!(wish.kind, Kind::Safe, "it could have run again: {}", story());
+                    assert_ne!(wish.kind, CrashCallKind::Safe, "it could have run again: {}", story());
                     if said["final"] == true {
                         wish.told_unknown.push(at);
                     }
                 }
-                // A process that stood still for longer than its lease has sent nothing, and says so.
-                ("retriable_error", Some("overloaded")) if self.leases == Leases::Time => {
+                // A process that paused for longer than its lease has sent nothing, and says so.
+                ("retriable_error", Some("overloaded")) if self.leases == LeaseTermination::Time => {
                     let sent = (&answer["attempts"], &answer["error"]["rule"]);
                     assert_eq!(sent, (&json!(0), &json!("lease")), "{}", story());
                     let process = format!(" {}.", said["process"]);
@@ -396,23 +404,23 @@ impl Story {
             wish.executed = runs.len();
             let story = || format!("seed {seed}, round {round}, {name}, {:?}: {runs:?}", wish.kind);
             match wish.kind {
-                Kind::Keyed | Kind::Computed | Kind::Dispatched => {
+                CrashCallKind::Keyed | CrashCallKind::Computed | CrashCallKind::Dispatched => {
                     assert!(runs.len() <= 1, "a key ran twice: {}", story());
                 }
-                Kind::Keyless => {
+                CrashCallKind::Keyless => {
                     let runs = before.get(name).map_or(&[][..], Vec::as_slice);
                     assert!(
                         wish.was_told_between(runs, self.leases),
-                        "again before it was told: {}",
+                        "again before the final response: {}",
                         story()
                     );
                 }
-                Kind::Safe => {}
+                CrashCallKind::Safe => {}
             }
-            // A holder that lost its lease to time may be at it still; that does no harm where it may run again.
-            let may_lag = wish.kind == Kind::Safe && self.leases == Leases::Time;
+            // A holder whose lease has expired may still be running. That does no harm where the call may run again.
+            let may_lag = wish.kind == CrashCallKind::Safe && self.leases == LeaseTermination::Time;
             let may_lag = may_lag || wish.may_run_twice(self.leases);
-            if let Some(Acknowledged { executed, .. }) = wish.acknowledged
+            if let Some(AcknowledgedAnswer { executed, .. }) = wish.acknowledged
                 && !may_lag
             {
                 assert_eq!(runs.len(), executed, "executed again after it was acknowledged: {}", story());

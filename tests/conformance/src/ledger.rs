@@ -1,4 +1,4 @@
-//! A tool with a side effect that can be counted: a line in a file, synced, for every execution.
+//! A tool with a countable side effect: a line in a file, synced, for every execution.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -9,49 +9,49 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
-use steadfast_executor::{Answer, Attempt, Tool};
+use steadfast_executor::{Attempt, ToolHandler, ToolResult};
 
 use crate::calls::says;
 
-/// The tool. It takes a little while before and after its effect, so that a crash can fall between any two steps.
+/// The tool. It pauses briefly before and after its effect, so that a crash can fall between any two steps.
 #[derive(Clone)]
-pub(crate) struct Ledger {
+pub(crate) struct LedgerTool {
     path: Arc<Path>,
-    /// As long as there is such a file, nobody who has had its effect answers.
+    /// While this file exists, no execution answers after its effect.
     hold: Arc<Path>,
     draws: Arc<AtomicU64>,
 }
 
-/// The longest while.
+/// Maximum length of a pause.
 const WHILE: u64 = 4;
-/// How a line ends that was written to its end. A process that is killed while it writes may leave half of one, where a
-/// page of the file ends, and whoever comes after it must not write into the same line.
+/// The end of a complete line. A process that is killed while it writes may leave half of a line at a page boundary of
+/// the file, and the next writer must not continue that line.
 const WHOLE: &str = " .";
 
-impl Ledger {
+impl LedgerTool {
     pub(crate) fn at(path: impl Into<PathBuf>, seed: u64) -> Self {
         let path = path.into();
         let hold = path.with_extension("hold").into();
         Self { path: path.into(), hold, draws: Arc::new(AtomicU64::new(seed)) }
     }
 
-    /// Lets no execution answer that has its effect from now on, in any process.
+    /// Delays the answers of all executions whose effect comes from now on, in any process.
     pub(crate) fn hold(&self) {
         File::create(&self.hold).unwrap();
     }
 
     /// Lets them answer again.
-    pub(crate) fn go_on(&self) {
+    pub(crate) fn resume(&self) {
         std::fs::remove_file(&self.hold).unwrap();
     }
 
-    /// How often anything was executed.
+    /// Returns the number of executions.
     pub(crate) fn executions(&self) -> usize {
         self.read().values().map(Vec::len).sum()
     }
 
-    /// What was executed: by the `name` of its arguments, what each execution answered. The last word of it is
-    /// the moment at which the execution [began](began).
+    /// Returns the executions: by the `name` of their arguments, the answer of each one. Its last word is the time at
+    /// which the execution [began](began).
     pub(crate) fn read(&self) -> BTreeMap<String, Vec<String>> {
         let text = std::fs::read_to_string(&self.path).unwrap_or_default();
         let mut executions: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -68,8 +68,8 @@ impl Ledger {
     }
 }
 
-impl Tool for Ledger {
-    fn run(&self, attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
+impl ToolHandler for LedgerTool {
+    fn run(&self, attempt: Attempt) -> impl Future<Output = ToolResult> + Send + 'static {
         let this = self.clone();
         async move {
             let began = moment();
@@ -95,17 +95,17 @@ impl Tool for Ledger {
     }
 }
 
-/// When an execution began that answered this.
+/// Returns the time at which the execution with this answer began.
 pub(crate) fn began(answer: &str) -> u64 {
     answer.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-/// The time, in microseconds, the same for all processes of a test.
+/// Returns the time in microseconds, the same for all processes of a test.
 pub(crate) fn moment() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros().try_into().unwrap()
 }
 
-/// SplitMix64: a number that looks drawn, from a number.
+/// Returns a pseudo-random number for a number (SplitMix64).
 pub(crate) fn draw(seed: u64) -> u64 {
     let mut mixed = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

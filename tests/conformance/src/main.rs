@@ -1,8 +1,8 @@
-//! What Steadfast promises, by requirement id, shown on the engine with every store.
+//! The promises of Steadfast, by requirement id, tested on the engine with every store.
 //!
-//! | file | what it shows |
+//! | file | content |
 //! | --- | --- |
-//! | `matrix` | TR-1 to TR-15, each also with what must not have changed |
+//! | `matrix` | TR-1 to TR-15, each also with the state that must not have changed |
 //! | `one_run` | SF-1: one execution per key, from many callers and from two processes |
 //! | `crash` | SF-2: `kill -9` at random moments |
 //! | `outage` | SF-3: Redis killed, emptied, paused, failed over |

@@ -1,8 +1,8 @@
 //! SF-3: Redis is killed, emptied, paused and failed over while two engines make the same calls at the same time.
 //!
-//! In all of it D17 holds: tools that may run again go on, and their answers say that they were not recorded; tools that
-//! must not run twice are refused, and were not run; what could not be saved is kept and saved when the store heals; and
-//! nothing that was acknowledged is lost, unless the store was emptied, which is noticed and told.
+//! D17 holds throughout. Tools that may run again continue, and their answers say that they were not recorded. Tools
+//! that must not run twice are refused, and were not run. Writes that could not be saved are deferred until the store
+//! recovers. No acknowledged answer is lost, unless the store was emptied, which is noticed and reported.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,88 +10,91 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use steadfast_core::call::Notice;
+use steadfast_core::call::CallNotice;
 use steadfast_core::code::Code;
-use steadfast_core::policy::{Cooldown, ToolClass};
-use steadfast_executor::{Attempt, Called, Engine, Listener};
-use steadfast_store::{DocumentKind, News, Store};
-use steadfast_store_redis::{Confirm, Options, RedisStore};
-use steadfast_testkit::redis::{Sentinel, Server};
+use steadfast_core::policy::{BreakerCooldown, ToolClass};
+use steadfast_executor::{Attempt, CallResponse, Engine, EngineListener};
+use steadfast_store::{DocumentKind, StateStore, StoreEvent};
+use steadfast_store_redis::{Options, RedisStore, WriteConfirmation};
+use steadfast_testkit::redis::{RedisSentinel, RedisServer};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::calls::{Counted, LONG, OPEN, PATIENCE, SUCCESS, call, fail, heard, says, status, within};
+use crate::calls::{
+    CountingTool, LONG, OPEN, PATIENCE, SUCCESS, call, fail, says, status, wait_for_notice, within,
+};
 use crate::child::by_name;
 use crate::world::{plain, redis_options, unused_prefix};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sf_3_a_server_that_is_killed_under_load_costs_nobody_an_answer() {
-    let mut server = Server::durable();
-    let load = Load::start(options(&server.url())).await;
+    let mut server = RedisServer::durable();
+    let load = OutageLoad::start(options(&server.url())).await;
     load.is_recorded_again(20).await;
     server.kill();
-    load.goes_on_without_store().await;
+    load.check_without_store().await;
     let _server = blocking(move || {
         server.restart();
         server
     })
     .await;
     load.is_recorded_again(20).await;
-    load.verify(Remembers::Everything).await;
+    load.verify(StoreMemory::Everything).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sf_3_a_server_that_is_paused_under_load_costs_nobody_an_answer() {
-    let server = Server::start();
-    // What is not answered is given up soon: while the server stands still, and now and then when the machine does.
+    let server = RedisServer::start();
+    // Commands without an answer time out soon: while the server is paused, and sometimes when the machine is slow.
     let (command_timeout, connect_timeout) = (Duration::from_millis(250), Duration::from_millis(250));
-    let load = Load::start(Options { command_timeout, connect_timeout, ..options(&server.url()) }).await;
+    let load =
+        OutageLoad::start(Options { command_timeout, connect_timeout, ..options(&server.url()) }).await;
     for _ in 0..3 {
         load.is_recorded_again(20).await;
         server.pause();
-        load.goes_on_without_store().await;
+        load.check_without_store().await;
         server.resume();
     }
     load.is_recorded_again(20).await;
-    load.verify(Remembers::Everything).await;
+    load.verify(StoreMemory::Everything).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sf_3_nothing_acknowledged_is_lost_when_a_replica_takes_over_under_load() {
     let settings = ["--appendonly", "yes", "--appendfsync", "always", "--repl-diskless-sync-delay", "0"];
-    let mut pair = blocking(move || Sentinel::start(&settings)).await;
-    let confirm = Confirm::Replicas { count: 1, within: PATIENCE };
-    let load = Load::start(Options { confirm, ..options(&pair.url()) }).await;
+    let mut pair = blocking(move || RedisSentinel::start(&settings)).await;
+    let confirm = WriteConfirmation::Replicas { count: 1, within: PATIENCE };
+    let load = OutageLoad::start(Options { confirm, ..options(&pair.url()) }).await;
     load.is_recorded_again(100).await;
-    // The one that takes over needs a replica of its own before anything counts as written.
+    // The server that takes over needs a replica of its own before any write counts.
     let (pair, replica) = blocking(move || {
         pair.fail_over();
         let primary = format!("127.0.0.1 {}", pair.primary().port());
-        let replica = Server::with(&[&settings[..], &["--replicaof", &primary]].concat());
+        let replica = RedisServer::with(&[&settings[..], &["--replicaof", &primary]].concat());
         (pair, replica)
     })
     .await;
     load.is_recorded_again(20).await;
-    load.verify(Remembers::Everything).await;
+    load.verify(StoreMemory::Everything).await;
     drop((pair, replica));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sf_3_an_emptied_server_is_noticed_and_nothing_that_is_held_runs_twice() {
-    let mut server = Server::start();
+    let mut server = RedisServer::start();
     let options = options(&server.url());
-    let load = Load::start(options.clone()).await;
-    let other = Load::engine(&options, Arc::default(), LONG).await;
+    let load = OutageLoad::start(options.clone()).await;
+    let other = OutageLoad::engine(&options, Arc::default(), LONG).await;
     load.is_recorded_again(20).await;
-    // A call that is held while the server forgets it, and a duplicate of it in another process.
-    let holder = Load::engine(&options, Arc::default(), HELD_LEASE).await;
-    let tool = Counted::gated();
+    // A call in flight while the server loses it, and a duplicate of it in another process.
+    let holder = OutageLoad::engine(&options, Arc::default(), HELD_LEASE).await;
+    let tool = CountingTool::gated();
     let held = tokio::spawn(holder.call(keyed("pay", "held"), tool.clone()));
-    tool.has_begun(1).await;
-    assert_eq!(status(&other.call(keyed("pay", "known"), Counted::paying()).await), SUCCESS);
+    tool.wait_for_runs(1).await;
+    assert_eq!(status(&other.call(keyed("pay", "known"), CountingTool::paying()).await), SUCCESS);
     // A process whose leases are over at once.
-    let brief = Load::engine(&options, Arc::default(), Duration::from_millis(1)).await;
-    assert_eq!(status(&brief.call(keyed("pay", "brief"), Counted::paying()).await), SUCCESS);
+    let brief = OutageLoad::engine(&options, Arc::default(), Duration::from_millis(1)).await;
+    assert_eq!(status(&brief.call(keyed("pay", "brief"), CountingTool::paying()).await), SUCCESS);
 
     let _server = blocking(move || {
         server.restart_empty();
@@ -100,7 +103,9 @@ async fn sf_3_an_emptied_server_is_noticed_and_nothing_that_is_held_runs_twice()
     .await;
     let mut events = other.events();
     let following =
-        tokio::spawn(async move { heard(&mut events, |notice| *notice == Notice::Following).await });
+        tokio::spawn(
+            async move { wait_for_notice(&mut events, |notice| *notice == CallNotice::Following).await },
+        );
     let duplicate = tokio::spawn({
         let (other, tool) = (other.clone(), tool.clone());
         async move {
@@ -114,13 +119,13 @@ async fn sf_3_an_emptied_server_is_noticed_and_nothing_that_is_held_runs_twice()
         }
     });
     let mut news = load.news.told.subscribe();
-    within("it is told that the store was emptied", news.wait_for(|news| news.contains(&News::Emptied)))
+    within("the loss of the store is reported", news.wait_for(|news| news.contains(&StoreEvent::Emptied)))
         .await
         .unwrap();
     load.refuses_for_a_lease().await;
     let opened = async {
         for number in 0.. {
-            let called = brief.call(keyed("pay", &format!("brief-{number}")), Counted::paying()).await;
+            let called = brief.call(keyed("pay", &format!("brief-{number}")), CountingTool::paying()).await;
             if (status(&called), called.result.recorded) == (SUCCESS, Some(true)) {
                 return;
             }
@@ -136,15 +141,15 @@ async fn sf_3_an_emptied_server_is_noticed_and_nothing_that_is_held_runs_twice()
     assert_eq!((status(&held), held.result.recorded), (SUCCESS, Some(true)));
     let duplicate = within("the duplicate is answered", duplicate).await.unwrap();
     assert_eq!((duplicate.result.output, tool.runs()), (held.result.output, 1));
-    load.verify(Remembers::SinceItWasEmptied).await;
+    load.verify(StoreMemory::SinceItWasEmptied).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sf_3_an_open_breaker_is_written_again_when_the_server_was_emptied() {
-    let mut server = Server::start();
+    let mut server = RedisServer::start();
     let options = options(&server.url());
     let mut policy = plain(ToolClass::Mutating);
-    policy.breaker.cooldown = Cooldown::constant(LONG);
+    policy.breaker.cooldown = BreakerCooldown::constant(LONG);
     let engine = async || {
         let store = Arc::new(RedisStore::connect(options.clone()).await.unwrap());
         let engine = Engine::builder().store(store.clone()).policies(Arc::new(policy.clone())).start().await;
@@ -154,8 +159,8 @@ async fn sf_3_an_open_breaker_is_written_again_when_the_server_was_emptied() {
     let written = async || {
         let stored = async {
             while !store.documents(DocumentKind::Breaker).await.is_ok_and(|found| !found.is_empty()) {
-                // Something has to happen for it to be noticed that the store was emptied.
-                first.call(keyed("get", "something"), Counted::paying()).await;
+                // The loss is only noticed with the next command.
+                first.call(keyed("get", "something"), CountingTool::paying()).await;
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
@@ -170,36 +175,36 @@ async fn sf_3_an_open_breaker_is_written_again_when_the_server_was_emptied() {
     .await;
     written().await;
     let (second, _) = engine().await;
-    let refused = second.call(keyed("pay", "k"), Counted::paying()).await;
+    let refused = second.call(keyed("pay", "k"), CountingTool::paying()).await;
     assert_eq!(status(&refused), OPEN);
 }
 
-/// A lease that is renewed soon (after a third of it), and not lost by a holder that is slow.
+/// A lease that is renewed soon (after a third of it), and not lost by a slow holder.
 const HELD_LEASE: Duration = Duration::from_secs(30);
 
-/// A server that is gone refuses at once, and for one that is there nobody is in a hurry.
+/// Returns options with long timeouts: a missing server refuses at once, and a running one may be slow.
 fn options(url: &str) -> Options {
     redis_options(url, &unused_prefix())
 }
 
-/// Calls of all kinds, made all the time, each in both engines at once.
-struct Load {
+/// Calls of all kinds, made continuously, each in both engines at once.
+struct OutageLoad {
     options: Options,
     engines: [Engine; 2],
-    news: Arc<Heard>,
-    executions: Executions,
-    answers: watch::Sender<Vec<Answered>>,
+    news: Arc<StoreNewsLog>,
+    executions: ExecutionCounts,
+    answers: watch::Sender<Vec<OutageAnswer>>,
     stop: watch::Sender<bool>,
     workers: Vec<JoinHandle<()>>,
 }
 
-/// How often each key was executed.
-type Executions = Arc<Mutex<BTreeMap<String, u32>>>;
+/// Number of executions by key.
+type ExecutionCounts = Arc<Mutex<BTreeMap<String, u32>>>;
 
-/// What a call was answered.
+/// The answer to a call.
 #[derive(Clone, Debug)]
-struct Answered {
-    /// In which engine.
+struct OutageAnswer {
+    /// Index of the engine.
     at: usize,
     tool: &'static str,
     key: String,
@@ -208,8 +213,8 @@ struct Answered {
     output: Option<String>,
 }
 
-impl Answered {
-    fn of(at: usize, tool: &'static str, key: &str, called: &Called) -> Self {
+impl OutageAnswer {
+    fn of(at: usize, tool: &'static str, key: &str, called: &CallResponse) -> Self {
         Self {
             at,
             tool,
@@ -221,33 +226,33 @@ impl Answered {
     }
 }
 
-/// What a store that failed still knows.
+/// The memory of a store after its failure.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Remembers {
+enum StoreMemory {
     Everything,
     SinceItWasEmptied,
 }
 
-/// What was told of the store.
+/// The reported news of the store.
 #[derive(Default)]
-struct Heard {
-    told: watch::Sender<Vec<News>>,
+struct StoreNewsLog {
+    told: watch::Sender<Vec<StoreEvent>>,
 }
 
-impl Listener for Heard {
-    fn store_news(&self, _store: &str, news: &News) {
+impl EngineListener for StoreNewsLog {
+    fn store_event(&self, _store: &str, news: &StoreEvent) {
         self.told.send_modify(|told| told.push(news.clone()));
     }
 }
 
-/// So many of the calls that were refused are made again in the end.
+/// Number of refused calls that are made again at the end.
 const ENOUGH: usize = 50;
 const WORKERS: usize = 8;
 const TOOLS: [&str; 3] = ["pay", "put", "get"];
 
-impl Load {
+impl OutageLoad {
     async fn start(options: Options) -> Self {
-        let news = Arc::new(Heard::default());
+        let news = Arc::new(StoreNewsLog::default());
         let engines = [
             Self::engine(&options, news.clone(), LONG).await,
             Self::engine(&options, Arc::default(), LONG).await,
@@ -276,8 +281,10 @@ impl Load {
                             here.call(keyed(tool, &key), counting(&executions)),
                             there.call(keyed(tool, &key), counting(&executions)),
                         );
-                        let both =
-                            [Answered::of(0, tool, &key, &both.0), Answered::of(1, tool, &key, &both.1)];
+                        let both = [
+                            OutageAnswer::of(0, tool, &key, &both.0),
+                            OutageAnswer::of(1, tool, &key, &both.1),
+                        ];
                         answers.send_modify(|all| all.extend(both));
                     }
                     tokio::time::sleep(Duration::from_millis(5)).await;
@@ -288,11 +295,11 @@ impl Load {
         Self { workers, ..load }
     }
 
-    /// An engine whose claims have this lease: so long an emptied store stays closed to it.
-    async fn engine(options: &Options, news: Arc<Heard>, lease: Duration) -> Engine {
+    /// Starts an engine whose claims have this lease. An emptied store stays closed to it for as long.
+    async fn engine(options: &Options, news: Arc<StoreNewsLog>, lease: Duration) -> Engine {
         let connected = async {
             loop {
-                // Who is in a hurry may have to try again.
+                // With short timeouts a connection may need another try.
                 if let Ok(store) = RedisStore::connect(options.clone()).await {
                     return Arc::new(store);
                 }
@@ -302,41 +309,41 @@ impl Load {
         Engine::builder().store(store).policies(by_name(lease)).listener(news).start().await
     }
 
-    /// Comes back when so many answers of this kind have come from now on.
-    async fn have(&self, count: usize, what: &str, kind: impl Fn(&Answered) -> bool) {
+    /// Waits for this many new answers of this kind.
+    async fn have(&self, count: usize, what: &str, kind: impl Fn(&OutageAnswer) -> bool) {
         let from = self.answers.borrow().len();
         let mut answers = self.answers.subscribe();
         let come = answers.wait_for(|all| all[from..].iter().filter(|one| kind(one)).count() >= count);
         within(what, come).await.unwrap();
     }
 
-    /// Each engine has found the store again by itself.
+    /// Waits until each engine has found the store again by itself.
     async fn is_recorded_again(&self, count: usize) {
         for engine in [0, 1] {
-            let recorded = |one: &Answered| {
+            let recorded = |one: &OutageAnswer| {
                 (one.at, one.tool, one.code, one.recorded) == (engine, "pay", None, Some(true))
             };
             self.have(count, "calls that must not run twice are recorded", recorded).await;
         }
     }
 
-    /// What may run again goes on, and the rest is refused.
-    async fn goes_on_without_store(&self) {
-        let refused = |one: &Answered| one.tool == "pay" && one.code == Some(Code::StoreUnavailable);
+    /// Checks that tools that may run again continue, and that the others are refused.
+    async fn check_without_store(&self) {
+        let refused = |one: &OutageAnswer| one.tool == "pay" && one.code == Some(Code::StoreUnavailable);
         self.have(10, "calls that must not run twice are refused", refused).await;
         let unrecorded =
-            |one: &Answered| one.tool == "put" && one.code.is_none() && one.recorded == Some(false);
+            |one: &OutageAnswer| one.tool == "put" && one.code.is_none() && one.recorded == Some(false);
         self.have(10, "calls that may run again go on unrecorded", unrecorded).await;
         self.have(10, "calls that change nothing go on", |one| one.tool == "get" && one.code.is_none()).await;
     }
 
     async fn refuses_for_a_lease(&self) {
-        let refused = |one: &Answered| one.tool == "pay" && one.code == Some(Code::StoreUnavailable);
+        let refused = |one: &OutageAnswer| one.tool == "pay" && one.code == Some(Code::StoreUnavailable);
         self.have(3, "calls that must not run twice are refused for a lease", refused).await;
     }
 
-    /// Stops the load, and looks at everything that was answered in its course.
-    async fn verify(self, remembers: Remembers) {
+    /// Stops the load, and checks all of its answers.
+    async fn verify(self, remembers: StoreMemory) {
         self.stop.send_replace(true);
         for worker in self.workers {
             within("every call ends", worker).await.unwrap();
@@ -355,13 +362,13 @@ impl Load {
                 _ => panic!("no answer that it may have: {answered:?}"),
             }
         }
-        if remembers == Remembers::SinceItWasEmptied {
+        if remembers == StoreMemory::SinceItWasEmptied {
             return;
         }
         let (command_timeout, connect_timeout) = (PATIENCE, PATIENCE);
         let patient = Options { command_timeout, connect_timeout, ..self.options.clone() };
         let restarted = Self::engine(&patient, Arc::default(), LONG).await;
-        let mut by_key: BTreeMap<&str, Vec<&Answered>> = BTreeMap::new();
+        let mut by_key: BTreeMap<&str, Vec<&OutageAnswer>> = BTreeMap::new();
         for answered in answers.iter().filter(|one| one.tool != "get") {
             by_key.entry(&answered.key).or_default().push(answered);
         }
@@ -375,13 +382,13 @@ impl Load {
             let again = restarted.call(keyed(given[0].tool, key), counting(&self.executions)).await;
             assert_eq!(status(&again), SUCCESS, "{given:?}");
             if outputs.is_empty() {
-                // It was refused and not run, and can be had now.
+                // It was refused and not run, and can be run now.
                 refused += 1;
                 assert_eq!((before, runs(key)), (0, 1), "{given:?}");
                 continue;
             }
-            // What was answered is answered again, and nothing runs for it; also what was answered unrecorded, because
-            // it has been saved since. Where both ran, one of them counts, and certainly one that was recorded.
+            // Answers are replayed and nothing runs for them. That includes unrecorded answers, because they have been
+            // saved since. Where both engines ran the call, one run counts, and certainly a recorded one.
             let kept = output(&again);
             assert_eq!((again.result.from_cache, runs(key)), (true, before), "{given:?}: {again:?}");
             assert!(outputs.iter().any(|one| one.output == kept), "{given:?}: {kept:?}");
@@ -393,10 +400,10 @@ impl Load {
     }
 }
 
-/// Counts its executions by the key of the call.
+/// Returns a tool that counts its executions by the key of the call.
 fn counting(
-    executions: &Executions,
-) -> impl Fn(Attempt) -> std::future::Ready<steadfast_executor::Answer> + Send + Sync + 'static {
+    executions: &ExecutionCounts,
+) -> impl Fn(Attempt) -> std::future::Ready<steadfast_executor::ToolResult> + Send + Sync + 'static {
     let executions = executions.clone();
     move |attempt: Attempt| {
         let key = attempt.idempotency_key();
@@ -412,15 +419,15 @@ fn keyed(tool: &str, key: &str) -> steadfast_core::envelope::CallEnvelope {
     call(json!({ "toolName": tool, "payload": payload }))
 }
 
-fn output(called: &Called) -> Option<String> {
+fn output(called: &CallResponse) -> Option<String> {
     called.result.output.as_ref().map(|output| output.content.as_str().to_owned())
 }
 
-fn code(called: &Called) -> Option<Code> {
+fn code(called: &CallResponse) -> Option<Code> {
     called.result.error.as_ref().map(|error| error.code)
 }
 
-/// Servers are started and killed by waiting for them.
+/// Runs blocking work, such as starting and killing servers.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.unwrap()
 }

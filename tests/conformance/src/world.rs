@@ -1,4 +1,4 @@
-//! A world for one test: a store of some kind with nothing in it, a clock that can be moved, and engines on both.
+//! The environment of one test: an empty store of some kind, a clock that can be moved, and engines on both.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,39 +8,39 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
-use steadfast_core::dedupe::Record;
-use steadfast_core::policy::{Mode, Policy, Profile, ToolClass};
+use steadfast_core::dedupe::DedupeRecord;
+use steadfast_core::policy::{CallPolicy, EnforcementMode, PolicyProfile, ToolClass};
 use steadfast_executor::{Engine, EngineBuilder, RuntimeClock};
-use steadfast_store::{Clock, MemoryOptions, MemoryStore, Page, Selection, Store};
-use steadfast_store_redis::{Options, Prefix, RedisStore};
+use steadfast_store::{MemoryOptions, MemoryStore, RecordFilter, RecordPage, StateStore, TimeSource};
+use steadfast_store_redis::{KeyPrefix, Options, RedisStore};
 use steadfast_store_sqlite::{SqliteOptions, SqliteStore};
-use steadfast_testkit::redis::Server;
+use steadfast_testkit::redis::RedisServer;
 
 use crate::calls::{LONG, PATIENCE};
 
-/// A store of some kind, and the time of whoever uses it.
-pub(crate) struct World {
-    clock: Arc<Ahead>,
-    home: Home,
+/// A store of some kind, and the clock of its users.
+pub(crate) struct ConformanceWorld {
+    clock: Arc<AdjustableClock>,
+    home: StoreLocation,
 }
 
-/// Where the data is.
-enum Home {
-    Memory(Arc<dyn Store>),
-    Sqlite(Files),
-    Redis { server: Arc<Server>, prefix: String },
+/// The location of the data.
+enum StoreLocation {
+    Memory(Arc<dyn StateStore>),
+    Sqlite(SqliteFolder),
+    Redis { server: Arc<RedisServer>, prefix: String },
 }
 
-/// A folder with a state file, and the clocks of the stores that were opened on it. A store has its clock until its threads
-/// have ended, which is later than that nobody has the store.
-struct Files {
-    folder: Folder,
-    opened: Mutex<Vec<Weak<ClockOfStore>>>,
+/// A folder with a state file, and the clocks of the stores that were opened on it. A store keeps its clock until its
+/// threads have ended, which is after its last handle was dropped.
+struct SqliteFolder {
+    folder: ConformanceFolder,
+    opened: Mutex<Vec<Weak<StoreClock>>>,
 }
 
-impl Drop for Files {
+impl Drop for SqliteFolder {
     fn drop(&mut self) {
-        // An engine lets go of its store a moment after it was dropped, and a store makes its folder again if it is gone.
+        // An engine releases its store shortly after it was dropped, and a store recreates a missing folder.
         let deadline = Instant::now() + PATIENCE;
         while self.opened.get_mut().iter().any(|clock| clock.strong_count() > 0) && Instant::now() < deadline
         {
@@ -49,125 +49,129 @@ impl Drop for Files {
     }
 }
 
-/// Writes a module of tests for each kind of store: each case is an async function over a [`World`].
+/// Writes a module of tests for each kind of store: each case is an async function over a [`ConformanceWorld`].
 ///
-/// In memory the time is paused and waits cost nothing. Stores that ask a disk or a server need the real one.
+/// In memory the time is paused and waits cost nothing. Stores on a disk or a server need the real time.
 macro_rules! for_every_store {
     ($($group:ident::{$($case:ident),+ $(,)?}),+ $(,)?) => {
         mod memory {
             $($(
                 #[tokio::test(start_paused = true)]
-                async fn $case() { super::$group::$case(crate::world::World::memory()).await; }
+                async fn $case() { super::$group::$case(crate::world::ConformanceWorld::memory()).await; }
             )+)+
         }
         mod sqlite {
             $($(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $case() { super::$group::$case(crate::world::World::sqlite()).await; }
+                async fn $case() { super::$group::$case(crate::world::ConformanceWorld::sqlite()).await; }
             )+)+
         }
         mod redis {
             $($(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $case() { super::$group::$case(crate::world::World::redis()).await; }
+                async fn $case() { super::$group::$case(crate::world::ConformanceWorld::redis()).await; }
             )+)+
         }
     };
 }
 pub(crate) use for_every_store;
 
-impl World {
+impl ConformanceWorld {
     pub(crate) fn memory() -> Self {
-        let clock = Arc::new(Ahead::default());
+        let clock = Arc::new(AdjustableClock::default());
         let store = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
-        Self { clock, home: Home::Memory(store) }
+        Self { clock, home: StoreLocation::Memory(store) }
     }
 
     pub(crate) fn sqlite() -> Self {
         Self {
             clock: Arc::default(),
-            home: Home::Sqlite(Files { folder: Folder::new(), opened: Mutex::default() }),
+            home: StoreLocation::Sqlite(SqliteFolder {
+                folder: ConformanceFolder::new(),
+                opened: Mutex::default(),
+            }),
         }
     }
 
     pub(crate) fn redis() -> Self {
         Self {
             clock: Arc::default(),
-            home: Home::Redis { server: Server::shared(), prefix: unused_prefix() },
+            home: StoreLocation::Redis { server: RedisServer::shared(), prefix: unused_prefix() },
         }
     }
 
-    /// A handle to the store, as a process of its own has it.
-    pub(crate) async fn store(&self) -> Arc<dyn Store> {
+    /// Returns a new handle to the store, like that of another process.
+    pub(crate) async fn store(&self) -> Arc<dyn StateStore> {
         match &self.home {
-            Home::Memory(store) => store.clone(),
-            Home::Sqlite(Files { folder, opened }) => {
-                let clock = Arc::new(ClockOfStore(self.clock.clone()));
+            StoreLocation::Memory(store) => store.clone(),
+            StoreLocation::Sqlite(SqliteFolder { folder, opened }) => {
+                let clock = Arc::new(StoreClock(self.clock.clone()));
                 opened.lock().push(Arc::downgrade(&clock));
                 let options = SqliteOptions { clock, ..sqlite_options(folder.file("state.db")) };
                 Arc::new(SqliteStore::open(options).unwrap())
             }
-            Home::Redis { server, prefix } => {
+            StoreLocation::Redis { server, prefix } => {
                 Arc::new(RedisStore::connect(redis_options(&server.url(), prefix)).await.unwrap())
             }
         }
     }
 
-    /// How an engine of this world is made, with a handle of its own to the store.
+    /// Returns a builder for an engine with a handle of its own to the store.
     pub(crate) async fn builder(&self) -> EngineBuilder {
         Engine::builder().clock(self.clock.clone()).store(self.store().await)
     }
 
-    /// An engine that has the same policy for every call.
-    pub(crate) async fn engine(&self, policy: &Policy) -> Engine {
+    /// Returns an engine that has the same policy for every call.
+    pub(crate) async fn engine(&self, policy: &CallPolicy) -> Engine {
         self.builder().await.policies(Arc::new(policy.clone())).start().await
     }
 
-    /// Whether an engine hears what another one writes: a store in memory belongs to one process, and tells nobody.
-    pub(crate) fn tells(&self) -> bool {
+    /// Returns true if an engine learns of the writes of another one. A store in memory belongs to one process and
+    /// notifies no other.
+    pub(crate) fn notifies_engines(&self) -> bool {
         match &self.home {
-            Home::Memory(_) => false,
-            Home::Sqlite(_) | Home::Redis { .. } => true,
+            StoreLocation::Memory(_) => false,
+            StoreLocation::Sqlite(_) | StoreLocation::Redis { .. } => true,
         }
     }
 
-    /// Whether waits cost nothing: all that happens is in this process, and its time leaps ahead when nothing does.
-    pub(crate) fn leaps(&self) -> bool {
-        matches!(self.home, Home::Memory(_))
+    /// Returns true if waits cost nothing: everything happens in this process, and its time advances when nothing does.
+    pub(crate) fn has_paused_time(&self) -> bool {
+        matches!(self.home, StoreLocation::Memory(_))
     }
 
-    /// Lets no time pass any more but by [`World::pass`], for whatever is decided when asked. Who sleeps until a moment is
-    /// woken and finds that it has not come; so nothing may be tried again from here on.
+    /// Stops the clock for all decisions, except for [`ConformanceWorld::pass`]. A sleeping task wakes and finds that its time has
+    /// not come, so retries must not happen from here on.
     pub(crate) fn stop_clock(&self) {
         self.clock.stop();
     }
 
-    /// Lets time pass for whatever is decided when asked. Nothing that sleeps is woken.
-    pub(crate) fn pass(&self, span: Duration) {
+    /// Advances the clock for all decisions. No sleeping task is woken.
+    pub(crate) fn advance_clock(&self, span: Duration) {
         self.clock.ahead.fetch_add(steadfast_core::millis(span), Ordering::SeqCst);
     }
 
-    /// All records that the store has.
-    pub(crate) async fn records(&self) -> Vec<Record> {
-        let page = Page { after: None, limit: 1000 };
-        self.store().await.records(&Selection::default(), page).await.unwrap()
+    /// Returns all records in the store.
+    pub(crate) async fn records(&self) -> Vec<DedupeRecord> {
+        let page = RecordPage { after: None, limit: 1000 };
+        self.store().await.records(&RecordFilter::default(), page).await.unwrap()
     }
 
-    /// Everything that the store keeps, as it keeps it.
+    /// Returns all stored bytes.
     pub(crate) async fn kept(&self) -> Vec<u8> {
         match &self.home {
-            Home::Memory(store) => {
+            StoreLocation::Memory(store) => {
                 let mut text = format!("{:?}", self.records().await);
                 for kind in steadfast_store::DocumentKind::ALL {
                     text.push_str(&format!("{:?}", store.documents(kind).await.unwrap()));
                 }
                 text.into_bytes()
             }
-            Home::Sqlite(Files { folder, .. }) => {
+            StoreLocation::Sqlite(SqliteFolder { folder, .. }) => {
                 let files = fs::read_dir(&folder.path).unwrap();
                 files.flat_map(|file| fs::read(file.unwrap().path()).unwrap()).collect()
             }
-            Home::Redis { server, prefix } => {
+            StoreLocation::Redis { server, prefix } => {
                 let keys = server.command(&["KEYS", &format!("{prefix}*")]);
                 let mut kept = keys.clone().into_bytes();
                 for key in keys.split(' ') {
@@ -178,9 +182,9 @@ impl World {
                         if t == 'set' then return redis.call('SMEMBERS', KEYS[1]) end \
                         if t == 'list' then return redis.call('LRANGE', KEYS[1], 0, -1) end \
                         if t == 'stream' then return cjson.encode(redis.call('XRANGE', KEYS[1], '-', '+')) end \
-                        return redis.error_reply('a type that nobody looked into: ' .. t)";
+                        return redis.error_reply('an unexpected type: ' .. t)";
                     let value = server.command(&["EVAL", script, "1", key]);
-                    assert!(!value.contains("nobody looked into"), "{value}");
+                    assert!(!value.contains("an unexpected type"), "{value}");
                     kept.extend(value.into_bytes());
                 }
                 kept
@@ -189,72 +193,72 @@ impl World {
     }
 }
 
-/// A policy of the standard profile in which only duplicates, retries and the breaker act: guard and trust have
-/// their own tests, and would speak before the others do. No attempt takes too long because the machine is slow.
-pub(crate) fn plain(class: ToolClass) -> Policy {
-    let mut policy = Profile::Standard.policy(class);
+/// Returns a policy of the standard profile in which only deduplication, retries and the breaker act. Guard and trust
+/// have their own tests, and would act before the others. No attempt takes too long because the machine is slow.
+pub(crate) fn plain(class: ToolClass) -> CallPolicy {
+    let mut policy = PolicyProfile::Standard.policy(class);
     (policy.time.attempt, policy.time.total, policy.retry.total) = (LONG, LONG, None);
-    policy.modes.guard = Mode::Off;
-    policy.modes.trust = Mode::Off;
+    policy.modes.guard = EnforcementMode::Off;
+    policy.modes.trust = EnforcementMode::Off;
     policy
 }
 
-/// Options by which no disk that answers is too slow.
+/// Returns options with which a slow disk never times out.
 pub(crate) fn sqlite_options(path: impl Into<PathBuf>) -> SqliteOptions {
     SqliteOptions { patience: PATIENCE, ..SqliteOptions::at(path) }
 }
 
-/// Options by which no server that answers is too slow.
+/// Returns options with which a slow server never times out.
 pub(crate) fn redis_options(url: &str, prefix: &str) -> Options {
     let (command_timeout, connect_timeout) = (PATIENCE, PATIENCE);
-    let prefix = Prefix::new(prefix).unwrap();
+    let prefix = KeyPrefix::new(prefix).unwrap();
     Options { prefix, command_timeout, connect_timeout, ..Options::parse(url).unwrap() }
 }
 
-/// A prefix that no other test has.
+/// Returns a prefix that no other test has.
 pub(crate) fn unused_prefix() -> String {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     format!("conformance{}:", NUMBER.fetch_add(1, Ordering::Relaxed))
 }
 
-/// The time of the runtime, or the moment at which it was stopped, and as much later as it was told to be.
+/// The time of the runtime, or the time at which it was stopped, plus the advances.
 #[derive(Debug, Default)]
-struct Ahead {
+struct AdjustableClock {
     runtime: RuntimeClock,
     stopped: OnceLock<Timestamp>,
     ahead: AtomicU64,
 }
 
-impl Ahead {
+impl AdjustableClock {
     fn stop(&self) {
         self.stopped.get_or_init(|| self.runtime.now());
     }
 }
 
-impl Clock for Ahead {
+impl TimeSource for AdjustableClock {
     fn now(&self) -> Timestamp {
         let now = self.stopped.get().copied().unwrap_or_else(|| self.runtime.now());
         now + Duration::from_millis(self.ahead.load(Ordering::SeqCst))
     }
 }
 
-/// The time of a world, for one store.
+/// The clock of a world, for one store.
 #[derive(Debug)]
-struct ClockOfStore(Arc<Ahead>);
+struct StoreClock(Arc<AdjustableClock>);
 
-impl Clock for ClockOfStore {
+impl TimeSource for StoreClock {
     fn now(&self) -> Timestamp {
         self.0.now()
     }
 }
 
-/// A folder of a test, gone when the test is.
+/// A temporary folder of a test, removed with it.
 #[derive(Debug)]
-pub(crate) struct Folder {
+pub(crate) struct ConformanceFolder {
     path: PathBuf,
 }
 
-impl Folder {
+impl ConformanceFolder {
     pub(crate) fn new() -> Self {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -269,9 +273,9 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for ConformanceFolder {
     fn drop(&mut self) {
-        // A store that is being closed removes and makes files of its own meanwhile.
+        // A store that is being closed still removes and creates files of its own.
         for _ in 0..100 {
             let _ = fs::remove_dir_all(&self.path);
             std::thread::sleep(Duration::from_millis(10));

@@ -1,11 +1,11 @@
-// One Chromium for all tests of the page. Each line that comes in is something to do in one of its pages, each line that
-// goes out is what came of it:
+// One Chromium for all tests of the dashboard. Each input line is a command for one of its pages, and each output line its
+// result:
 //
 //   {"id": 1, "page": "a", "open": "http://…", "context": {…}}     a page of its own, as this kind of visitor
 //   {"id": 2, "page": "a", "code": "return await page.title()"}     code with `page`, `context` and `wait` at hand
 //   {"id": 3, "page": "a", "close": true}                           answers with everything that should not have happened
 //
-// It ends when nobody writes to it any more.
+// It ends with its input.
 
 const { chromium } = require("playwright-core");
 const readline = require("node:readline");
@@ -25,10 +25,10 @@ const FLAGS = [
   "--disable-features=SpareRendererForSitePerProcess",
 ];
 
-// Guards against a test that hangs, and nothing that is measured.
+// Timeout that ends a test that hangs. It is not measured.
 const PATIENCE = 120_000;
 
-// Its profile is new and empty each time, and gone with it.
+// Its profile is new and empty each time, and removed with it.
 const browser = chromium.launch({ executablePath: process.argv[2], headless: true, args: FLAGS, timeout: PATIENCE });
 const pages = new Map();
 
@@ -37,7 +37,7 @@ async function open({ open: url, context: look }) {
   const page = await context.newPage();
   const complaints = [];
   page.setDefaultTimeout(PATIENCE);
-  // What the page says in passing is gone after a moment. It is kept for whoever looks only then.
+  // Status messages disappear after a moment. They are kept for tests that look later.
   await page.addInitScript(() => {
     window.saidInPassing = [];
     const keep = (change) => change.target.id === "told" && change.addedNodes.forEach((note) => window.saidInPassing.push(note.textContent));
@@ -45,21 +45,21 @@ async function open({ open: url, context: look }) {
   });
   page.on("pageerror", (error) => complaints.push(`an error in a script: ${error.message}`));
   page.on("dialog", async (dialog) => {
-    complaints.push(`a script that is not ours ran: ${dialog.message()}`);
+    complaints.push(`a foreign script ran: ${dialog.message()}`);
     await dialog.dismiss();
   });
   page.on("console", (message) => {
-    // What is not there, or not for us, is found out by asking.
+    // Missing and forbidden resources are expected, because the page probes for them.
     if (message.type() === "error" && !message.text().startsWith("Failed to load resource")) complaints.push(message.text());
   });
   page.on("request", (request) => {
-    if (new URL(request.url()).origin !== new URL(url).origin) complaints.push(`asked somebody else: ${request.url()}`);
+    if (new URL(request.url()).origin !== new URL(url).origin) complaints.push(`request to another host: ${request.url()}`);
   });
   await page.goto(url);
   return { context, page, complaints };
 }
 
-// Waits until this is true of the page.
+// Waits until this is true for the page.
 const waiting = (page) => (is, argument) => page.waitForFunction(is, argument, { polling: 100 });
 
 async function carry(line) {
@@ -69,7 +69,7 @@ async function carry(line) {
   }
   const { context, page, complaints } = pages.get(line.page);
   if (line.close) {
-    // What a page still asks for is of no interest, and a failure of it would be the end of us and of all other pages.
+    // Pending requests of a page do not matter, and their failure would end this script and all other pages.
     await page.unrouteAll({ behavior: "ignoreErrors" });
     await context.close();
     pages.delete(line.page);

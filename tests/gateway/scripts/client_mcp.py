@@ -15,7 +15,7 @@ from mcp import Client, StdioServerParameters
 from orders import carry_out, environment, tell
 
 
-# A machine that is slow is not a server of the older era.
+# A slow machine must not be taken for a server of the older era.
 mcp.client.session.DISCOVER_TIMEOUT_SECONDS = 600.0
 
 

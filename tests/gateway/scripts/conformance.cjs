@@ -1,7 +1,7 @@
 // A server with everything that the conformance suite of MCP calls by name, in both eras of the protocol: on stdio, or
-// over HTTP at the port that is the first argument. With `modern` as the last argument it knows the modern era only.
+// over HTTP on the port that is the first argument. With `modern` as the last argument it supports the modern era only.
 //
-// The suite says what each name has to answer; nothing here does more than that.
+// The suite defines the answer of each name. Nothing here does more than that.
 'use strict';
 
 const http = require('node:http');
@@ -23,12 +23,12 @@ const {
 } = require('@modelcontextprotocol/server');
 
 const INVALID_PARAMS = -32602;
-/// A red pixel, and a sound that is silent.
+/// A red pixel, and a silent sound.
 const PIXEL =
   'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==';
 const SILENCE = 'UklGRiQAAABXQVZFZm10IBAAAAABAAEAQB8AAIA+AAACABAAZGF0YQAAAAA=';
 
-/// A server for one client, or in the modern era for one request. `changes` tells all clients that a list has changed.
+/// A server for one client, or in the modern era for one request. `changes` notifies all clients that a list has changed.
 function make(changes) {
   const server = new McpServer(
     { name: 'conformance', version: '1.0.0' },
@@ -40,7 +40,7 @@ function make(changes) {
         logging: {},
         completions: {},
       },
-      // What was asked is in the state, and the state is signed.
+      // The state contains the question, and is signed.
       requestState: { verify: state => opened(state) },
       inputRequired: { legacyShim: false },
     },
@@ -84,7 +84,7 @@ function content(server) {
   });
 }
 
-/// Tools that say something while they run, or ask their client something, as the older era has it.
+/// Tools that send messages or questions to their client while they run, as in the older era.
 function talk(server) {
   tool(server, 'test_tool_with_logging', 'Logs three times', async (_, ctx) => {
     for (const line of ['Tool execution started', 'Tool processing data', 'Tool execution completed']) {
@@ -202,7 +202,7 @@ function schemas(server) {
   });
 }
 
-// ---- tools that come back with a question, as the modern era has it ----
+// ---- tools that answer with a question, as in the modern era ----
 
 function rounds(server) {
   const name = form('What is your name?', 'name', 'string');
@@ -266,10 +266,10 @@ function rounds(server) {
   });
 }
 
-/// Tools that show what else the modern era asks of a server.
+/// Tools for the other requirements of the modern era.
 function era(server, changes) {
   tool(server, 'test_missing_capability', 'Needs a client that samples', (_, ctx) => {
-    // The library refuses it to clients that do not.
+    // The library refuses it for other clients.
     const greeting = sampling('Generate a greeting', 50);
     return ctx.mcpReq.inputResponses?.greeting ? said('it samples') : inputRequired({ inputRequests: { greeting } });
   });
@@ -312,7 +312,7 @@ function resources(server) {
       return { contents: [{ uri: uri.href, mimeType: 'application/json', text: held }] };
     },
   );
-  // Nothing here changes, so there is nothing to remember.
+  // Nothing here changes, so no subscription is stored.
   server.server.setRequestHandler('resources/subscribe', () => ({}));
   server.server.setRequestHandler('resources/unsubscribe', () => ({}));
 }
@@ -357,7 +357,7 @@ function prompts(server) {
   }));
 }
 
-// ---- pieces of messages ----
+// ---- parts of messages ----
 
 function text(words) {
   return { type: 'text', text: words };
@@ -387,7 +387,7 @@ function sampling(question, maxTokens) {
   return { method: 'sampling/createMessage', params: { messages, maxTokens } };
 }
 
-/// What the user filled in, if the user did.
+/// Returns the user's input, if there is any.
 function accepted(ctx, key) {
   const answer = ctx.mcpReq.inputResponses?.[key];
   return answer?.action === 'accept' ? answer.content : undefined;
@@ -397,7 +397,7 @@ function capabilities(ctx) {
   return ctx.mcpReq.envelope?.['io.modelcontextprotocol/clientCapabilities'] ?? {};
 }
 
-/// State that nobody but us can have written. The secret is no secret: this is a test.
+/// State that only this server can have written. The secret is public, because this is a test.
 function sealed(state) {
   return `${state}.${signature(state).toString('hex')}`;
 }
@@ -419,7 +419,7 @@ function pause(ms) {
   return new Promise(done => setTimeout(done, ms));
 }
 
-// ---- the ways in ----
+// ---- transports ----
 
 function onStdio() {
   const { serveStdio } = require('@modelcontextprotocol/server/stdio');
@@ -475,7 +475,7 @@ function failed(status, code, message) {
   return Response.json({ jsonrpc: '2.0', id: null, error: { code, message } }, { status });
 }
 
-/// What was said on the streams of one session, for clients that come back.
+/// The messages on the streams of one session, for clients that resume.
 class Events {
   #said = [];
 

@@ -9,7 +9,7 @@ import sys
 
 import mcp.client.session
 
-# It takes a server that does not answer within seconds for one of the older era. On a slow machine that is a matter of luck.
+# It takes a server that does not answer within seconds for one of the older era. On a slow machine that would be random.
 mcp.client.session.DISCOVER_TIMEOUT_SECONDS = 600.0
 
 

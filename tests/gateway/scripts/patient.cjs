@@ -1,11 +1,11 @@
 // Loaded into the conformance suite before it runs. The suite gives a server a few seconds for some answers, and takes a slow
-// machine for a server that does not answer. Its limits become guards against hanging; its short pauses stay as they are.
+// machine for a server that does not answer. Here its timeouts become longer, and its short pauses stay unchanged.
 'use strict';
 
 const LIMIT_FROM_MS = 2_000;
 const FACTOR = 60;
 const patient = (ms) => (ms >= LIMIT_FROM_MS ? ms * FACTOR : ms);
-// However short it is: a timer that gives up on a request is a limit and no pause.
+// However short it is: a timer that aborts a request is a timeout and not a pause.
 const givesUp = (work) => /\.abort\(\)/.test(String(work));
 
 const setTimer = globalThis.setTimeout;

@@ -70,7 +70,7 @@ def greet(name: str) -> str:
     return f"Say hello to {name}."
 
 
-# Over HTTP where it is told a port, else on its streams.
+# Over HTTP if a port is given, otherwise over stdio.
 if port := os.environ.get("PORT"):
     server.run("streamable-http", port=int(port))
 else:

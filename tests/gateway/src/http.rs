@@ -1,4 +1,4 @@
-//! As much of streamable HTTP as a server needs to misbehave over it: every POST of a request is answered by a stream.
+//! The part of streamable HTTP that a misbehaving server needs: every POST of a request is answered by a stream.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -9,10 +9,10 @@ use std::thread;
 
 use serde_json::Value;
 
-use crate::{Out, modern, note, received, wait_for};
+use crate::{AnswerOutput, modern, note, received, wait_for};
 
-/// Serves until this process ends, at the socket that is its standard input: whoever started it listens there already, and the
-/// next process will listen there too. Sessions of another process are not known.
+/// Serves until this process ends, on the socket that is its stdin. The parent process listens there already, and the
+/// next server process will use it too. Sessions of another process are not known.
 pub(crate) fn serve(ledger: &str) {
     let listener = TcpListener::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
     let session = format!("session-{}", std::process::id());
@@ -22,7 +22,7 @@ pub(crate) fn serve(ledger: &str) {
     }
 }
 
-/// One request on each connection.
+/// Serves one request on each connection.
 fn serve_one(ledger: &str, session: &str, stream: TcpStream) -> Option<()> {
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     let (mut head, mut line) = (Vec::new(), String::new());
@@ -37,7 +37,7 @@ fn serve_one(ledger: &str, session: &str, stream: TcpStream) -> Option<()> {
     let header = |name: &str| {
         head.iter().filter_map(|line| line.split_once(": ")).find(|(n, _)| n.eq_ignore_ascii_case(name))
     };
-    let mut answer = Answer { stream, session: session.to_owned(), begun: false };
+    let mut answer = HttpAnswer { stream, session: session.to_owned(), begun: false };
     if !head.first()?.starts_with("POST ") {
         answer.refuse("405 Method Not Allowed", "");
         return None;
@@ -46,7 +46,7 @@ fn serve_one(ledger: &str, session: &str, stream: TcpStream) -> Option<()> {
     reader.read_exact(&mut body).ok()?;
     let message: Value = serde_json::from_slice(&body).ok()?;
     let is_known = match modern::is_era() {
-        // There the headers have to say what the body says.
+        // In this era the headers must repeat fields of the body.
         true => {
             message["id"].is_null()
                 || header("mcp-method").map(|(_, name)| name) == message["method"].as_str()
@@ -57,7 +57,7 @@ fn serve_one(ledger: &str, session: &str, stream: TcpStream) -> Option<()> {
         answer.refuse("404 Not Found", "");
         return None;
     }
-    // What stands beside the ledger is said to whoever introduces itself, as long as it stands there.
+    // While a file beside the ledger contains a status, every handshake is refused with it.
     if let (true, Ok(status)) =
         (message["method"] == "initialize", fs::read_to_string(format!("{ledger}.handshake")))
     {
@@ -68,22 +68,22 @@ fn serve_one(ledger: &str, session: &str, stream: TcpStream) -> Option<()> {
     if message["id"].is_null() || message["method"].is_null() {
         wait_for(ledger, "deaf");
         answer.refuse("202 Accepted", "");
-        received(ledger, &message, &Out::Line);
+        received(ledger, &message, &AnswerOutput::Line);
         return None;
     }
-    received(ledger, &message, &Out::Http(Mutex::new(answer)));
+    received(ledger, &message, &AnswerOutput::Http(Mutex::new(answer)));
     Some(())
 }
 
 /// The answer to a request.
-pub(crate) struct Answer {
+pub(crate) struct HttpAnswer {
     stream: TcpStream,
     session: String,
     begun: bool,
 }
 
-impl Answer {
-    /// A status and nothing else. The connection ends with it.
+impl HttpAnswer {
+    /// Sends a status without a body, and closes the connection.
     pub(crate) fn refuse(&mut self, status: &str, headers: &str) {
         let _ = write!(
             self.stream,
@@ -91,7 +91,7 @@ impl Answer {
         );
     }
 
-    /// An answer in one piece, which need not be one.
+    /// Sends an answer in one piece, which need not be valid.
     pub(crate) fn whole(&mut self, status: &str, kind: &str, body: &[u8]) {
         let head = format!(
             "HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
@@ -110,7 +110,7 @@ impl Answer {
             ).as_bytes());
         }
         text.extend_from_slice(&[b"data: ", data.trim_ascii_end(), b"\n\n"].concat());
-        // Whoever does not read any more has its reasons.
+        // A client may have stopped reading.
         let _ = self.stream.write_all(&text);
     }
 }

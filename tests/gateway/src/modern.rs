@@ -1,8 +1,8 @@
-//! The same server in the modern era: every request stands alone and says who asks.
+//! The same server in the modern era: every request stands alone and names its client.
 
 use serde_json::{Value, json};
 
-use crate::{Out, called, note, question, tools};
+use crate::{AnswerOutput, called, note, question, tools};
 
 const VERSION: &str = "2026-07-28";
 
@@ -10,8 +10,8 @@ pub(crate) fn is_era() -> bool {
     std::env::args().next_back().as_deref() == Some("--modern")
 }
 
-/// The answer to a message, if it gets one.
-pub(crate) fn answer(ledger: &str, message: &Value, out: &Out) -> Option<Value> {
+/// Returns the answer to a message, if it gets one.
+pub(crate) fn answer(ledger: &str, message: &Value, out: &AnswerOutput) -> Option<Value> {
     let (params, method) = (&message["params"], message["method"].as_str()?);
     if method == "notifications/cancelled" {
         note(ledger, "cancelled");
@@ -54,7 +54,7 @@ pub(crate) fn answer(ledger: &str, message: &Value, out: &Out) -> Option<Value> 
     Some(json!({ "jsonrpc": "2.0", "id": id, "result": result }))
 }
 
-/// Asks the client by the answer to the call. What was heard so far is in the state.
+/// Asks the client with the answer to the call. The state contains the answers so far.
 fn ask(ledger: &str, params: &Value) -> Value {
     let (id, times) = (params["arguments"]["id"].as_str().unwrap(), params["arguments"]["times"].as_u64());
     let mut names: Vec<String> = match params["requestState"].as_str() {

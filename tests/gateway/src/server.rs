@@ -1,22 +1,25 @@
-//! An MCP server that counts what it does and misbehaves when it is told to: on stdio, or, with `--listening` as the second
-//! argument, over HTTP at the socket that is its standard input. With `--modern` as the last one it is of the modern era, and of the older one otherwise. With `--run`
-//! and the name of a tool it is no server but that tool, as a command that is run once.
+//! An MCP server that counts its effects and misbehaves on request. It runs on stdio, or, with `--listening` as the
+//! second argument, over HTTP on the socket that is its stdin. With `--modern` as the last argument it uses the modern
+//! era, otherwise the older one. With `--run` and the name of a tool it is not a server but that tool, as a command
+//! that runs once.
 //!
-//! Everything that happens is a line of the ledger, a file whose path is the first argument: `start PID`, `initialize`,
-//! `pay ID`, `look ID`, `ask ID`, `heard ID NAME`, `level LEVEL`, `resources/subscribe URI`, `cancelled`, `stdin closed`. All
-//! listed tools take `{"id": …, "fault": …, "times": …, "size": …}`: the fault shows in the first `times` runs with this id
-//! (always, without), and the effect is in the ledger before it. Some faults want more: `text` is what an error says, `code`
-//! the number of one, `lines` what is written as it stands (`$ID` is the id of the request, `hex:` begins bytes); over HTTP,
-//! `body` answers with the status, the content type and the text of these names instead of a stream; `gate` waits until there is
-//! no file `LEDGER.gate`; `huge` answers with a text of `size` bytes, its id in front of it, or where `text` says: `last`,
-//! `nowhere`, or as a whole `body` of HTTP; `pulse` reports progress until then; `stderr` writes the text there. `ask` takes
-//! `{"id": …, "times": …}`, has its effect, and asks its client for a name so often before it answers. `tell` says by itself
-//! what servers say by themselves. These two are not listed.
+//! Every event is a line of the ledger, a file whose path is the first argument: `start PID`, `initialize`, `pay ID`,
+//! `look ID`, `ask ID`, `heard ID NAME`, `level LEVEL`, `resources/subscribe URI`, `cancelled`, `stdin closed`. All
+//! listed tools take `{"id": …, "fault": …, "times": …, "size": …}`: the fault occurs in the first `times` runs with
+//! this id (always, without `times`), and the effect is in the ledger before it. Some faults take more fields: `text`
+//! is the message of an error, `code` its number, `lines` what is written verbatim (`$ID` is the id of the request,
+//! `hex:` begins bytes). Over HTTP, `body` answers with the status, the content type and the text of these names
+//! instead of a stream. `gate` waits until there is no file `LEDGER.gate`. `huge` answers with a text of `size` bytes,
+//! with its id first, or where `text` says: `last`, `nowhere`, or as a whole `body` of HTTP. `pulse` reports progress
+//! until then. `stderr` writes the text to stderr. `ask` takes `{"id": …, "times": …}`, takes effect, and asks its
+//! client for a name this many times before it answers. `tell` sends the messages that servers send unasked. These two
+//! tools are not listed.
 //!
-//! Files beside the ledger change what it does as long as they are there: with `LEDGER.slow` it lists nothing, with
-//! `LEDGER.lists` its ledger says when it is asked for its tools, with
-//! `LEDGER.pages` its list has a second page that cannot be had, with `LEDGER.deaf` it takes no notification over HTTP;
-//! `LEDGER.names` has the names of more tools, a line each, and `LEDGER.required` those of more arguments that its tools want; `LEDGER.handshake` has the status with which whoever introduces itself over HTTP is refused.
+//! Files beside the ledger change its behavior while they exist: with `LEDGER.slow` it lists nothing, with
+//! `LEDGER.lists` its ledger records requests for its tools, with `LEDGER.pages` its list has a second page that fails,
+//! with `LEDGER.deaf` it accepts no notification over HTTP. `LEDGER.names` contains the names of more tools, one per
+//! line, and `LEDGER.required` those of more arguments that its tools require. `LEDGER.handshake` contains the status
+//! with which every handshake over HTTP is refused.
 
 #![expect(
     clippy::unwrap_used,
@@ -38,7 +41,7 @@ use serde_json::{Value, json};
 mod http;
 mod modern;
 
-/// Questions that wait for the client, by their ids.
+/// Questions that wait for the client, by id.
 static ASKED: Mutex<Option<HashMap<String, mpsc::Sender<Value>>>> = Mutex::new(None);
 
 fn main() {
@@ -53,17 +56,17 @@ fn main() {
     for line in io::stdin().lock().lines() {
         let Ok(message) = serde_json::from_str::<Value>(&line.unwrap()) else { continue };
         let ledger = ledger.clone();
-        // A call that hangs is in nobody's way.
-        thread::spawn(move || received(&ledger, &message, &Out::Line));
+        // A call that hangs must not block others.
+        thread::spawn(move || received(&ledger, &message, &AnswerOutput::Line));
     }
     note(&ledger, "stdin closed");
 }
 
-/// One run of a tool, as a command: its arguments come in, its answer goes out, and why there is none is told beside it.
+/// Runs a tool once, as a command: its arguments come from stdin, its answer goes to stdout, and its errors to stderr.
 fn run(ledger: &str, tool: &str) {
     let arguments: Value = serde_json::from_reader(io::stdin()).unwrap();
     let Some(result) =
-        called(ledger, &Value::Null, &json!({ "name": tool, "arguments": arguments }), &Out::Line)
+        called(ledger, &Value::Null, &json!({ "name": tool, "arguments": arguments }), &AnswerOutput::Line)
     else {
         return;
     };
@@ -75,13 +78,13 @@ fn run(ledger: &str, tool: &str) {
     println!("{text}");
 }
 
-/// Where answers go.
-enum Out {
+/// The output for answers.
+enum AnswerOutput {
     Line,
-    Http(Mutex<http::Answer>),
+    Http(Mutex<http::HttpAnswer>),
 }
 
-impl Out {
+impl AnswerOutput {
     fn say(&self, message: &Value) {
         match self {
             Self::Line => say(message.to_string().as_bytes()),
@@ -89,7 +92,7 @@ impl Out {
         }
     }
 
-    /// Something that is no message, or only a part of one.
+    /// Writes something that is not a message, or only a part of one.
     fn mumble(&self, text: &str) {
         match self {
             Self::Line => {
@@ -100,7 +103,7 @@ impl Out {
         }
     }
 
-    /// A line, whatever is in it.
+    /// Writes a line with any content.
     fn write(&self, line: &[u8]) {
         match self {
             Self::Line => say(line),
@@ -109,7 +112,7 @@ impl Out {
     }
 }
 
-fn received(ledger: &str, message: &Value, out: &Out) {
+fn received(ledger: &str, message: &Value, out: &AnswerOutput) {
     let (id, params) = (&message["id"], &message["params"]);
     if modern::is_era() {
         if let Some(answer) = modern::answer(ledger, message, out) {
@@ -180,17 +183,17 @@ fn received(ledger: &str, message: &Value, out: &Out) {
     out.say(&json!({ "jsonrpc": "2.0", "id": id, "result": result }));
 }
 
-fn fail(id: &Value, code: i64, out: &Out) {
+fn fail(id: &Value, code: i64, out: &AnswerOutput) {
     let error = json!({ "code": code, "message": "it went wrong" });
     out.say(&json!({ "jsonrpc": "2.0", "id": id, "error": error }));
 }
 
-/// Whether this file lies beside the ledger.
+/// Returns true if this file exists beside the ledger.
 fn has(ledger: &str, what: &str) -> bool {
     fs::exists(format!("{ledger}.{what}")).unwrap()
 }
 
-/// Waits until it does not.
+/// Waits until the file is gone.
 fn wait_for(ledger: &str, what: &str) {
     while has(ledger, what) {
         thread::sleep(Duration::from_millis(10));
@@ -209,22 +212,22 @@ fn tools(ledger: &str) -> Value {
         tool("pay", json!({ "readOnlyHint": false, "destructiveHint": true })),
         tool("look", json!({ "readOnlyHint": true })),
     ];
-    // Of these nobody knows what running them twice would do.
+    // The class of these tools is unknown.
     let others = TOOLS.iter().skip(known.len()).map(|name| tool(name, json!({})));
     let more = names(ledger);
     let more = more.lines().map(|name| tool(name, json!({})));
     known.iter().cloned().chain(others).chain(more).collect()
 }
 
-/// The names of more tools than there are by themselves.
+/// Returns the names of additional tools.
 fn names(ledger: &str) -> String {
     fs::read_to_string(format!("{ledger}.names")).unwrap_or_default()
 }
 
 const TOOLS: [&str; 6] = ["pay", "look", "draw", "fold", "send", "sort"];
 
-/// Says by itself all that there is to say.
-fn tell(out: &Out) -> Value {
+/// Sends all messages that servers send unasked.
+fn tell(out: &AnswerOutput) -> Value {
     let told = |method: &str, params: Value| {
         out.say(&json!({ "jsonrpc": "2.0", "method": format!("notifications/{method}"), "params": params }));
     };
@@ -237,14 +240,14 @@ fn tell(out: &Out) -> Value {
     json!({ "content": [{ "type": "text", "text": "told" }] })
 }
 
-/// What the client is asked.
+/// Returns the question to the client.
 fn question() -> Value {
     let schema = json!({ "type": "object", "properties": { "name": { "type": "string" } } });
     json!({ "message": "who?", "requestedSchema": schema })
 }
 
-/// Asks the client while the call runs, as the older era has it.
-fn ask(ledger: &str, params: &Value, out: &Out) -> Value {
+/// Asks the client while the call runs, as in the older era.
+fn ask(ledger: &str, params: &Value, out: &AnswerOutput) -> Value {
     let (id, times) = (params["arguments"]["id"].as_str().unwrap(), params["arguments"]["times"].as_u64());
     note(ledger, &format!("ask {id}"));
     let mut names = Vec::new();
@@ -262,8 +265,8 @@ fn ask(ledger: &str, params: &Value, out: &Out) -> Value {
     json!({ "content": [{ "type": "text", "text": format!("{id} is for {}", names.join(" and ")) }] })
 }
 
-/// The result of a call; nothing if it gets none.
-fn called(ledger: &str, id: &Value, params: &Value, out: &Out) -> Option<Value> {
+/// Returns the result of a call. `None` if it gets none.
+fn called(ledger: &str, id: &Value, params: &Value, out: &AnswerOutput) -> Option<Value> {
     let (tool, arguments) = (params["name"].as_str().unwrap_or(""), &params["arguments"]);
     match tool {
         "ask" => return Some(ask(ledger, params, out)),
@@ -297,25 +300,25 @@ fn called(ledger: &str, id: &Value, params: &Value, out: &Out) -> Option<Value> 
         }));
     }
     note(ledger, &did);
-    if let (Out::Http(answer), Some((status, headers))) = (out, refusal(fault)) {
+    if let (AnswerOutput::Http(answer), Some((status, headers))) = (out, refusal(fault)) {
         answer.lock().unwrap().refuse(status, headers);
         return None;
     }
     let size = usize::try_from(arguments["size"].as_u64().unwrap_or(0)).unwrap();
     let text = arguments["text"].as_str();
-    if let (Out::Http(answer), "body") = (out, fault) {
+    if let (AnswerOutput::Http(answer), "body") = (out, fault) {
         let said = ["status", "type"].map(|name| arguments[name].as_str().unwrap());
         answer.lock().unwrap().whole(said[0], said[1], &bytes(text.unwrap(), id));
         return None;
     }
     match fault {
         "die_after" => std::process::exit(4),
-        // For ever: whoever ends us ends this.
+        // For ever, until the process ends.
         "hang" => loop {
             thread::park();
         },
         "gate" => {
-            // Whoever wants to hear of progress hears that it waits.
+            // A client that asked for progress learns that the call waits.
             if let Some(token) = params.pointer("/_meta/progressToken") {
                 progress(token, 0, out);
             }
@@ -379,8 +382,8 @@ fn called(ledger: &str, id: &Value, params: &Value, out: &Out) -> Option<Value> 
     Some(json!({ "content": [{ "type": "text", "text": format!("{did}, run {}", before + 1) }] }))
 }
 
-/// An answer of this size, whose id stands here.
-fn huge(size: usize, place: &str, id: &Value, out: &Out) {
+/// Sends an answer of this size, with its id at this place.
+fn huge(size: usize, place: &str, id: &Value, out: &AnswerOutput) {
     let result = format!(r#"{{"content":[{{"type":"text","text":"{}"}}]}}"#, "x".repeat(size));
     let answer = match place {
         "last" => format!(r#"{{"result":{result},"jsonrpc":"2.0","id":{id}}}"#),
@@ -388,19 +391,19 @@ fn huge(size: usize, place: &str, id: &Value, out: &Out) {
         _ => format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#),
     };
     match out {
-        Out::Http(http) if place == "body" => {
+        AnswerOutput::Http(http) if place == "body" => {
             http.lock().unwrap().whole("200 OK", "application/json", answer.as_bytes());
         }
-        Out::Http(_) | Out::Line => out.write(answer.as_bytes()),
+        AnswerOutput::Http(_) | AnswerOutput::Line => out.write(answer.as_bytes()),
     }
 }
 
-fn progress(token: &Value, step: usize, out: &Out) {
+fn progress(token: &Value, step: usize, out: &AnswerOutput) {
     let params = json!({ "progressToken": token, "progress": step });
     out.say(&json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params }));
 }
 
-/// What HTTP itself says to these.
+/// Returns the HTTP refusal for these faults.
 fn refusal(fault: &str) -> Option<(&str, &str)> {
     match fault {
         "503" => Some(("503 Service Unavailable", "retry-after: 1\r\n")),
@@ -410,7 +413,7 @@ fn refusal(fault: &str) -> Option<(&str, &str)> {
     }
 }
 
-/// What is to be written.
+/// Returns the bytes to write.
 fn bytes(line: &str, id: &Value) -> Vec<u8> {
     match line.strip_prefix("hex:") {
         Some(digits) => {
@@ -427,7 +430,7 @@ fn failed(text: &str) -> Value {
 
 fn say(line: &[u8]) {
     let mut out = io::stdout().lock();
-    // Whoever does not read any more is about to end us.
+    // A gateway that has stopped reading is about to end this process.
     let _ = out.write_all(&[line, b"\n"].concat()).and_then(|()| out.flush());
 }
 

@@ -1,14 +1,14 @@
-//! A shop whose orders are in a SQLite database, as an MCP server on stdio. It misbehaves once for every row of its table
-//! `faults`, when the item of that row is ordered:
+//! A shop with its orders in a SQLite database, as an MCP server on stdio. It misbehaves once for every row of its
+//! table `faults`, when the item of that row is ordered:
 //!
-//! | fault | what happens |
+//! | fault | behavior |
 //! | --- | --- |
 //! | `crash_before`, `crash_after` | the process ends before or after the order is in the database |
 //! | `hang_before`, `hang_after` | there is never an answer |
 //! | `unavailable` | it answers that its service is unavailable, and nothing was ordered |
 //! | `error_after` | it answers that the request timed out, and it was ordered |
 //! | `late` | it is ordered and answered when the call is cancelled |
-//! | `cancelled_then_ordered` | it answers a cancel at once with an error, and goes on and orders |
+//! | `cancelled_then_ordered` | it answers a cancellation at once with an error, and then orders all the same |
 //! | `gate` | it is ordered and answered when the file `DATABASE.gate` is gone |
 //!
 //! A row for the item `orders_find` makes that tool wait for ever.
@@ -28,12 +28,12 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension as _, params};
 use serde_json::{Value, json};
 
-/// How many requests were cancelled.
-type Cancelled = Arc<(Mutex<usize>, Condvar)>;
+/// Number of cancelled requests.
+type CancelCount = Arc<(Mutex<usize>, Condvar)>;
 
 fn main() {
     let database = std::env::args().nth(1).unwrap();
-    let cancelled = Cancelled::default();
+    let cancelled = CancelCount::default();
     for line in io::stdin().lock().lines() {
         let message: Value = serde_json::from_str(&line.unwrap()).unwrap();
         let (database, cancelled) = (database.clone(), cancelled.clone());
@@ -62,7 +62,7 @@ fn answer(
     database: &str,
     method: &str,
     params: Option<&Value>,
-    cancelled: &Cancelled,
+    cancelled: &CancelCount,
     request: &Value,
 ) -> Value {
     match method {
@@ -111,7 +111,7 @@ fn orders(shop: &Connection) -> Vec<String> {
     rows.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
 }
 
-fn add(database: &str, shop: &Connection, item: &str, cancelled: &Cancelled, request: &Value) -> Value {
+fn add(database: &str, shop: &Connection, item: &str, cancelled: &CancelCount, request: &Value) -> Value {
     let order = || assert_eq!(shop.execute("INSERT INTO orders (item) VALUES (?1)", params![item]), Ok(1));
     match planned(shop, item).as_deref() {
         Some("crash_before") => std::process::exit(3),
@@ -155,7 +155,7 @@ fn add(database: &str, shop: &Connection, item: &str, cancelled: &Cancelled, req
     }
 }
 
-/// What is to go wrong next with this item.
+/// Returns the next planned fault for this item.
 fn planned(shop: &Connection, item: &str) -> Option<String> {
     let planned =
         "DELETE FROM faults WHERE id = (SELECT min(id) FROM faults WHERE item = ?1) RETURNING fault";

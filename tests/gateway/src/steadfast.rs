@@ -1,5 +1,5 @@
-//! The program under test. If `TESTED_HEAP` names a file, the port is written there on which it tells every caller how many bytes
-//! are on its heap.
+//! The program under test. If `TESTED_HEAP` names a file, it writes a port there on which it sends the number of bytes
+//! on its heap to every client.
 
 use std::io::Write as _;
 use std::net::TcpListener;

@@ -8,13 +8,13 @@ use steadfast_simulation::{Summary, run};
 
 fn main() -> ExitCode {
     let (mut seeds, mut first) = (None, None);
-    let mut coverage = Show::Nothing;
+    let mut coverage = CoverageDetail::Nothing;
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut number = || arguments.next().and_then(|text| text.parse::<u64>().ok());
         match argument.as_str() {
-            "--coverage" => coverage = Show::Coverage,
-            "--check-coverage" => coverage = Show::Unreached,
+            "--coverage" => coverage = CoverageDetail::Coverage,
+            "--check-coverage" => coverage = CoverageDetail::Unreached,
             "--seeds" => match number() {
                 Some(number) => seeds = Some(number),
                 None => return usage(),
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     let begun = Instant::now();
     let mut total = Summary::default();
     let count = range.end - range.start;
-    let mut progress = Progress::new(begun, count);
+    let mut progress = SimulationProgress::new(begun, count);
     for (done, seed) in (0_u64..).zip(range) {
         progress.tell(done);
         match run(seed, None) {
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     }
     progress.clear();
     println!(
-        "{count} worlds in {:.1} s: {} calls, {} submissions of turns, {} effects, {} answers given again, {} stores emptied, {} unknown outcomes ({} pending and {} final responses, {} verification reads, {} calls run again, {} resolved); every promise held",
+        "{count} worlds in {:.1} s: {} calls, {} turn submissions, {} effects, {} replays, {} store losses, {} unknown outcomes ({} pending and {} final responses, {} verification reads, {} calls run again, {} resolved); every invariant held",
         begun.elapsed().as_secs_f64(),
         total.calls,
         total.turns,
@@ -64,12 +64,12 @@ fn main() -> ExitCode {
         total.resolved,
     );
     let unreached = match coverage {
-        Show::Nothing => Vec::new(),
-        Show::Coverage => {
+        CoverageDetail::Nothing => Vec::new(),
+        CoverageDetail::Coverage => {
             println!("\n{}", total.coverage.report());
             total.coverage.unreached()
         }
-        Show::Unreached => total.coverage.unreached(),
+        CoverageDetail::Unreached => total.coverage.unreached(),
     };
     for place in &unreached {
         println!("{place}");
@@ -77,12 +77,12 @@ fn main() -> ExitCode {
     if unreached.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// What is said of the coverage.
-enum Show {
+/// The part of the coverage that is printed.
+enum CoverageDetail {
     Nothing,
-    /// All of it, and what is wrong with it.
+    /// All of it, with its errors.
     Coverage,
-    /// Only what is wrong with it.
+    /// Only its errors.
     Unreached,
 }
 
@@ -91,9 +91,9 @@ fn usage() -> ExitCode {
     ExitCode::from(2)
 }
 
-/// How far a long run is, on stderr. A terminal has one line that is written over; where nobody watches, a line
-/// now and then is enough for a log. A short run says nothing.
-struct Progress {
+/// The progress of a long run, on stderr. On a terminal one line is overwritten. Otherwise an occasional line is enough
+/// for a log. A short run prints nothing.
+struct SimulationProgress {
     begun: Instant,
     count: u64,
     terminal: bool,
@@ -101,7 +101,7 @@ struct Progress {
     shown: bool,
 }
 
-impl Progress {
+impl SimulationProgress {
     fn new(begun: Instant, count: u64) -> Self {
         let terminal = io::stderr().is_terminal();
         let next = Duration::from_secs(if terminal { 3 } else { 30 });
@@ -114,7 +114,7 @@ impl Progress {
             return;
         }
         let line = format!("{done} of {} worlds after {} s", self.count, spent.as_secs());
-        // Progress that cannot be shown is no reason to stop.
+        // A failure to print progress is no reason to stop.
         let _ = if self.terminal {
             write!(io::stderr(), "\r{line:60}")
         } else {

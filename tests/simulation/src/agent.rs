@@ -1,59 +1,60 @@
-//! What clients do with an answer.
+//! The reactions of clients to a response.
 //!
-//! Obedient clients do what the answer says. After a pending unknown-outcome response they wait for the announced time and
-//! call again. After a final one they verify, and call again only if the effect is not there. They make equal calls one after
-//! the other, because a read could not tell their effects apart. Careful ones do the same, and verify before they repeat a call
-//! for any reason.
+//! Obedient clients follow the response. After a pending unknown-outcome response they wait for the announced time and
+//! call again. After a final one they verify, and call again only if the effect is not there. They make equal calls one
+//! after the other, because a read could not tell their effects apart. Careful clients do the same, and verify before
+//! they repeat a call for any reason.
 //!
-//! The others repeat a call whenever they like, and verify or not.
+//! Naive clients repeat a call at will, and verify or not.
 
-use steadfast_core::call::{CallResult, Recorded, Stage};
+use steadfast_core::call::{CallResult, RecordStatus, ResultStage};
 use steadfast_core::code::Code;
-use steadfast_core::dedupe::Owner;
-use steadfast_core::key::Key;
+use steadfast_core::dedupe::ClaimOwner;
+use steadfast_core::key::RecordKey;
 
-use crate::invariants::{self, Broken};
-use crate::model::{Fate, Kind};
-use crate::system::{Dispatch, World};
-use crate::transition::Happening;
+use crate::invariants::{self, InvariantViolation};
+use crate::model::{CallIdentity, GoalStatus};
+use crate::scenario::ClientBehavior;
+use crate::system::{Dispatch, SimulatedWorld};
+use crate::transition::SimulationEvent;
 use crate::unknown_outcomes::ResponseKind;
-use crate::weather::Agent;
 
-impl World {
+impl SimulatedWorld {
     pub(crate) fn is_obedient(&self, wish: usize) -> bool {
-        self.weather.agents[self.model.wishes[wish].client] != Agent::Naive
+        self.weather.agents[self.model.goals[wish].client] != ClientBehavior::Naive
     }
 
     fn is_careful(&self, wish: usize) -> bool {
-        self.weather.agents[self.model.wishes[wish].client] == Agent::Careful
+        self.weather.agents[self.model.goals[wish].client] == ClientBehavior::Careful
     }
 
-    /// A client calls again after so many milliseconds; a careful one looks first. Turns come again whole.
+    /// Schedules another call of a client after this many milliseconds. A careful client verifies first. Turns are
+    /// resubmitted whole.
     pub(crate) fn repeat(&mut self, wish: usize, pause: u64) {
-        let wished = &self.model.wishes[wish];
-        if self.is_careful(wish) && !matches!(wished.kind, Kind::Turn(_)) {
+        let wished = &self.model.goals[wish];
+        if self.is_careful(wish) && !matches!(wished.kind, CallIdentity::Turn(_)) {
             return self.verify(wished.client, None, Some(wish), None, pause);
         }
-        self.later(pause, Happening::Send { wish });
+        self.later(pause, SimulationEvent::Send { wish });
     }
 
-    /// Some operators cannot wait either.
-    fn may_be_resolved(&mut self, about: Option<&(Key, Owner)>) {
+    /// Draws an operator that resolves the outcome without waiting.
+    fn may_be_resolved(&mut self, about: Option<&(RecordKey, ClaimOwner)>) {
         if let Some((key, _)) = about
             && self.fault(self.weather.resolved)
         {
             let soon = self.rng.between(1, 10_000);
-            self.later(soon, Happening::Resolve { key: *key, tries: 0 });
+            self.later(soon, SimulationEvent::Resolve { key: *key, tries: 0 });
         }
     }
 
-    /// Whether an obedient client has to wait with a wish, because an equal one is still open.
+    /// Returns true if an obedient client has to wait with a goal because an equal one is still open.
     pub(crate) fn has_equal_wish_open(&self, wish: usize) -> bool {
-        let wished = &self.model.wishes[wish];
+        let wished = &self.model.goals[wish];
         if !self.is_obedient(wish) || !wished.is_indexed() || wished.before.is_some() {
             return false;
         }
-        self.model.wishes.iter().any(|other| {
+        self.model.goals.iter().any(|other| {
             other.client == wished.client
                 && other.arguments == wished.arguments
                 && other.is_indexed()
@@ -66,11 +67,11 @@ impl World {
         &mut self,
         dispatch: usize,
         result: &CallResult,
-        about: Option<(Key, Owner)>,
-    ) -> Result<(), Broken> {
+        about: Option<(RecordKey, ClaimOwner)>,
+    ) -> Result<(), InvariantViolation> {
         let Dispatch { wish, connection, answered, given_up, .. } = self.dispatches[dispatch];
         let now = self.now;
-        let client = self.model.wishes[wish].client;
+        let client = self.model.goals[wish].client;
         if !self.connections[connection].open || given_up {
             return Ok(());
         }
@@ -90,14 +91,14 @@ impl World {
             return Ok(());
         }
         self.dispatches[dispatch].answered = true;
-        if let (Ok(output), Kind::Explicit(key), Recorded::Yes) =
-            (&result.ended, self.model.wishes[wish].kind, result.recorded)
-            && result.stage == Stage::Final
+        if let (Ok(output), CallIdentity::Explicit(key), RecordStatus::Yes) =
+            (&result.ended, self.model.goals[wish].kind, result.recorded)
+            && result.stage == ResultStage::Final
         {
             let content = output.content.as_str().to_owned();
             invariants::recorded(&mut self.model, key, &content, now)?;
         }
-        self.model.wishes[wish].told_by = Some(self.connections[connection].node);
+        self.model.goals[wish].told_by = Some(self.connections[connection].node);
         if self.is_obedient(wish) {
             self.obey(dispatch, result, kind, about)
         } else {
@@ -111,10 +112,10 @@ impl World {
         dispatch: usize,
         result: &CallResult,
         kind: ResponseKind,
-        about: Option<(Key, Owner)>,
-    ) -> Result<(), Broken> {
+        about: Option<(RecordKey, ClaimOwner)>,
+    ) -> Result<(), InvariantViolation> {
         let Dispatch { wish, connection, .. } = self.dispatches[dispatch];
-        let client = self.model.wishes[wish].client;
+        let client = self.model.goals[wish].client;
         match (kind, &result.ended) {
             (ResponseKind::Result, Ok(output)) => {
                 let content = output.content.as_str();
@@ -126,11 +127,11 @@ impl World {
             (ResponseKind::FinalUnknown, Err(failure)) => {
                 let held = about.map(|(key, _)| key).filter(|_| failure.retry_after.is_none());
                 let delay = self.rng.between(1, 2_000);
-                self.model.wishes[wish].calls += 1;
+                self.model.goals[wish].calls += 1;
                 self.verify(client, Some(connection), Some(wish), held, delay);
             }
             (ResponseKind::PendingUnknown(patience), _) => {
-                self.model.wishes[wish].calls += 1;
+                self.model.goals[wish].calls += 1;
                 let millis = u64::try_from(patience.as_millis()).unwrap_or(0);
                 let more = self.rng.between(0, 200);
                 self.repeat(wish, millis + more);
@@ -138,19 +139,19 @@ impl World {
             }
             (_, Err(failure)) => match failure.code {
                 Code::ApprovalDenied | Code::IdempotencyConflict => {
-                    self.model.wishes[wish].fate = Fate::Refused;
-                    self.model.wishes[wish].over = true;
+                    self.model.goals[wish].fate = GoalStatus::Refused;
+                    self.model.goals[wish].over = true;
                 }
-                // It was run, and the result is lost.
+                // The call ran, and the result is lost.
                 Code::ResultNotKept | Code::ResultTooLarge => {
                     let owner = about.map(|(_, owner)| owner);
                     let effect = self.model.effects.iter().find(|effect| effect.owner == owner);
                     let made_for = effect.map_or(wish, |effect| effect.wish);
                     self.done_or_once_more(wish, made_for);
                 }
-                // It was told to do something else for a while.
+                // The client does something else for a while.
                 Code::LoopDetected | Code::ToolErrorLimit => {
-                    self.model.wishes[wish].calls += 1;
+                    self.model.goals[wish].calls += 1;
                     let pause = self.rng.between(100_000, 400_000);
                     self.repeat(wish, pause);
                 }
@@ -173,7 +174,7 @@ impl World {
                 | Code::StoreUnavailable
                 | Code::UpstreamUnavailable
                 | Code::ToolError => {
-                    self.model.wishes[wish].calls += u32::from(kind != ResponseKind::StillRunning);
+                    self.model.goals[wish].calls += u32::from(kind != ResponseKind::StillRunning);
                     self.send_again(wish);
                 }
             },
@@ -182,10 +183,10 @@ impl World {
         Ok(())
     }
 
-    /// A result has arrived. A replay says that it is the result of an earlier call: if that one was made for another wish,
-    /// the client calls once more.
+    /// Handles a result that has arrived. If a replay says that the earlier call was made for another goal, the client
+    /// calls once more.
     fn done_or_once_more(&mut self, wish: usize, made_for: usize) {
-        let wished = &mut self.model.wishes[wish];
+        let wished = &mut self.model.goals[wish];
         if wished.is_indexed() && made_for != wish {
             wished.calls += 1;
             self.send_again(wish);
@@ -195,25 +196,25 @@ impl World {
     }
 
     fn is_done(&mut self, wish: usize) {
-        self.model.wishes[wish].fate = Fate::Done;
-        self.model.wishes[wish].over = true;
+        self.model.goals[wish].fate = GoalStatus::Done;
+        self.model.goals[wish].over = true;
     }
 
-    /// An obedient client has verified whether the effect is there. Where the call is not run again by itself, the client
+    /// Handles the verification of an effect by an obedient client. If the call is not run again by itself, the client
     /// asks an operator to resolve it.
-    pub(crate) fn has_verified(&mut self, wish: usize, is_there: bool, held: Option<Key>) {
+    pub(crate) fn has_verified(&mut self, wish: usize, is_there: bool, held: Option<RecordKey>) {
         if is_there {
             return self.is_done(wish);
         }
         let pause = match held {
             Some(key) => {
                 let thinks = self.rng.between(1_000, 20_000);
-                self.later(thinks, Happening::Resolve { key, tries: 5 });
+                self.later(thinks, SimulationEvent::Resolve { key, tries: 5 });
                 thinks + 1_000
             }
             None => self.rng.between(1, 3_000),
         };
-        self.later(pause, Happening::Send { wish });
+        self.later(pause, SimulationEvent::Send { wish });
     }
 
     fn do_as_it_likes(
@@ -221,10 +222,10 @@ impl World {
         dispatch: usize,
         result: &CallResult,
         kind: ResponseKind,
-        about: Option<&(Key, Owner)>,
+        about: Option<&(RecordKey, ClaimOwner)>,
     ) {
         let Dispatch { wish, connection, .. } = self.dispatches[dispatch];
-        let client = self.model.wishes[wish].client;
+        let client = self.model.goals[wish].client;
         let again = match kind {
             ResponseKind::Result => false,
             ResponseKind::FinalUnknown | ResponseKind::PendingUnknown(_) => {
@@ -233,7 +234,7 @@ impl World {
                     self.verify(client, Some(connection), None, None, delay);
                 }
                 self.may_be_resolved(about);
-                self.model.wishes[wish].calls += 1;
+                self.model.goals[wish].calls += 1;
                 self.rng.chance(85)
             }
             ResponseKind::StillRunning => true,
@@ -247,7 +248,7 @@ impl World {
         if again {
             self.send_again(wish);
         } else {
-            self.model.wishes[wish].over = true;
+            self.model.goals[wish].over = true;
         }
     }
 }

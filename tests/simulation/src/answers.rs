@@ -1,55 +1,59 @@
-//! How calls end: people who answer, answers on the wire, what is kept, and crashes.
+//! The ends of calls: operators that answer, answers in transit, deferred writes, and crashes.
 
-use steadfast_core::approval::{Decision, Grantor, ParkedId};
-use steadfast_core::breaker::Breaker;
-use steadfast_core::call::{Approval, CallResult, Event, Kept, Provenance, Stage, Wake};
+use steadfast_core::approval::{ApprovalDecision, Grantor, ParkedRequestId};
+use steadfast_core::breaker::CircuitBreaker;
+use steadfast_core::call::{
+    ApprovalOutcome, CallEvent, CallResult, DeferredWrite, Provenance, ResultStage, WakeReason,
+};
 use steadfast_core::code::Code;
-use steadfast_core::dedupe::{Owner, Record, RecordState};
-use steadfast_core::guard::Layer;
-use steadfast_core::key::Key;
+use steadfast_core::dedupe::{ClaimOwner, DedupeRecord, DedupeState};
+use steadfast_core::guard::GuardLayer;
+use steadfast_core::key::RecordKey;
 use steadfast_core::retry::CallerLimits;
 
 use crate::Defect;
-use crate::invariants::{self, Broken};
-use crate::model::Kind;
-use crate::system::{Dispatch, Handed, Node, SentAnswer, World};
-use crate::transition::{COMMAND_LIVES, Happening};
+use crate::invariants::{self, InvariantViolation};
+use crate::model::CallIdentity;
+use crate::system::{AnswerHandover, Dispatch, SentAnswer, SimulatedProcess, SimulatedWorld};
+use crate::transition::{COMMAND_LIVES, SimulationEvent};
 use crate::unknown_outcomes::ResponseKind;
 
-impl World {
-    pub(crate) fn person(&mut self, node: usize, number: u64) -> Result<(), Broken> {
+impl SimulatedWorld {
+    pub(crate) fn person(&mut self, node: usize, number: u64) -> Result<(), InvariantViolation> {
         let now = self.clock(node);
         let Some(running) = self.nodes[node].calls.get(&number) else { return Ok(()) };
         if running.call.state() != "AwaitingApproval" {
             return Ok(());
         }
         let request = running.call.request();
-        let parked: Option<ParkedId> = self
+        let parked: Option<ParkedRequestId> = self
             .store
             .approvals
             .parked(now)
             .find(|(_, parked)| parked.arguments == request.digest && parked.session == request.session)
             .map(|(id, _)| id);
-        if let Some(answer) = self.answers_otherwise(parked, now) {
-            return self.drive(node, number, Event::Answered(answer));
+        if let Some(answer) = self.draw_other_approval(parked, now) {
+            return self.drive(node, number, CallEvent::Answered(answer));
         }
         let approves = self.rng.chance(self.weather.approvals);
-        // When the storm is over there is somebody who answers.
+        // After the faults an operator is always available.
         let nobody = self.fault(self.weather.absences);
         let answer = match parked {
             Some(parked) if approves => {
-                match self.store.approvals.decide(parked, Decision::Once, Grantor::Operator, now) {
-                    Ok(steadfast_core::approval::Decided::Granted { grant, .. }) => {
+                match self.store.approvals.decide(parked, ApprovalDecision::Once, Grantor::Operator, now) {
+                    Ok(steadfast_core::approval::DecisionEffect::Granted { grant, .. }) => {
                         self.store.grants(grant, self.now);
-                        Approval::Granted(Some(grant))
+                        ApprovalOutcome::Granted(Some(grant))
                     }
-                    Ok(steadfast_core::approval::Decided::Denied) | Err(_) => Approval::Nobody,
+                    Ok(steadfast_core::approval::DecisionEffect::Denied) | Err(_) => {
+                        ApprovalOutcome::Unreachable
+                    }
                 }
             }
-            Some(_) if !nobody => Approval::Denied,
-            Some(_) | None => Approval::Nobody,
+            Some(_) if !nobody => ApprovalOutcome::Denied,
+            Some(_) | None => ApprovalOutcome::Unreachable,
         };
-        self.drive(node, number, Event::Answered(answer))
+        self.drive(node, number, CallEvent::Answered(answer))
     }
 
     pub(crate) fn finish(
@@ -57,29 +61,30 @@ impl World {
         node: usize,
         number: u64,
         result: CallResult,
-        kept: Vec<Kept>,
-    ) -> Result<(), Broken> {
+        kept: Vec<DeferredWrite>,
+    ) -> Result<(), InvariantViolation> {
         let life = self.nodes[node].identity.started;
         let Some(running) = self.nodes[node].calls.get(&number) else { return Ok(()) };
-        let record = running.call.claimed().cloned();
+        let record = running.call.claimed_record().cloned();
         let key = record.as_ref().map(|record| record.key);
         if let (Some(Defect::RefusalStored), Some(record), Err(failure)) =
             (self.defect, &record, &result.ended)
             && failure.code == Code::CircuitOpen
         {
-            self.store.put_directly(Record { state: RecordState::Failed(failure.clone()), ..record.clone() });
+            self.store
+                .put_directly(DedupeRecord { state: DedupeState::Failed(failure.clone()), ..record.clone() });
         }
         self.approval_outlives_a_question(node, number, &result, &kept)?;
         self.answer(node, number, result.clone())?;
         self.order += 1;
         let at = self.order;
         let unsaved = kept.iter().filter_map(|kept| match kept {
-            Kept::Save(save) => Some((save.claimed.owner.clone(), at)),
-            Kept::Release(_) | Kept::Park(_) | Kept::GiveBack { .. } => None,
+            DeferredWrite::Save(save) => Some((save.claimed.owner.clone(), at)),
+            DeferredWrite::Release(_) | DeferredWrite::Park(_) | DeferredWrite::GiveBack { .. } => None,
         });
         self.nodes[node].unsaved.extend(unsaved);
         self.nodes[node].calls.remove(&number);
-        // Followers of a refused leader in the same process get that refusal; nobody else ever does.
+        // Followers of a refused leader in the same process get that refusal; other calls never do.
         if let (Some(key), Err(failure)) = (key, &result.ended)
             && result.is_refused_for_all()
         {
@@ -90,31 +95,37 @@ impl World {
                 .map(|(number, _)| *number)
                 .collect();
             for follower in followers {
-                self.drive(node, follower, Event::Woke(Wake::LeaderRefused(Box::new(failure.clone()))))?;
+                self.drive(
+                    node,
+                    follower,
+                    CallEvent::Woke(WakeReason::LeaderRefused(Box::new(failure.clone()))),
+                )?;
             }
         }
-        let kept: Vec<_> = kept.into_iter().filter(|kept| !matches!(kept, Kept::Park(_))).collect();
+        let kept: Vec<_> = kept.into_iter().filter(|kept| !matches!(kept, DeferredWrite::Park(_))).collect();
         if !kept.is_empty() {
-            // Not before a command on its way has arrived or is void: a release must not overtake its claim.
+            // Not before a command in transit has arrived or is void: a release must not overtake its claim.
             let due = self.now + COMMAND_LIVES;
             self.nodes[node].kept.extend(kept.into_iter().map(|kept| (due, kept)));
-            self.later(1_000, Happening::Keep { node, life });
+            self.later(1_000, SimulationEvent::Keep { node, life });
         }
         Ok(())
     }
 
-    /// Whoever approved a call of a tool that only asks something has approved the call that comes next.
+    /// Carries an approval over to the next call if the approved tool only asked for input.
     fn approval_outlives_a_question(
         &self,
         node: usize,
         number: u64,
         result: &CallResult,
-        kept: &[Kept],
-    ) -> Result<(), Broken> {
+        kept: &[DeferredWrite],
+    ) -> Result<(), InvariantViolation> {
         let Some(running) = self.nodes[node].calls.get(&number) else { return Ok(()) };
-        let is_question = result.stage == Stage::InputRequired && result.attempts == 1 && running.granted;
+        let is_question =
+            result.stage == ResultStage::InputRequired && result.attempts == 1 && running.granted;
         let Some(spent) = running.grant.filter(|_| is_question) else { return Ok(()) };
-        let is_back = |kept: &Kept| matches!(kept, Kept::GiveBack { grant, .. } if *grant == spent);
+        let is_back =
+            |kept: &DeferredWrite| matches!(kept, DeferredWrite::GiveBack { grant, .. } if *grant == spent);
         match kept.iter().any(is_back) {
             true => Ok(()),
             false => Err((
@@ -124,7 +135,12 @@ impl World {
         }
     }
 
-    pub(crate) fn answer(&mut self, node: usize, number: u64, mut result: CallResult) -> Result<(), Broken> {
+    pub(crate) fn answer(
+        &mut self,
+        node: usize,
+        number: u64,
+        mut result: CallResult,
+    ) -> Result<(), InvariantViolation> {
         let life = self.nodes[node].identity.started;
         let about = self.about(node, number, &result);
         let Some(running) = self.nodes[node].calls.get_mut(&number) else { return Ok(()) };
@@ -150,11 +166,11 @@ impl World {
         self.order += 1;
         if let Some(receipt) = &result.receipt {
             let (owner, at) = (receipt.owner.clone(), self.order);
-            self.nodes[node].handed.push(Handed { owner, at, dispatch, has_arrived: false });
+            self.nodes[node].handed.push(AnswerHandover { owner, at, dispatch, has_arrived: false });
         }
         if let Some(in_turn) = in_turn {
             self.dispatches[dispatch].answered = true;
-            self.turn_hears(node, in_turn, result);
+            self.report_call_to_turn(node, in_turn, result);
             return Ok(());
         }
         let Dispatch { connection, withdrawn, .. } = self.dispatches[dispatch];
@@ -168,14 +184,20 @@ impl World {
             }
             let written = SentAnswer { connection, dispatch, receipt: receipt.clone(), kind };
             self.nodes[node].written.push(written);
-            self.later(5_000, Happening::StillOpen { node, life, connection, receipt: receipt.clone() });
+            self.later(
+                5_000,
+                SimulationEvent::StillOpen { node, life, connection, receipt: receipt.clone() },
+            );
         }
         if self.fault(self.weather.answer_breaks) {
-            self.tell(format!("the answer to wish {} breaks on the wire", self.dispatches[dispatch].wish));
+            self.log_event(format!(
+                "the answer to wish {} breaks on the wire",
+                self.dispatches[dispatch].wish
+            ));
             return self.break_connection(connection);
         }
         let travel = self.rng.between(0, 5);
-        self.later(travel, Happening::Delivered { dispatch, result: Box::new(result), about });
+        self.later(travel, SimulationEvent::Delivered { dispatch, result: Box::new(result), about });
         Ok(())
     }
 
@@ -184,17 +206,17 @@ impl World {
         node: usize,
         number: u64,
         result: &CallResult,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), InvariantViolation> {
         let Some(running) = self.nodes[node].calls.get(&number) else { return Ok(()) };
         self.claims_what_happened(running, result)?;
-        let wish = self.model.wishes[running.wish].clone();
+        let wish = self.model.goals[running.wish].clone();
         let heard = &self.dispatches[running.dispatch].heard;
         let limits = running.call.request().limits;
         let is_limited = limits != CallerLimits { attempts: limits.attempts, ..CallerLimits::default() };
         if result.ended.as_ref().is_err_and(|failure| failure.code == Code::DeadlineExceeded) && !is_limited {
             return Err((
                 "a caller's limit judges nobody",
-                format!("call {number} has no deadline, and is told that it was exceeded"),
+                format!("call {number} has no deadline, and its response says that it was exceeded"),
             ));
         }
         if matches!(result.provenance, Provenance::Replayed { .. }) {
@@ -203,7 +225,7 @@ impl World {
             {
                 return Err(("no refusal again", format!("call {number} got {} again", failure.code)));
             }
-            if wish.kind == Kind::Keyless
+            if wish.kind == CallIdentity::Keyless
                 && result.receipt.as_ref().is_some_and(|receipt| heard.contains(receipt))
                 && !result.was_followed()
             {
@@ -228,21 +250,21 @@ impl World {
                 ),
             ));
         }
-        let looped = result.remarks.iter().any(|remark| remark.layer == Layer::Loop)
+        let looped = result.remarks.iter().any(|remark| remark.layer == GuardLayer::Loop)
             || matches!(&result.ended, Err(failure) if failure.code == Code::LoopDetected);
         let who = (node, self.nodes[node].identity.started, wish.client, wish.arguments);
         let told = self.model.failures.get(&who).copied().unwrap_or(0);
         if looped && told < 2 {
             return Err((
                 "guard counts calls",
-                format!("client {} was told of a loop after {told} failures", wish.client),
+                format!("client {} got a loop response after {told} failures", wish.client),
             ));
         }
         Ok(())
     }
 
-    /// Repeats what did not get through.
-    pub(crate) fn keep(&mut self, node: usize) -> Result<(), Broken> {
+    /// Repeats the deferred writes.
+    pub(crate) fn keep(&mut self, node: usize) -> Result<(), InvariantViolation> {
         let life = self.nodes[node].identity.started;
         let now = self.now;
         for (due, kept) in std::mem::take(&mut self.nodes[node].kept) {
@@ -250,11 +272,11 @@ impl World {
                 self.nodes[node].kept.push((due, kept));
                 continue;
             }
-            self.see_marker(node);
+            self.observe_marker(node);
             match kept {
-                Kept::Save(save) => drop(self.save(&save)),
-                Kept::Release(release) => self.store.release(&release),
-                Kept::GiveBack { grant, owner } => {
+                DeferredWrite::Save(save) => drop(self.save(&save)),
+                DeferredWrite::Release(release) => self.store.release(&release),
+                DeferredWrite::GiveBack { grant, owner } => {
                     if self.sent.contains(&owner) && !self.questions.contains(&owner) {
                         return Err((
                             "grants once",
@@ -265,30 +287,30 @@ impl World {
                         self.store.give_back(grant, &owner);
                     }
                 }
-                Kept::Park(_) => {}
+                DeferredWrite::Park(_) => {}
             }
         }
         if !self.nodes[node].kept.is_empty() {
-            self.later(1_000, Happening::Keep { node, life });
+            self.later(1_000, SimulationEvent::Keep { node, life });
         }
         Ok(())
     }
 
-    /// The run that an answer is about, and its record.
-    fn about(&self, node: usize, number: u64, result: &CallResult) -> Option<(Key, Owner)> {
+    /// Returns the run that an answer concerns, and its record.
+    fn about(&self, node: usize, number: u64, result: &CallResult) -> Option<(RecordKey, ClaimOwner)> {
         let running = self.nodes[node].calls.get(&number)?;
         let named = result.receipt.as_ref().map(|receipt| (receipt.key, receipt.owner.clone()));
-        let own = || running.call.claimed().map(|record| (record.key, record.owner.clone()));
+        let own = || running.call.claimed_record().map(|record| (record.key, record.owner.clone()));
         let found = || running.found.clone();
         named.or_else(|| if result.attempts > 0 { own().or_else(found) } else { found().or_else(own) })
     }
 
-    /// A process ends as it should: it says so to whoever waits in it, and repeats once what it has kept.
-    pub(crate) fn stop(&mut self, node: usize) -> Result<(), Broken> {
+    /// Shuts a process down in order. Its waiters are answered, and its deferred writes are repeated once.
+    pub(crate) fn stop(&mut self, node: usize) -> Result<(), InvariantViolation> {
         if !self.nodes[node].alive || self.nodes[node].frozen_until > self.now {
             return Ok(());
         }
-        self.tell(format!("process {node} stops"));
+        self.log_event(format!("process {node} stops"));
         let settling: Vec<u64> = self.nodes[node]
             .calls
             .iter()
@@ -299,41 +321,43 @@ impl World {
             let awaits_end =
                 self.nodes[node].calls.get(&number).is_some_and(|running| running.call.awaits_end());
             let kept = self.nodes[node].kept.len();
-            self.drive(node, number, Event::DriverEnds)?;
+            self.drive(node, number, CallEvent::DriverEnds)?;
             if awaits_end {
                 self.end_is_not_made_up(node, kept)?;
             }
         }
-        // Nothing of a call that has ended is on its way but what it keeps. Only a release could overtake its claim.
+        // Of a call that has ended only deferred writes are in transit. Only a release could overtake its claim.
         let now = self.now;
-        let saves = self.nodes[node].kept.iter_mut().filter(|(_, kept)| matches!(kept, Kept::Save(_)));
+        let saves =
+            self.nodes[node].kept.iter_mut().filter(|(_, kept)| matches!(kept, DeferredWrite::Save(_)));
         saves.for_each(|(due, _)| *due = now);
         self.keep(node)?;
         self.crash(node)
     }
 
-    /// A process is back, and knows nothing of its earlier life.
-    pub(crate) fn restart(&mut self, node: usize, life: u64) -> Result<(), Broken> {
+    /// Restarts a process, which knows nothing of its earlier generation.
+    pub(crate) fn restart(&mut self, node: usize, life: u64) -> Result<(), InvariantViolation> {
         let emptied = self.model.emptyings.len();
-        let (ahead, dependency) = (self.nodes[node].ahead, self.weather.dependency.then(Breaker::default));
-        self.nodes[node] = Node {
+        let (ahead, dependency) =
+            (self.nodes[node].ahead, self.weather.dependency.then(CircuitBreaker::default));
+        self.nodes[node] = SimulatedProcess {
             ahead,
             dependency,
             started_after: emptied,
             shared_after: emptied,
             ..self.born(node, life)
         };
-        self.see_marker(node);
+        self.observe_marker(node);
         self.adopt_shared(node);
-        self.tell(format!("process {node} is back"));
-        self.turns_come_back(node)
+        self.log_event(format!("process {node} is back"));
+        self.restart_turns(node)
     }
 
-    pub(crate) fn crash(&mut self, node: usize) -> Result<(), Broken> {
+    pub(crate) fn crash(&mut self, node: usize) -> Result<(), InvariantViolation> {
         if !std::mem::replace(&mut self.nodes[node].alive, false) {
             return Ok(());
         }
-        self.tell(format!("process {node} CRASHES"));
+        self.log_event(format!("process {node} CRASHES"));
         self.disturbed = self.now;
         self.died.insert(self.nodes[node].identity.clone());
         self.limit_orphans(node);
@@ -345,7 +369,7 @@ impl World {
             }
         }
         let away = self.rng.between(10, 30_000);
-        self.later(away, Happening::Restart { node });
+        self.later(away, SimulationEvent::Restart { node });
         Ok(())
     }
 }

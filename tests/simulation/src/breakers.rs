@@ -1,44 +1,44 @@
-//! What a breaker has to do, worked out anew from all that it was told.
+//! The expected state of a breaker, computed from all outcomes that it received.
 //!
-//! The breaker of the core counts in a ring and changes on the way. Here every outcome is kept with its moment, and each question
-//! is answered by looking at all of them again. The two have to agree on every change.
+//! The breaker of the core counts in a ring and changes incrementally. This module keeps every outcome with its time
+//! and answers each question by looking at all of them again. The two must agree on every change.
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "a few notices of many are looked at")]
 
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::breaker::{Reason, State, Transition};
-use steadfast_core::call::{BreakerScope, Cut, Notice, Step};
-use steadfast_core::classify::Nature;
+use steadfast_core::breaker::{BreakerTransition, State, TransitionReason};
+use steadfast_core::call::{BreakerScope, CallNotice, CutReason, NextStep};
+use steadfast_core::classify::FaultNature;
 use steadfast_core::code::Code;
-use steadfast_core::policy::{BreakerPolicy, Mode, RateRule};
+use steadfast_core::policy::{BreakerPolicy, EnforcementMode, RateRule};
 
-use crate::invariants::Broken;
-use crate::system::{Attempt, Running, World, is_shared};
+use crate::invariants::InvariantViolation;
+use crate::system::{ActiveCall, RunningAttempt, SimulatedWorld, is_shared};
 
-/// What an attempt says about its tool.
+/// The outcome of an attempt as its breaker counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Counts {
+pub(crate) enum BreakerOutcome {
     Success(Duration),
     Failure(Duration),
     Neutral,
 }
 
-/// What one breaker was told since it last changed.
+/// The outcomes that one breaker received since it last changed.
 #[derive(Clone, Debug)]
-pub(crate) struct Expected {
+pub(crate) struct ExpectedBreaker {
     state: State,
     since: Timestamp,
     until: Option<Timestamp>,
-    /// Probes that failed since it was last closed.
+    /// Failed probes since it was last closed.
     reopened: u32,
-    told: Vec<(Timestamp, Counts)>,
-    /// Changes so far. What was asked before a change does not count after it.
+    told: Vec<(Timestamp, BreakerOutcome)>,
+    /// Changes so far. An attempt that began before a change does not count after it.
     pub(crate) epoch: u64,
 }
 
-impl Default for Expected {
+impl Default for ExpectedBreaker {
     fn default() -> Self {
         Self {
             state: State::Closed,
@@ -51,35 +51,37 @@ impl Default for Expected {
     }
 }
 
-impl Expected {
-    /// The change that this outcome has to make, if it makes one.
-    pub(crate) fn hears(
+impl ExpectedBreaker {
+    /// Returns the change that this outcome must cause, if any.
+    pub(crate) fn record_outcome(
         &mut self,
         policy: &BreakerPolicy,
-        counts: Counts,
+        counts: BreakerOutcome,
         now: Timestamp,
-    ) -> Option<(State, Reason)> {
+    ) -> Option<(State, TransitionReason)> {
         self.told.push((now, counts));
-        let slow = |counts: &Counts| match counts {
-            Counts::Success(took) | Counts::Failure(took) => {
+        let slow = |counts: &BreakerOutcome| match counts {
+            BreakerOutcome::Success(took) | BreakerOutcome::Failure(took) => {
                 policy.slow.is_some_and(|rule| *took > rule.slower_than)
             }
-            Counts::Neutral => false,
+            BreakerOutcome::Neutral => false,
         };
         match self.state {
             State::Closed => self.opens(policy, slow, now).map(|reason| (State::Open, reason)),
             State::HalfOpen => match counts {
-                Counts::Failure(_) => Some((State::Open, Reason::ProbeFailed)),
-                Counts::Success(_) if slow(&counts) => Some((State::Open, Reason::Slow)),
-                Counts::Success(_) => {
-                    let good = self.told.iter().filter(|(_, told)| matches!(told, Counts::Success(_)));
+                BreakerOutcome::Failure(_) => Some((State::Open, TransitionReason::ProbeFailed)),
+                BreakerOutcome::Success(_) if slow(&counts) => Some((State::Open, TransitionReason::Slow)),
+                BreakerOutcome::Success(_) => {
+                    let good =
+                        self.told.iter().filter(|(_, told)| matches!(told, BreakerOutcome::Success(_)));
                     (good.count() as u64 >= u64::from(policy.close_after.get()))
-                        .then_some((State::Closed, Reason::ProbesSucceeded))
+                        .then_some((State::Closed, TransitionReason::ProbesSucceeded))
                 }
-                Counts::Neutral => {
-                    let last = self.told.iter().rev().take_while(|(_, told)| *told == Counts::Neutral);
+                BreakerOutcome::Neutral => {
+                    let last =
+                        self.told.iter().rev().take_while(|(_, told)| *told == BreakerOutcome::Neutral);
                     (last.count() as u64 >= u64::from(policy.neutral_close_after.get()))
-                        .then_some((State::Closed, Reason::ProbesAnswered))
+                        .then_some((State::Closed, TransitionReason::ProbesAnswered))
                 }
             },
             State::Open | State::ForcedOpen => None,
@@ -89,37 +91,37 @@ impl Expected {
     fn opens(
         &self,
         policy: &BreakerPolicy,
-        slow: impl Fn(&Counts) -> bool,
+        slow: impl Fn(&BreakerOutcome) -> bool,
         now: Timestamp,
-    ) -> Option<Reason> {
-        let counted: Vec<Counts> = self
+    ) -> Option<TransitionReason> {
+        let counted: Vec<BreakerOutcome> = self
             .told
             .iter()
-            .filter(|(at, told)| *told != Counts::Neutral && now.since(*at) <= policy.window)
+            .filter(|(at, told)| *told != BreakerOutcome::Neutral && now.since(*at) <= policy.window)
             .map(|(_, told)| *told)
             .collect();
-        if !matches!(self.told.last(), Some((_, Counts::Success(_) | Counts::Failure(_)))) {
+        if !matches!(self.told.last(), Some((_, BreakerOutcome::Success(_) | BreakerOutcome::Failure(_)))) {
             return None;
         }
-        let failed = |told: &&Counts| matches!(told, Counts::Failure(_));
+        let failed = |told: &&BreakerOutcome| matches!(told, BreakerOutcome::Failure(_));
         let row = counted.iter().rev().take_while(failed).count();
         if policy.consecutive.is_some_and(|most| row >= most.get() as usize) {
-            return Some(Reason::Consecutive);
+            return Some(TransitionReason::Consecutive);
         }
-        let reached = |rule: RateRule, bad: &dyn Fn(&Counts) -> bool| {
-            let last: Vec<&Counts> = counted.iter().rev().take(rule.last.get() as usize).collect();
+        let reached = |rule: RateRule, bad: &dyn Fn(&BreakerOutcome) -> bool| {
+            let last: Vec<&BreakerOutcome> = counted.iter().rev().take(rule.last.get() as usize).collect();
             let part = last.iter().filter(|told| bad(told)).count();
             let enough = last.len() >= rule.at_least.min(rule.last).get() as usize;
-            // A share of whole numbers below a thousand is exact enough in this form.
+            // For whole numbers below a thousand this form of the share is exact enough.
             enough && part > 0 && part as f64 / last.len() as f64 >= rule.threshold.get()
         };
         if policy.rate.is_some_and(|rule| reached(rule, &|told| failed(&told))) {
-            return Some(Reason::Rate);
+            return Some(TransitionReason::Rate);
         }
-        policy.slow.is_some_and(|rule| reached(rule.rate, &slow)).then_some(Reason::Slow)
+        policy.slow.is_some_and(|rule| reached(rule.rate, &slow)).then_some(TransitionReason::Slow)
     }
 
-    /// The breaker says that it has changed because time has passed.
+    /// Handles a transition that the breaker makes because time has passed.
     fn has_cooled_down(&self, policy: &BreakerPolicy, now: Timestamp) -> bool {
         match self.state {
             State::Open => {
@@ -134,23 +136,23 @@ impl Expected {
         }
     }
 
-    /// The breaker has changed. `due` is the change that its last outcome had to make.
+    /// Handles a transition of the breaker. `due` is the change that its last outcome had to cause.
     pub(crate) fn changes(
         &mut self,
         policy: &BreakerPolicy,
-        change: &Transition,
-        due: Option<(State, Reason)>,
+        change: &BreakerTransition,
+        due: Option<(State, TransitionReason)>,
         now: Timestamp,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), InvariantViolation> {
         let is_right = match change.reason {
-            Reason::CooledDown => change.to == State::HalfOpen && self.has_cooled_down(policy, now),
-            Reason::Forced | Reason::Reset => true,
-            Reason::Consecutive
-            | Reason::Rate
-            | Reason::Slow
-            | Reason::ProbeFailed
-            | Reason::ProbesSucceeded
-            | Reason::ProbesAnswered => due == Some((change.to, change.reason)),
+            TransitionReason::CooledDown => change.to == State::HalfOpen && self.has_cooled_down(policy, now),
+            TransitionReason::Forced | TransitionReason::Reset => true,
+            TransitionReason::Consecutive
+            | TransitionReason::Rate
+            | TransitionReason::Slow
+            | TransitionReason::ProbeFailed
+            | TransitionReason::ProbesSucceeded
+            | TransitionReason::ProbesAnswered => due == Some((change.to, change.reason)),
         };
         if change.from != self.state || !is_right {
             return Err((
@@ -163,12 +165,12 @@ impl Expected {
                 ),
             ));
         }
-        self.becomes(change.to, None, now);
+        self.enter_state(change.to, None, now);
         Ok(())
     }
 
-    /// It is in this state from now on.
-    pub(crate) fn becomes(&mut self, state: State, until: Option<Timestamp>, now: Timestamp) {
+    /// Enters a state.
+    pub(crate) fn enter_state(&mut self, state: State, until: Option<Timestamp>, now: Timestamp) {
         self.reopened = match (self.state, state) {
             (State::HalfOpen, State::Open) => self.reopened + 1,
             (State::Open, State::HalfOpen) => self.reopened,
@@ -179,8 +181,15 @@ impl Expected {
         self.epoch += 1;
     }
 
-    /// Whether what comes of an attempt counts: nothing has changed since it began, and a probe was not silent for too long.
-    fn listens_to(&self, policy: &BreakerPolicy, attempt: &Attempt, place: usize, now: Timestamp) -> bool {
+    /// Returns true if the outcome of an attempt counts: nothing has changed since it began, and a probe was not silent
+    /// for too long.
+    fn counts_attempt(
+        &self,
+        policy: &BreakerPolicy,
+        attempt: &RunningAttempt,
+        place: usize,
+        now: Timestamp,
+    ) -> bool {
         let in_time = self.state != State::HalfOpen || now.since(attempt.alive) < policy.probe_lease;
         attempt.epochs.get(place) == Some(&self.epoch) && in_time
     }
@@ -189,77 +198,81 @@ impl Expected {
         self.state == State::Closed
     }
 
-    /// Whether it has been closed since then: what is refused may have been refused long ago, and is told after a look for
-    /// duplicates.
+    /// Returns true if the breaker has been closed since then. A refusal may have been decided much earlier than it is
+    /// returned, because the call looks for duplicates in between.
     fn was_closed(&self, since: Timestamp) -> bool {
         self.is_closed() && self.since < since
     }
 
-    /// Whether an attempt may start.
+    /// Returns true if an attempt may start.
     fn lets_through(&self) -> bool {
         matches!(self.state, State::Closed | State::HalfOpen)
     }
 }
 
-impl World {
-    /// Remembers when a call got the place of a probe. Whatever does not lead to an attempt gives it back.
-    pub(crate) fn note_admission(&mut self, node: usize, number: u64, step: &Step) {
+impl SimulatedWorld {
+    /// Remembers when a call was admitted as a probe. Any step that does not lead to an attempt releases the slot.
+    pub(crate) fn note_admission(&mut self, node: usize, number: u64, step: &NextStep) {
         let clock = self.clock(node);
         let Some(running) = self.nodes[node].calls.get_mut(&number) else { return };
         match step {
-            Step::Probe(BreakerScope::Dependency) => running.asked_for_dependency = true,
-            Step::Run(_) => {}
+            NextStep::Probe(BreakerScope::Dependency) => running.asked_for_dependency = true,
+            NextStep::Run(_) => {}
             _ => running.asked_for_dependency = false,
         }
         match step {
-            Step::Probe(BreakerScope::Tool) => running.admitted = Some(clock),
-            Step::Probe(BreakerScope::Dependency) => drop(running.admitted.get_or_insert(clock)),
-            Step::Start { .. } | Step::Renew | Step::Run(_) | Step::Stay => {}
-            Step::Claim(_)
-            | Step::Follow(_)
-            | Step::AwaitEnd(_)
-            | Step::Ask(_)
-            | Step::Spend { .. }
-            | Step::Save(_)
-            | Step::Release(_)
-            | Step::Cut(_)
-            | Step::Wait
-            | Step::CancelUpstream
-            | Step::Answer { .. }
-            | Step::Finish { .. } => running.admitted = None,
+            NextStep::Probe(BreakerScope::Tool) => running.admitted = Some(clock),
+            NextStep::Probe(BreakerScope::Dependency) => drop(running.admitted.get_or_insert(clock)),
+            NextStep::Start { .. } | NextStep::Renew | NextStep::Run(_) | NextStep::Stay => {}
+            NextStep::Claim(_)
+            | NextStep::Follow(_)
+            | NextStep::AwaitEnd(_)
+            | NextStep::Ask(_)
+            | NextStep::Spend { .. }
+            | NextStep::Save(_)
+            | NextStep::Release(_)
+            | NextStep::Cut(_)
+            | NextStep::Wait
+            | NextStep::CancelUpstream
+            | NextStep::Answer { .. }
+            | NextStep::Finish { .. } => running.admitted = None,
         }
     }
 
-    /// Whoever probes what a tool depends on has asked for that: all who share its breaker hear of it first.
-    pub(crate) fn asked_to_probe_dependency(&self, node: usize, number: u64) -> Result<(), Broken> {
+    /// Checks that a probe of a dependency was announced first to all processes that share its breaker.
+    pub(crate) fn asked_to_probe_dependency(
+        &self,
+        node: usize,
+        number: u64,
+    ) -> Result<(), InvariantViolation> {
         let home = &self.nodes[node];
         let Some(running) = home.calls.get(&number) else { return Ok(()) };
-        let is_probe = running.call.policy().modes.breaker == Mode::Enforce
+        let is_probe = running.call.policy().modes.breaker == EnforcementMode::Enforce
             && home.expected_of_dependency.state == State::HalfOpen
             && self.defect.is_none();
         match is_probe && !running.asked_for_dependency {
             true => Err((
                 "one probe",
-                format!("call {number} of process {node} probes the dependency, and nobody was asked"),
+                format!("call {number} of process {node} probes the dependency without asking"),
             )),
             false => Ok(()),
         }
     }
 
-    /// Whether the breakers of a call have done what they had to, and nothing else. Where processes share the breaker of the tool
-    /// it also does what others say; then only that of the dependency is looked at.
+    /// Checks that the breakers of a call have made the expected changes and no others. If processes share the breaker
+    /// of the tool, it also takes over their changes; then only the breaker of the dependency is checked.
     pub(crate) fn check_breakers(
         &mut self,
         node: usize,
         number: u64,
-        attempt: Option<Attempt>,
-        notices: &[Notice],
-    ) -> Result<(), Broken> {
+        attempt: Option<RunningAttempt>,
+        notices: &[CallNotice],
+    ) -> Result<(), InvariantViolation> {
         let now = self.clock(node);
         let Some(running) = self.nodes[node].calls.get_mut(&number) else { return Ok(()) };
         running.cut = running.cut.or_else(|| notices.iter().find_map(cut_of));
         let policy = running.call.policy();
-        if policy.modes.breaker != Mode::Enforce || self.defect.is_some() {
+        if policy.modes.breaker != EnforcementMode::Enforce || self.defect.is_some() {
             return Ok(());
         }
         let breaker = policy.breaker;
@@ -275,15 +288,16 @@ impl World {
             if !applies {
                 continue;
             }
-            let counts =
-                counts.zip(attempt).filter(|(_, attempt)| expected.listens_to(&breaker, attempt, place, now));
-            let mut due = counts.and_then(|(counts, _)| expected.hears(&breaker, counts, now));
+            let counts = counts
+                .zip(attempt)
+                .filter(|(_, attempt)| expected.counts_attempt(&breaker, attempt, place, now));
+            let mut due = counts.and_then(|(counts, _)| expected.record_outcome(&breaker, counts, now));
             for notice in notices {
                 match notice {
-                    Notice::BreakerChanged { scope: changed, transition } if *changed == scope => {
+                    CallNotice::BreakerChanged { scope: changed, transition } if *changed == scope => {
                         expected.changes(&breaker, transition, due.take(), now)?;
                     }
-                    Notice::AttemptStarted { .. } if !expected.lets_through() => {
+                    CallNotice::AttemptStarted { .. } if !expected.lets_through() => {
                         return Err((
                             "breakers do as they say",
                             format!("an attempt of call {number} starts, and a breaker is {expected:?}"),
@@ -303,7 +317,7 @@ impl World {
         }
         let refused = notices
             .iter()
-            .any(|notice| matches!(notice, Notice::CallBlocked { code: Code::CircuitOpen, .. }));
+            .any(|notice| matches!(notice, CallNotice::CallBlocked { code: Code::CircuitOpen, .. }));
         let home = &self.nodes[node];
         let arrived = home.calls.get(&number).map_or(now, |running| running.call.arrived());
         let was_closed = home.expected.was_closed(arrived) && home.expected_of_dependency.was_closed(arrived);
@@ -317,28 +331,33 @@ impl World {
     }
 }
 
-impl Running {
-    /// What its breakers hear of its attempt now, and once only.
-    fn counts(&mut self, attempt: Attempt, notices: &[Notice], now: Timestamp) -> Option<Counts> {
+impl ActiveCall {
+    /// Returns the outcome that the breakers of this attempt receive now, at most once.
+    fn counts(
+        &mut self,
+        attempt: RunningAttempt,
+        notices: &[CallNotice],
+        now: Timestamp,
+    ) -> Option<BreakerOutcome> {
         let time = self.call.policy().time;
         let took = now.since(attempt.started);
         let is_callers_limit = now.since(attempt.heard) < time.attempt && took < time.total;
         for notice in notices {
             match notice {
-                Notice::AttemptCut { .. } if matches!(self.call.state(), "Marking" | "Settling") => {
+                CallNotice::AttemptCut { .. } if matches!(self.call.state(), "Marking" | "Settling") => {
                     let judged = std::mem::replace(&mut self.is_judged, true);
-                    return (!judged && !is_callers_limit).then_some(Counts::Failure(took));
+                    return (!judged && !is_callers_limit).then_some(BreakerOutcome::Failure(took));
                 }
-                Notice::AttemptEnded { failure, .. } => {
+                CallNotice::AttemptEnded { failure, .. } => {
                     if std::mem::replace(&mut self.is_judged, true) {
                         return None;
                     }
                     return match failure.as_ref().map(|failure| failure.nature) {
-                        None => Some(Counts::Success(took)),
-                        Some(_) if self.cut == Some(Cut::Cancelled) => None,
+                        None => Some(BreakerOutcome::Success(took)),
+                        Some(_) if self.cut == Some(CutReason::Cancelled) => None,
                         Some(_) if self.cut.is_some() && is_callers_limit => None,
-                        Some(Nature::Transient) => Some(Counts::Failure(took)),
-                        Some(Nature::Permanent) => Some(Counts::Neutral),
+                        Some(FaultNature::Transient) => Some(BreakerOutcome::Failure(took)),
+                        Some(FaultNature::Permanent) => Some(BreakerOutcome::Neutral),
                     };
                 }
                 _ => {}
@@ -348,9 +367,9 @@ impl Running {
     }
 }
 
-fn cut_of(notice: &Notice) -> Option<Cut> {
+fn cut_of(notice: &CallNotice) -> Option<CutReason> {
     match notice {
-        Notice::AttemptCut { cut } => Some(*cut),
+        CallNotice::AttemptCut { cut } => Some(*cut),
         _ => None,
     }
 }

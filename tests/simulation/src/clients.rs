@@ -1,60 +1,60 @@
-//! What clients do: they send, resend, lose patience, withdraw and receive.
+//! The clients: they send, resend, lose patience, withdraw and receive.
 
 use std::time::Duration;
 
-use steadfast_core::call::{Event, Others};
+use steadfast_core::call::{CallEvent, OtherWaiters};
 
-use crate::invariants::Broken;
-use crate::system::{Connection, Dispatch, World};
-use crate::transition::Happening;
+use crate::invariants::InvariantViolation;
+use crate::system::{Dispatch, SimulatedConnection, SimulatedWorld};
+use crate::transition::SimulationEvent;
 
-/// A client that still has not got what it wants then lets it be, unless it is one of the patient ones.
+/// Maximum number of tries, after which a client gives up unless it is a patient one.
 const MOST_TRIES: u64 = 8;
 
-/// How a caller leaves its call.
+/// The way in which a caller leaves its call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Departure {
     Cancels,
     Goes,
 }
 
-impl World {
-    pub(crate) fn send(&mut self, wish: usize) -> Result<(), Broken> {
-        if self.model.wishes[wish].over {
+impl SimulatedWorld {
+    pub(crate) fn send(&mut self, wish: usize) -> Result<(), InvariantViolation> {
+        if self.model.goals[wish].over {
             return Ok(());
         }
         if self.has_equal_wish_open(wish) {
             let pause = self.rng.between(1_000, 5_000);
-            self.later(pause, Happening::Send { wish });
+            self.later(pause, SimulationEvent::Send { wish });
             return Ok(());
         }
-        let there = self.model.effects_like(&self.model.wishes[wish]);
-        let wished = &mut self.model.wishes[wish];
+        let there = self.model.effects_like(&self.model.goals[wish]);
+        let wished = &mut self.model.goals[wish];
         wished.tries += 1;
         wished.before.get_or_insert(there);
         let (client, told_by) = (wished.client, wished.told_by);
-        // Who was told something comes back to the same process most of the time.
+        // A client that got a response returns to the same process most of the time.
         let node = match told_by {
             Some(node) if self.rng.chance(70) => node,
             Some(_) | None => self.any_node(),
         };
         let connection = self.line(client, node);
         let heard = self.heard.get(&connection).cloned().unwrap_or_default();
-        let call = self.model.wishes[wish].calls;
+        let call = self.model.goals[wish].calls;
         self.dispatches.push(Dispatch::new((wish, call), connection, heard, self.now));
         let dispatch = self.dispatches.len() - 1;
         let travel = self.rng.between(0, 5);
-        self.later(travel, Happening::Arrive { dispatch });
-        if self.stormy() {
+        self.later(travel, SimulationEvent::Arrive { dispatch });
+        if self.faults_active() {
             let patience = self.rng.between(500, 90_000);
-            self.later(patience, Happening::Impatient { dispatch });
-            if let Some(soon) = self.leaves_at_once() {
-                self.later(soon, Happening::Impatient { dispatch });
+            self.later(patience, SimulationEvent::Impatient { dispatch });
+            if let Some(soon) = self.draw_early_departure() {
+                self.later(soon, SimulationEvent::Impatient { dispatch });
             }
         }
         if self.fault(self.weather.connection_breaks) {
             let after = self.rng.between(0, 10_000);
-            self.later(after, Happening::Break { connection });
+            self.later(after, SimulationEvent::Break { connection });
         }
         Ok(())
     }
@@ -63,24 +63,28 @@ impl World {
         usize::try_from(self.rng.between(0, self.nodes.len() as u64 - 1)).unwrap_or(0)
     }
 
-    /// A connection of a client to a process, opened anew if need be. Some clients have two.
+    /// Returns a connection of a client to a process, and opens it if need be. Some clients have two.
     pub(crate) fn line(&mut self, client: usize, node: usize) -> usize {
-        let line = (client, node, self.takes_the_second_line());
+        let line = (client, node, self.draw_second_connection());
         let open = self.lines.get(&line).copied().filter(|line| self.connections[*line].open);
         let connection = open.unwrap_or_else(|| {
-            self.connections.push(Connection { node, life: self.nodes[node].identity.started, open: true });
+            self.connections.push(SimulatedConnection {
+                node,
+                life: self.nodes[node].identity.started,
+                open: true,
+            });
             self.connections.len() - 1
         });
         self.lines.insert(line, connection);
         connection
     }
 
-    /// A client tries again. Some do not do so for ever; the obedient ones try less often when it takes long.
+    /// Schedules another try of a client. Some do not try for ever. Obedient ones try less often when it takes long.
     pub(crate) fn send_again(&mut self, wish: usize) {
-        let (wished, obedient) = (&self.model.wishes[wish], self.is_obedient(wish));
+        let (wished, obedient) = (&self.model.goals[wish], self.is_obedient(wish));
         let tries = u64::from(wished.tries);
         if wished.over || !obedient && tries >= MOST_TRIES {
-            self.model.wishes[wish].over = true;
+            self.model.goals[wish].over = true;
             return;
         }
         let [short, long] = self.weather.pauses;
@@ -88,10 +92,10 @@ impl World {
         self.repeat(wish, pause);
     }
 
-    /// The caller gives up on this dispatch: it cancels, goes away, or just does not listen any more.
-    pub(crate) fn impatient(&mut self, dispatch: usize) -> Result<(), Broken> {
+    /// Ends the caller's wait for this dispatch: it cancels, disconnects, or ignores the answer.
+    pub(crate) fn impatient(&mut self, dispatch: usize) -> Result<(), InvariantViolation> {
         let Dispatch { wish, connection, answered, sent, taken, .. } = self.dispatches[dispatch];
-        if answered || !self.connections[connection].open || !self.stormy() {
+        if answered || !self.connections[connection].open || !self.faults_active() {
             return Ok(());
         }
         // An answer that comes now is later than any that counts as delivered, unless the process has not even begun.
@@ -100,7 +104,9 @@ impl World {
             && taken.is_some_and(|taken| taken.since(sent) < Duration::from_millis(500))
             && self.will_not_begin(dispatch);
         if is_late && self.rng.chance(60) {
-            self.tell(format!("wish {wish}: its client does not listen to dispatch {dispatch} any more"));
+            self.log_event(format!(
+                "wish {wish}: its client does not listen to dispatch {dispatch} any more"
+            ));
             let given_up = &mut self.dispatches[dispatch];
             (given_up.answered, given_up.given_up) = (true, true);
             self.send_again(wish);
@@ -111,7 +117,7 @@ impl World {
             if self.is_obedient(wish) {
                 self.send_again(wish);
             } else {
-                self.model.wishes[wish].over = true;
+                self.model.goals[wish].over = true;
             }
             let node = self.connections[connection].node;
             self.dispatches[dispatch].given_up = true;
@@ -121,7 +127,7 @@ impl World {
                 .iter()
                 .find(|(_, running)| running.dispatch == dispatch)
                 .map(|(number, _)| *number);
-            self.tell(format!("wish {wish} is cancelled"));
+            self.log_event(format!("wish {wish} is cancelled"));
             return match number {
                 Some(number) => self.leave(node, number, Departure::Cancels),
                 None => Ok(()),
@@ -130,13 +136,15 @@ impl World {
         self.break_connection(connection)
     }
 
-    /// A cancel that was sent before the answer came: whatever was written to this call nobody reads.
+    /// Handles a cancellation that was sent before the answer came: the client reads nothing that was written to this
+    /// call.
     pub(crate) fn crosses_its_answer(&mut self, node: usize, dispatch: usize) {
         self.nodes[node].written.retain(|written| written.dispatch != dispatch);
     }
 
-    /// Whether a call whose client does not listen any more does nothing for it that others might do too: it has begun, or waits
-    /// for a run of which it only hears. What waits in a process that sleeps may wake long after its client was served elsewhere.
+    /// Returns true if a call whose client no longer waits does nothing that other calls might do too: it has begun, or
+    /// waits for a run without running itself. A call that waits in a sleeping process may wake long after its client
+    /// was served elsewhere.
     fn will_not_begin(&self, dispatch: usize) -> bool {
         let calls = self.nodes.iter().flat_map(|home| home.calls.values());
         let mut own = calls.filter(|running| running.dispatch == dispatch);
@@ -144,11 +152,11 @@ impl World {
         own.all(|running| running.sent || running.awaits.is_some() || running.follows.is_some() && wakeful)
     }
 
-    pub(crate) fn break_connection(&mut self, connection: usize) -> Result<(), Broken> {
+    pub(crate) fn break_connection(&mut self, connection: usize) -> Result<(), InvariantViolation> {
         if !std::mem::replace(&mut self.connections[connection].open, false) {
             return Ok(());
         }
-        self.tell(format!("connection {connection} breaks"));
+        self.log_event(format!("connection {connection} breaks"));
         let waiting: Vec<_> = (0..self.dispatches.len())
             .filter(|&dispatch| {
                 self.dispatches[dispatch].connection == connection && !self.dispatches[dispatch].answered
@@ -162,14 +170,14 @@ impl World {
         self.verifications_lost(connection);
         for crossed in std::mem::take(&mut self.crossing) {
             if self.dispatches[crossed].connection == connection {
-                let wish = &self.model.wishes[self.dispatches[crossed].wish];
+                let wish = &self.model.goals[self.dispatches[crossed].wish];
                 self.model.crossed.insert((wish.client, wish.arguments));
             } else {
                 self.crossing.push(crossed);
             }
         }
-        self.turn_is_dropped(connection)?;
-        let Connection { node, life, .. } = self.connections[connection];
+        self.drop_turn(connection)?;
+        let SimulatedConnection { node, life, .. } = self.connections[connection];
         if !self.nodes[node].alive || self.nodes[node].identity.started != life {
             return Ok(());
         }
@@ -191,15 +199,20 @@ impl World {
         Ok(())
     }
 
-    /// A caller leaves its call. A process that is frozen hears of it later. Turns are given back where they are.
-    pub(crate) fn leave(&mut self, node: usize, number: u64, how: Departure) -> Result<(), Broken> {
+    /// Makes a caller leave its call. A frozen process learns of it later. Turns are released where they are.
+    pub(crate) fn leave(
+        &mut self,
+        node: usize,
+        number: u64,
+        how: Departure,
+    ) -> Result<(), InvariantViolation> {
         let home = &self.nodes[node];
         if let Some(running) = home.calls.get(&number)
             && home.frozen_until > self.now
             && running.in_turn.is_none()
         {
             let (until, life, dispatch) = (home.frozen_until, home.identity.started, running.dispatch);
-            self.at(until, Happening::Left { node, life, number, dispatch, how });
+            self.at(until, SimulationEvent::Left { node, life, number, dispatch, how });
             return Ok(());
         }
         let others = self.others(node, number);
@@ -207,14 +220,14 @@ impl World {
             self.dispatches[running.dispatch].withdrawn = true;
         }
         let event = match how {
-            Departure::Cancels => Event::Cancelled(others),
-            Departure::Goes => Event::Disconnected(others),
+            Departure::Cancels => CallEvent::Cancelled(others),
+            Departure::Goes => CallEvent::Disconnected(others),
         };
         self.drive(node, number, event)
     }
 
-    /// Whether others in the same process wait for the run of this call.
-    pub(crate) fn others(&self, node: usize, number: u64) -> Others {
+    /// Returns whether other calls in the same process wait for the run of this call.
+    pub(crate) fn others(&self, node: usize, number: u64) -> OtherWaiters {
         let record = self.nodes[node]
             .calls
             .get(&number)
@@ -222,6 +235,6 @@ impl World {
             .map(|record| record.key);
         let waiting =
             record.is_some() && self.nodes[node].calls.values().any(|other| other.follows == record);
-        if waiting { Others::Waiting } else { Others::None }
+        if waiting { OtherWaiters::Waiting } else { OtherWaiters::None }
     }
 }

@@ -1,39 +1,39 @@
-//! How often each row of the tables, each event in each state of a call, and each notice came up.
+//! The coverage of the simulation: each row of the tables, each event in each state of a call, and each notice.
 //!
-//! A promise that no world puts to the test is not one. [`Coverage::unreached`] names what should have come up and did not;
-//! what cannot come up in a simulation is in [`UNREACHABLE`], with the reason.
+//! A promise that no world tests is worthless. [`Coverage::unreached`] lists the entries that should have been reached
+//! and were not. Entries that a simulation cannot reach are in [`UNREACHABLE`], with the reason.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use steadfast_core::approval::Spend;
-use steadfast_core::call::{Approval, Event, Notice, Outcome, StoreFault, Wake};
+use steadfast_core::approval::SpendVerdict;
+use steadfast_core::call::{ApprovalOutcome, AttemptReport, CallEvent, CallNotice, StoreFault, WakeReason};
 use steadfast_core::dedupe::{ClaimVerdict, RenewVerdict, SaveVerdict, StartVerdict};
 
-/// What is counted.
+/// A table of counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Table {
-    /// What a claim finds, by how it looks for it.
+pub(crate) enum CoverageTable {
+    /// The record that a claim finds, by the kind of lookup.
     Claim,
-    /// What an answer finds that is saved, by what it is.
+    /// The record that a save finds, by the kind of answer.
     Save,
-    /// What a claim finds that is given back.
+    /// The record that a release finds.
     Release,
-    /// What a renewal finds.
+    /// The record that a renewal finds.
     Renew,
-    /// What the mark of a start finds.
+    /// The record that a start mark finds.
     Start,
-    /// What the mark of a delivery finds.
+    /// The record that a delivery mark finds.
     Delivered,
-    /// What an operator finds, by what is said.
+    /// The record that an operator finds, by resolution.
     Resolve,
-    /// The state of a call, by the event that comes.
+    /// The state of a call, by event.
     Call,
-    /// What is told.
+    /// The notices.
     Notice,
 }
 
-impl Table {
+impl CoverageTable {
     const ALL: [Self; 9] = [
         Self::Claim,
         Self::Save,
@@ -137,7 +137,7 @@ const RESOLVE_ROWS: [&str; 6] = [
     "settled",
 ];
 
-/// What may come in every state of a call that is not over.
+/// Events that may come in every state of a call that is not over.
 const AT_ANY_TIME: [&str; 8] = [
     "woke: time",
     "woke: changed",
@@ -149,7 +149,7 @@ const AT_ANY_TIME: [&str; 8] = [
     "disconnected",
 ];
 
-/// What else each state takes. Any other event is a mistake of the driver, and the call says so.
+/// Further events of each state. Any other event is misuse by the driver, and the call reports it.
 const EVENTS: [(&str, &[&str]); 16] = [
     (
         "Looking",
@@ -254,50 +254,51 @@ const NOTICES: [&str; 25] = [
     "CallFinished",
 ];
 
-/// What cannot come up, and why. An empty row or column stands for all of them.
-const UNREACHABLE: &[(Table, &str, &str, &str)] = &[
-    (Table::Call, "Looking", "claimed: mine", "a look takes nothing"),
+/// Entries that cannot be reached, with the reason. An empty row or column stands for all of them.
+const UNREACHABLE: &[(CoverageTable, &str, &str, &str)] = &[
+    (CoverageTable::Call, "Looking", "claimed: mine", "a look takes nothing"),
     (
-        Table::Notice,
+        CoverageTable::Notice,
         "Verified",
         "",
-        "the engine tells it, after a call of another tool; no call tells it itself",
+        "the engine sends it, after a call of another tool; no call sends it itself",
     ),
 ];
 
-/// How often what came up.
+/// The number of times that each entry was reached.
 #[derive(Clone, Debug, Default)]
-pub struct Coverage(BTreeMap<(Table, &'static str, &'static str), u64>);
+pub struct TableCoverage(BTreeMap<(CoverageTable, &'static str, &'static str), u64>);
 
-impl Coverage {
-    pub(crate) fn count(&mut self, table: Table, row: &'static str, column: &'static str) {
+impl TableCoverage {
+    pub(crate) fn count(&mut self, table: CoverageTable, row: &'static str, column: &'static str) {
         *self.0.entry((table, row, column)).or_default() += 1;
     }
 
-    pub(crate) fn event(&mut self, state: &'static str, event: &Event) {
-        self.count(Table::Call, state, name_of_event(event));
+    pub(crate) fn event(&mut self, state: &'static str, event: &CallEvent) {
+        self.count(CoverageTable::Call, state, name_of_event(event));
     }
 
-    pub(crate) fn notice(&mut self, notice: &Notice) {
-        self.count(Table::Notice, name_of_notice(notice), "");
+    pub(crate) fn notice(&mut self, notice: &CallNotice) {
+        self.count(CoverageTable::Notice, name_of_notice(notice), "");
     }
 
-    /// Adds what came up in another world.
+    /// Adds the counters of another world.
     pub fn add(&mut self, other: &Self) {
         for (place, times) in &other.0 {
             *self.0.entry(*place).or_default() += times;
         }
     }
 
-    /// What should have come up and did not, or has and should not be able to.
+    /// Returns the entries that should have been reached and were not, and those that were reached although they should
+    /// not be.
     pub fn unreached(&self) -> Vec<String> {
         let mut found = Vec::new();
         for (table, row, column) in places() {
             let times = self.0.get(&(table, row, column)).copied().unwrap_or_default();
             match (times, why_not(table, row, column)) {
-                (0, None) => found.push(format!("{table:?}: {row} × {column} did not come up")),
+                (0, None) => found.push(format!("{table:?}: {row} × {column} was not reached")),
                 (1.., Some(why)) => {
-                    found.push(format!("{table:?}: {row} × {column} came up {times} times, although {why}"));
+                    found.push(format!("{table:?}: {row} × {column} reached {times} times, although {why}"));
                 }
                 (0, Some(_)) | (1.., None) => {}
             }
@@ -309,10 +310,10 @@ impl Coverage {
         found
     }
 
-    /// The tables, with how often each place came up.
+    /// Returns the tables as text, with the count of each entry.
     pub fn report(&self) -> String {
         let mut text = String::new();
-        for table in Table::ALL {
+        for table in CoverageTable::ALL {
             let _ = writeln!(text, "{table:?}");
             for row in table.rows() {
                 let _ = writeln!(text, "  {row}");
@@ -329,8 +330,8 @@ impl Coverage {
     }
 }
 
-fn places() -> impl Iterator<Item = (Table, &'static str, &'static str)> {
-    Table::ALL.into_iter().flat_map(|table| {
+fn places() -> impl Iterator<Item = (CoverageTable, &'static str, &'static str)> {
+    CoverageTable::ALL.into_iter().flat_map(|table| {
         table
             .rows()
             .into_iter()
@@ -338,7 +339,7 @@ fn places() -> impl Iterator<Item = (Table, &'static str, &'static str)> {
     })
 }
 
-fn why_not(table: Table, row: &str, column: &str) -> Option<&'static str> {
+fn why_not(table: CoverageTable, row: &str, column: &str) -> Option<&'static str> {
     let fits = |wanted: &str, is: &str| wanted.is_empty() || wanted == is;
     UNREACHABLE
         .iter()
@@ -346,10 +347,10 @@ fn why_not(table: Table, row: &str, column: &str) -> Option<&'static str> {
         .map(|one| one.3)
 }
 
-fn name_of_event(event: &Event) -> &'static str {
+fn name_of_event(event: &CallEvent) -> &'static str {
     match event {
-        Event::Claimed(verdict) => match verdict {
-            ClaimVerdict::Mine(_) => "claimed: mine",
+        CallEvent::Claimed(verdict) => match verdict {
+            ClaimVerdict::Acquired(_) => "claimed: mine",
             ClaimVerdict::Follow(_) => "claimed: follow",
             ClaimVerdict::Busy => "claimed: busy",
             ClaimVerdict::Replay(_) => "claimed: replay",
@@ -357,82 +358,82 @@ fn name_of_event(event: &Event) -> &'static str {
             ClaimVerdict::Conflict => "claimed: conflict",
             ClaimVerdict::Nothing => "claimed: nothing",
             ClaimVerdict::Full => "claimed: full",
-            ClaimVerdict::Closed => "claimed: closed",
+            ClaimVerdict::StoreRecovering => "claimed: closed",
             ClaimVerdict::RecordsLost => "claimed: records lost",
         },
-        Event::Woke(wake) => match wake {
-            Wake::Time => "woke: time",
-            Wake::Changed => "woke: changed",
-            Wake::LeaderRefused(_) => "woke: leader refused",
+        CallEvent::Woke(wake) => match wake {
+            WakeReason::Time => "woke: time",
+            WakeReason::Changed => "woke: changed",
+            WakeReason::LeaderRefused(_) => "woke: leader refused",
         },
-        Event::Answered(approval) => match approval {
-            Approval::Granted(None) => "answered: granted",
-            Approval::Granted(Some(_)) => "answered: granted, to be spent",
-            Approval::Denied => "answered: denied",
-            Approval::Nobody => "answered: nobody",
-            Approval::PutToCaller(_) => "answered: put to caller",
+        CallEvent::Answered(approval) => match approval {
+            ApprovalOutcome::Granted(None) => "answered: granted",
+            ApprovalOutcome::Granted(Some(_)) => "answered: granted, to be spent",
+            ApprovalOutcome::Denied => "answered: denied",
+            ApprovalOutcome::Unreachable => "answered: nobody",
+            ApprovalOutcome::PutToCaller(_) => "answered: put to caller",
         },
-        Event::Spent(spend) => match spend {
-            Spend::Spent => "spent",
-            Spend::AlreadyMine => "spent: already",
-            Spend::Holds => "spent: holds",
-            Spend::Lost => "spent: lost",
-            Spend::Gone => "spent: gone",
+        CallEvent::Spent(spend) => match spend {
+            SpendVerdict::Spent => "spent",
+            SpendVerdict::AlreadyMine => "spent: already",
+            SpendVerdict::Holds => "spent: holds",
+            SpendVerdict::Lost => "spent: lost",
+            SpendVerdict::Gone => "spent: gone",
         },
-        Event::Started(StartVerdict::Started) => "started",
-        Event::Started(StartVerdict::Lost) => "started: lost",
-        Event::Probed => "probed",
-        Event::Ran(outcome) => match outcome {
-            Outcome::Success { .. } => "ran: success",
-            Outcome::InputRequired { .. } => "ran: input required",
-            Outcome::Failure { .. } | Outcome::Remembered(_) => "ran: failure",
-            Outcome::NotRun { .. } => "ran: not run",
+        CallEvent::Started(StartVerdict::Started) => "started",
+        CallEvent::Started(StartVerdict::Lost) => "started: lost",
+        CallEvent::Probed => "probed",
+        CallEvent::Ran(outcome) => match outcome {
+            AttemptReport::Success { .. } => "ran: success",
+            AttemptReport::InputRequired { .. } => "ran: input required",
+            AttemptReport::Failure { .. } | AttemptReport::Replayed(_) => "ran: failure",
+            AttemptReport::NotRun { .. } => "ran: not run",
         },
-        Event::Progressed => "progressed",
-        Event::Settled => "settled",
-        Event::DriverEnds => "driver ends",
-        Event::Renewed { verdict, .. } => match verdict {
+        CallEvent::Progressed => "progressed",
+        CallEvent::Settled => "settled",
+        CallEvent::DriverEnds => "driver ends",
+        CallEvent::Renewed { verdict, .. } => match verdict {
             RenewVerdict::Renewed => "renewed",
             RenewVerdict::MarkedUnknown => "renewed: unknown",
             RenewVerdict::Lost => "renewed: lost",
         },
-        Event::Saved(SaveVerdict::Saved(_)) => "saved",
-        Event::Saved(SaveVerdict::FenceLost) => "saved: fence lost",
-        Event::Released => "released",
-        Event::StoreFailed(StoreFault::NotDone) => "store failed: not done",
-        Event::StoreFailed(StoreFault::Unanswered) => "store failed: unanswered",
-        Event::Cancelled(_) => "cancelled",
-        Event::Disconnected(_) => "disconnected",
+        CallEvent::Saved(SaveVerdict::Saved(_)) => "saved",
+        CallEvent::Saved(SaveVerdict::FenceLost) => "saved: fence lost",
+        CallEvent::Released => "released",
+        CallEvent::StoreFailed(StoreFault::NotDone) => "store failed: not done",
+        CallEvent::StoreFailed(StoreFault::Unanswered) => "store failed: unanswered",
+        CallEvent::Cancelled(_) => "cancelled",
+        CallEvent::Disconnected(_) => "disconnected",
     }
 }
 
-fn name_of_notice(notice: &Notice) -> &'static str {
+fn name_of_notice(notice: &CallNotice) -> &'static str {
     match notice {
-        Notice::CallStarted { .. } => "CallStarted",
-        Notice::CallBlocked { .. } => "CallBlocked",
-        Notice::Following => "Following",
-        Notice::Replayed { .. } => "Replayed",
-        Notice::TookOver => "TookOver",
-        Notice::KeyConflict => "KeyConflict",
-        Notice::ApprovalAsked => "ApprovalAsked",
-        Notice::ApprovalEnded { .. } => "ApprovalEnded",
-        Notice::AttemptStarted { .. } => "AttemptStarted",
-        Notice::AttemptEnded { .. } => "AttemptEnded",
-        Notice::InputRequired => "InputRequired",
-        Notice::RetryScheduled { .. } => "RetryScheduled",
-        Notice::RetryStopped { .. } => "RetryStopped",
-        Notice::AttemptCut { .. } => "AttemptCut",
-        Notice::AnsweredEarly { .. } => "AnsweredEarly",
-        Notice::OutcomeUnknown { .. } => "OutcomeUnknown",
-        // The engine tells it, not the machine of a call.
-        Notice::Verified { .. } => "Verified",
-        Notice::BreakerChanged { .. } => "BreakerChanged",
-        Notice::ProbeMoved { .. } => "ProbeMoved",
-        Notice::TrustChanged(_) => "TrustChanged",
-        Notice::GuardTripped { .. } => "GuardTripped",
-        Notice::FenceLost => "FenceLost",
-        Notice::StoreFailed { .. } => "StoreFailed",
-        Notice::WouldHave(_) => "WouldHave",
-        Notice::CallFinished { .. } => "CallFinished",
+        CallNotice::CallStarted { .. } => "CallStarted",
+        CallNotice::CallBlocked { .. } => "CallBlocked",
+        CallNotice::Following => "Following",
+        CallNotice::Replayed { .. } => "Replayed",
+        CallNotice::TookOver => "TookOver",
+        CallNotice::KeyConflict => "KeyConflict",
+        CallNotice::ApprovalAsked => "ApprovalAsked",
+        CallNotice::ApprovalEnded { .. } => "ApprovalEnded",
+        CallNotice::AttemptStarted { .. } => "AttemptStarted",
+        CallNotice::AttemptEnded { .. } => "AttemptEnded",
+        CallNotice::InputRequired => "InputRequired",
+        CallNotice::RetryScheduled { .. } => "RetryScheduled",
+        CallNotice::RetryStopped { .. } => "RetryStopped",
+        CallNotice::AttemptCut { .. } => "AttemptCut",
+        CallNotice::AnsweredEarly { .. } => "AnsweredEarly",
+        CallNotice::OutcomeUnknown { .. } => "OutcomeUnknown",
+        // The engine sends this notice, not the machine of a call.
+        CallNotice::Verified { .. } => "Verified",
+        CallNotice::BreakerChanged { .. } => "BreakerChanged",
+        CallNotice::ProbeMoved { .. } => "ProbeMoved",
+        CallNotice::TrustChanged(_) => "TrustChanged",
+        CallNotice::GuardTripped { .. } => "GuardTripped",
+        CallNotice::FenceLost => "FenceLost",
+        CallNotice::StoreFailed { .. } => "StoreFailed",
+        CallNotice::WouldHave(_) => "WouldHave",
+        CallNotice::CallFinished { .. } => "CallFinished",
     }
 }

@@ -1,69 +1,70 @@
-//! What guard and trust may conclude, held against what the tool really did.
+//! The conclusions of guard and trust, compared with the true behavior of the tool.
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "a few notices of many are looked at")]
 
 use std::collections::BTreeMap;
 
 use steadfast_core::Timestamp;
-use steadfast_core::call::Notice;
-use steadfast_core::classify::{Nature, Severity};
+use steadfast_core::call::CallNotice;
+use steadfast_core::classify::{FaultNature, Severity};
 use steadfast_core::code::Code;
-use steadfast_core::guard::{GuardedCall, Stopped};
+use steadfast_core::guard::{ActiveRefusal, GuardedCall};
 use steadfast_core::id::{Digest, Namespace, ToolName, ToolRef};
-use steadfast_core::policy::{AskWhen, Mode};
+use steadfast_core::policy::{ApprovalTrigger, EnforcementMode};
 use steadfast_core::trust::{TrustChange, TrustState};
 
-use crate::invariants::Broken;
-use crate::system::{Attempt, World, is_shared};
+use crate::invariants::InvariantViolation;
+use crate::system::{RunningAttempt, SimulatedWorld, is_shared};
 use crate::transition::digest;
 
-/// What a process has seen of its tool, in its own time.
+/// The observations that a process has made of its tool, by its own clock.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seen {
-    /// How calls of each client ended, the newest last.
-    endings: Vec<Ending>,
-    /// Calls whose failure may cost trust, with the last moment at which it may have counted, and successes that may earn it.
-    failures: BTreeMap<u64, Failed>,
+pub(crate) struct ToolObservations {
+    /// Ends of the calls of each client, the newest last.
+    endings: Vec<CallEnding>,
+    /// Calls whose failure may cost trust, with the last time at which it may have counted, and successes that may
+    /// restore it.
+    failures: BTreeMap<u64, JudgedFailure>,
     successes: Vec<Timestamp>,
-    /// When failures counted for certain.
+    /// Times at which failures counted for certain.
     counted: Vec<Timestamp>,
-    /// When attempts began, of the tool and of all tools.
+    /// Times at which attempts began, of the tool and of all tools.
     pub(crate) starts: Vec<Timestamp>,
     pub(crate) starts_of_all: Vec<Timestamp>,
     pub(crate) firsts: Vec<Timestamp>,
-    /// When retries were decided on.
+    /// Times at which retries were scheduled.
     pub(crate) retries: Vec<Timestamp>,
-    /// The last change of trust, and what it was to.
+    /// The last change of trust, with the new state.
     trust: Option<(Timestamp, TrustState)>,
 }
 
 /// A call that has failed.
 #[derive(Clone, Debug)]
-struct Failed {
+struct JudgedFailure {
     arrived: Timestamp,
     at: Timestamp,
-    /// What any of its attempts may have counted as.
+    /// Severities that any of its attempts may have counted as.
     severities: Vec<Severity>,
 }
 
 #[derive(Clone, Debug)]
-struct Ending {
+struct CallEnding {
     client: usize,
     arguments: Digest,
     at: Timestamp,
-    /// What failed, and what was said. Nothing for whatever is no plain failure.
+    /// The failure and its text. `None` for everything that is not a plain failure.
     failed: Option<(Digest, String)>,
 }
 
-impl Seen {
+impl ToolObservations {
     fn fails(&mut self, number: u64, arrived: Timestamp, severity: Severity, now: Timestamp) {
         let failed =
-            self.failures.entry(number).or_insert(Failed { arrived, at: now, severities: Vec::new() });
+            self.failures.entry(number).or_insert(JudgedFailure { arrived, at: now, severities: Vec::new() });
         failed.at = now;
         failed.severities.push(severity);
     }
 
-    /// A call that has failed is judged when it ends, which may be later.
+    /// Records when a failed call counts: at its end, which may be later.
     fn counts_now(&mut self, number: u64, now: Timestamp) {
         if let Some(failed) = self.failures.get_mut(&number) {
             failed.at = now;
@@ -71,17 +72,17 @@ impl Seen {
     }
 }
 
-impl World {
-    /// Whether guard and trust have reasons for what they do, and do what they have reasons for.
+impl SimulatedWorld {
+    /// Checks that guard and trust have a reason for every action, and act whenever they have a reason.
     pub(crate) fn check_judgements(
         &mut self,
         node: usize,
         number: u64,
-        attempt: Option<Attempt>,
-        notices: &[Notice],
-    ) -> Result<(), Broken> {
+        attempt: Option<RunningAttempt>,
+        notices: &[CallNotice],
+    ) -> Result<(), InvariantViolation> {
         let now = self.clock(node);
-        let started = notices.iter().filter(|notice| matches!(notice, Notice::AttemptStarted { .. }));
+        let started = notices.iter().filter(|notice| matches!(notice, CallNotice::AttemptStarted { .. }));
         self.nodes[node].seen.starts_of_all.extend(started.map(|_| now));
         let Some(running) = self.nodes[node].calls.get(&number) else { return Ok(()) };
         if !is_shared(&running.call.request().tool) || self.defect.is_some() {
@@ -94,43 +95,44 @@ impl World {
         let (is_first, arrived) = (running.attempts == 0, running.call.arrived());
         let is_open = matches!(running.call.state(), "Marking" | "Settling");
         let severities = running.call.policy().trust.severities.clone();
-        let client = self.model.wishes[running.wish].client;
-        let arguments = digest(self.model.wishes[running.wish].arguments);
-        let again = notices.iter().any(|notice| matches!(notice, Notice::RetryScheduled { .. }));
+        let client = self.model.goals[running.wish].client;
+        let arguments = digest(self.model.goals[running.wish].arguments);
+        let again = notices.iter().any(|notice| matches!(notice, CallNotice::RetryScheduled { .. }));
         for notice in notices {
-            if let Notice::AttemptStarted { .. } = notice
+            if let CallNotice::AttemptStarted { .. } = notice
                 && is_first
             {
-                self.no_loop_goes_on(node, number, (client, arguments))?;
-                self.is_trusted_or_allowed(node, number)?;
+                self.check_no_loop(node, number, (client, arguments))?;
+                self.check_trusted_or_approved(node, number)?;
             }
-            if let Notice::CallBlocked { code: Code::Overloaded, .. } = notice {
-                self.is_really_full(node, number)?;
+            if let CallNotice::CallBlocked { code: Code::Overloaded, .. } = notice {
+                self.check_limit_reached(node, number)?;
             }
-            if let Notice::ApprovalAsked = notice {
-                self.is_asked_with_reason(node, number)?;
+            if let CallNotice::ApprovalAsked = notice {
+                self.check_approval_reason(node, number)?;
             }
             let seen = &mut self.nodes[node].seen;
             match notice {
-                Notice::AttemptStarted { attempt, .. } => {
+                CallNotice::AttemptStarted { attempt, .. } => {
                     seen.starts.push(now);
                     if *attempt == 1 {
                         seen.firsts.push(now);
                     }
                 }
-                Notice::RetryScheduled { .. } => seen.retries.push(now),
-                Notice::AttemptEnded { failure, .. } => {
+                CallNotice::RetryScheduled { .. } => seen.retries.push(now),
+                CallNotice::AttemptEnded { failure, .. } => {
                     match failure {
                         Some(failure) => {
                             seen.fails(number, arrived, failure.severity, now);
                         }
                         None => seen.successes.push(now),
                     }
-                    let plain =
-                        failure.as_ref().filter(|failure| is_plain && failure.nature == Nature::Permanent);
+                    let plain = failure
+                        .as_ref()
+                        .filter(|failure| is_plain && failure.nature == FaultNature::Permanent);
                     let failed = plain.map(|failure| (arguments, failure.said.to_string()));
                     if !again {
-                        seen.endings.push(Ending { client, arguments, at: now, failed });
+                        seen.endings.push(CallEnding { client, arguments, at: now, failed });
                     }
                     let counts =
                         failure.as_ref().is_some_and(|failure| severities.contains(&failure.severity));
@@ -138,20 +140,20 @@ impl World {
                         seen.counted.push(now);
                     }
                 }
-                Notice::AttemptCut { .. } if attempt.is_some() => {
+                CallNotice::AttemptCut { .. } if attempt.is_some() => {
                     seen.fails(number, arrived, Severity::Timeout, now);
                 }
-                Notice::AnsweredEarly { .. } => seen.counts_now(number, now),
-                Notice::CallFinished { code, replayed, .. } => {
+                CallNotice::AnsweredEarly { .. } => seen.counts_now(number, now),
+                CallNotice::CallFinished { code, replayed, .. } => {
                     seen.counts_now(number, now);
-                    // Whatever was refused, but not by the guard, is another failure.
+                    // A refusal by anything but the guard is another failure.
                     let is_refused =
                         is_first && !matches!(code, Some(Code::LoopDetected | Code::ToolErrorLimit));
                     if code.is_none() || *replayed || is_refused {
-                        seen.endings.push(Ending { client, arguments, at: now, failed: None });
+                        seen.endings.push(CallEnding { client, arguments, at: now, failed: None });
                     }
                 }
-                Notice::TrustChanged(change) => {
+                CallNotice::TrustChanged(change) => {
                     seen.counts_now(number, now);
                     self.trust_changes(node, change)?;
                 }
@@ -161,26 +163,28 @@ impl World {
         Ok(())
     }
 
-    /// A call that has just failed in the same way as often as a model may repeat it is not made again at once.
-    fn no_loop_goes_on(
+    /// Checks that a call is not made again at once after it has failed in the same way as often as a model may repeat
+    /// it.
+    fn check_no_loop(
         &self,
         node: usize,
         number: u64,
         (client, arguments): (usize, Digest),
-    ) -> Result<(), Broken> {
+    ) -> Result<(), InvariantViolation> {
         let home = &self.nodes[node];
         let Some(running) = home.calls.get(&number).filter(|running| running.in_turn.is_none()) else {
             return Ok(());
         };
         let policy = running.call.policy();
-        if policy.modes.guard != Mode::Enforce {
+        if policy.modes.guard != EnforcementMode::Enforce {
             return Ok(());
         }
         let most = policy.guard.identical.get() as usize;
-        let of_client: Vec<&Ending> =
+        let of_client: Vec<&CallEnding> =
             home.seen.endings.iter().rev().filter(|ending| ending.client == client).take(most).collect();
         let (now, arrived) = (self.clock(node), running.call.arrived());
-        let is_recent = |ending: &&&Ending| ending.at < arrived && now.since(ending.at) < policy.guard.hold;
+        let is_recent =
+            |ending: &&&CallEnding| ending.at < arrived && now.since(ending.at) < policy.guard.hold;
         let said = of_client
             .first()
             .and_then(|ending| ending.failed.as_ref())
@@ -190,8 +194,8 @@ impl World {
                 of_client.iter().filter(is_recent).filter(|ending| ending.failed.as_ref() == Some(said));
             same.count() >= most
         });
-        // What is wrong with a call itself stays wrong, whatever else works.
-        let of_call: Vec<&Ending> = home
+        // An invalid call stays invalid, whatever else works.
+        let of_call: Vec<&CallEnding> = home
             .seen
             .endings
             .iter()
@@ -199,7 +203,7 @@ impl World {
             .filter(|ending| ending.client == client && ending.arguments == arguments)
             .take(most)
             .collect();
-        let is_mistake = |ending: &&&Ending| {
+        let is_mistake = |ending: &&&CallEnding| {
             ending.failed.as_ref().is_some_and(|(_, said)| said.starts_with("Missing required parameter"))
         };
         let is_loop = is_loop || of_call.iter().filter(is_recent).filter(is_mistake).count() >= most;
@@ -212,12 +216,12 @@ impl World {
         Ok(())
     }
 
-    /// A person is asked only while the tool is not trusted, and that ends by itself.
-    fn is_asked_with_reason(&self, node: usize, number: u64) -> Result<(), Broken> {
+    /// Checks that an approval is requested only while the tool is not trusted, and that this ends by itself.
+    fn check_approval_reason(&self, node: usize, number: u64) -> Result<(), InvariantViolation> {
         let home = &self.nodes[node];
         let Some(running) = home.calls.get(&number) else { return Ok(()) };
         let (now, policy) = (self.clock(node), running.call.policy());
-        if policy.approval.when == AskWhen::Always || policy.modes.trust != Mode::Enforce {
+        if policy.approval.when == ApprovalTrigger::Always || policy.modes.trust != EnforcementMode::Enforce {
             return Ok(());
         }
         let has_reason = match home.seen.trust {
@@ -233,24 +237,25 @@ impl World {
             false => Err((
                 "trust has reasons",
                 format!(
-                    "a person is asked for call {number} of process {node}, and the tool is {:?}",
+                    "approval is requested for call {number} of process {node}, and the tool is {:?}",
                     home.seen.trust
                 ),
             )),
         }
     }
 
-    /// While nobody trusts the tool, a person is asked before it runs.
-    fn is_trusted_or_allowed(&self, node: usize, number: u64) -> Result<(), Broken> {
+    /// Checks that the tool runs only with approval while it is not trusted.
+    fn check_trusted_or_approved(&self, node: usize, number: u64) -> Result<(), InvariantViolation> {
         let home = &self.nodes[node];
         let Some(running) = home.calls.get(&number) else { return Ok(()) };
         let (now, policy) = (self.clock(node), running.call.policy());
-        let asks = policy.modes.trust == Mode::Enforce && policy.approval.when != AskWhen::Never;
+        let asks =
+            policy.modes.trust == EnforcementMode::Enforce && policy.approval.when != ApprovalTrigger::Never;
         let Some((at, state)) = home.seen.trust.filter(|_| asks && self.weather.other_answers == 0) else {
             return Ok(());
         };
         let holds = match state {
-            // Whoever was under way by then was under way.
+            // A call that was already in flight by then may run.
             TrustState::Escalated => at < running.call.arrived() && now.since(at) < policy.trust.duration,
             TrustState::Blocked => true,
             TrustState::Trusted | TrustState::Recovering => false,
@@ -264,18 +269,18 @@ impl World {
         Ok(())
     }
 
-    fn trust_changes(&mut self, node: usize, change: &TrustChange) -> Result<(), Broken> {
+    fn trust_changes(&mut self, node: usize, change: &TrustChange) -> Result<(), InvariantViolation> {
         let now = self.clock(node);
         let rule = self.weather.policy.trust.clone();
         let seen = &mut self.nodes[node].seen;
         let (since, was) = seen.trust.unwrap_or((Timestamp::ZERO, TrustState::Trusted));
-        let recent = |failed: &&Failed| {
+        let recent = |failed: &&JudgedFailure| {
             failed.severities.iter().any(|severity| rule.severities.contains(severity))
                 && now.since(failed.at) <= rule.window
                 && failed.at >= since
         };
         let failures = seen.failures.values().filter(recent).count();
-        // Whoever was under way when trust was lost does not make it worse.
+        // A call that was in flight when trust was lost does not make it worse.
         let further = seen.failures.values().filter(recent).filter(|failed| failed.arrived >= since).count();
         let successes = seen.successes.iter().filter(|at| **at >= since).count();
         let enough = match (rule.count, rule.consecutive, rule.rate) {
@@ -309,39 +314,39 @@ impl World {
         Ok(())
     }
 
-    /// A person has set the trust in the tool.
+    /// Records that an operator has set the trust in the tool.
     pub(crate) fn trust_was_set(&mut self, node: usize, state: TrustState) {
         let now = self.clock(node);
         self.nodes[node].seen.trust = Some((now, state));
     }
 
-    /// What the guard refuses to the client of a call, in worlds where models loop.
-    pub(crate) fn stopped(&self, node: usize, number: u64) -> Vec<Stopped> {
+    /// Returns the guard's refusals for the client of a call, in worlds where models loop.
+    pub(crate) fn stopped(&self, node: usize, number: u64) -> Vec<ActiveRefusal> {
         let home = &self.nodes[node];
         let running = home.calls.get(&number).filter(|_| self.weather.mistaken);
-        let guard = running.and_then(|running| home.guards.get(&self.model.wishes[running.wish].client));
+        let guard = running.and_then(|running| home.guards.get(&self.model.goals[running.wish].client));
         guard.map_or_else(Vec::new, |guard| guard.stopped(&self.weather.policy.guard, self.clock(node)))
     }
 
-    /// Asking again does not make the guard refuse for longer.
+    /// Checks that a repeated request does not make the guard refuse for longer.
     pub(crate) fn no_refusal_prolongs(
         &self,
         node: usize,
         number: u64,
-        before: &[Stopped],
-        notices: &[Notice],
-    ) -> Result<(), Broken> {
-        let by_guard = |notice: &Notice| {
-            matches!(notice, Notice::CallBlocked { code: Code::LoopDetected | Code::ToolErrorLimit, .. })
+        before: &[ActiveRefusal],
+        notices: &[CallNotice],
+    ) -> Result<(), InvariantViolation> {
+        let by_guard = |notice: &CallNotice| {
+            matches!(notice, CallNotice::CallBlocked { code: Code::LoopDetected | Code::ToolErrorLimit, .. })
         };
         if !notices.iter().any(by_guard) {
             return Ok(());
         }
         let after = self.stopped(node, number);
-        let name = |stopped: &Stopped| {
+        let name = |stopped: &ActiveRefusal| {
             (stopped.layer, stopped.tool.clone(), stopped.arguments, stopped.turn.clone())
         };
-        let is_same = |one: &Stopped, other: &Stopped| name(one) == name(other);
+        let is_same = |one: &ActiveRefusal, other: &ActiveRefusal| name(one) == name(other);
         let longer =
             after.iter().find(|now| before.iter().any(|was| is_same(now, was) && now.until > was.until));
         match longer {
@@ -352,8 +357,8 @@ impl World {
         }
     }
 
-    /// A tool that never failed is not refused because another one does.
-    pub(crate) fn healthy_tool_is_free(&self, node: usize, client: usize) -> Result<(), Broken> {
+    /// Checks that a tool that never failed is not refused because another one does.
+    pub(crate) fn healthy_tool_is_free(&self, node: usize, client: usize) -> Result<(), InvariantViolation> {
         let Some(guard) = self.nodes[node].guards.get(&client) else { return Ok(()) };
         let tool = ToolRef {
             namespace: Namespace::new("bank").expect("a name"),

@@ -1,21 +1,27 @@
 //! Deterministic simulation of the decision core.
 //!
-//! Many callers, several processes, one shared store, tools whose effects are counted, and faults that the
-//! seed draws: crashes between any two steps, frozen processes whose leases lapse, lost commands and lost
-//! answers of the store, lost wake-ups, broken connections, broken answers, callers who cancel or leave, tools
-//! that fail, hang, answer late, answer with errors that prove nothing, or die with the work half done, a store that loses
-//! everything, operators who force, reset and resolve, clocks that jump forward.
-//! Tools are children of the processes that call them, or far away; `settling` says until when an attempt may take effect. Some
-//! clients do as they are told when an outcome is unknown, others do as they like (`agent`).
-//! In half of the worlds clients also submit turns, to any process, again when they get no answer, sometimes twice at once, and
-//! sometimes with other alternatives than before.
-//! Then the faults stop, and everything has to come to its end.
+//! The world has many callers, several processes, one shared store, and tools whose effects are counted. The seed draws
+//! the faults:
 //!
-//! Before its world, each seed tries the small machines of the core alone, each beside a reference (`machines`).
+//! - crashes between any two steps, and frozen processes whose leases lapse;
+//! - lost commands and lost replies of the store, lost wake-ups, and a store that loses everything;
+//! - broken connections, broken answers, and callers that cancel or leave;
+//! - tools that fail, hang, answer late, answer with errors that prove nothing, or die with the work half done;
+//! - operators that force, reset and resolve, and clocks that jump forward.
 //!
-//! What must hold is in `invariants`; what is true of the world is in `model`; the machines under test and
-//! the world around them are in `system`; what can happen to them is in `transition`. A seed decides
-//! everything. A failing one prints the command that replays it and the story of what happened.
+//! Tools are child processes or remote; `settling` defines until when an attempt may take effect. Some clients follow
+//! the instructions in a response about an unknown outcome, others do not (`agent`).
+//!
+//! In half of the worlds clients also submit turns, to any process. They submit a turn again when they get no answer,
+//! sometimes twice at once, and sometimes with other alternatives than before.
+//!
+//! Then the faults stop, and everything must end.
+//!
+//! Before its world, each seed tests the small machines of the core alone, each beside a reference (`machines`).
+//!
+//! The promises are in `invariants`, and the ground truth in `model`. `system` has the machines under test and the
+//! world around them, `transition` the events that can happen to them. A seed decides everything. A failing one prints
+//! the command that replays it and the story of its world.
 
 #![expect(
     clippy::indexing_slicing,
@@ -28,7 +34,6 @@ mod answers;
 mod breakers;
 mod clients;
 mod coverage;
-mod emptied;
 mod history;
 mod interference;
 mod invariants;
@@ -38,9 +43,11 @@ mod model;
 mod processes;
 mod retries;
 mod rng;
+mod scenario;
 mod settling;
 mod sharing;
 mod store;
+mod store_loss;
 mod system;
 mod tables;
 mod tools;
@@ -48,119 +55,118 @@ mod transition;
 mod turns;
 mod unknown_outcomes;
 mod verification;
-mod weather;
 
 #[cfg(test)]
 mod tests;
 
-pub use coverage::Coverage;
+pub use coverage::TableCoverage;
 pub use system::Summary;
 
-/// A mistake planted on purpose, to show that the simulation finds it.
+/// A defect planted on purpose, to show that the simulation finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
-    /// The store saves whoever comes.
+    /// The store saves without comparing the owner.
     OwnerIgnoredAtSave,
     /// An answer counts as delivered when it is written.
     DeliveredBeforeWrite,
-    /// The record does not say that an attempt may have been sent until it has ended.
+    /// The record does not say that an attempt may have been sent until the attempt has ended.
     StartedAfterAttempt,
     /// A refusal is stored as if it were an answer.
     RefusalStored,
-    /// A breaker counts answers whatever happened to it meanwhile.
+    /// A breaker counts results of earlier epochs.
     LateBreakerResultCounted,
     /// The guard counts each attempt.
     GuardCountsRetries,
-    /// A waiter is treated like a newcomer when it wakes.
+    /// A waiter is treated like a new call when it wakes.
     WaiterForgetsThatItWaited,
-    /// An unknown outcome counts as told when it is looked up.
+    /// An unknown outcome counts as reported when it is looked up.
     ToldWhenLookedUp,
-    /// Everyone who sees a grant may spend it.
+    /// Every call that sees a grant may spend it.
     GrantSpentByAll,
-    /// An emptied store takes new claims at once.
+    /// A store that lost everything grants new claims at once.
     EmptiedStoreTakesClaims,
-    /// A store that has noticed the loss of its records runs calls under explicit keys before that is accepted.
+    /// A store that has noticed the loss of its records runs calls with explicit keys before the loss is accepted.
     LossNotHeeded,
-    /// A holder that finds an emptied store does not write its claim again.
+    /// A holder that finds its claim lost does not write it again.
     ClaimNotWrittenAgain,
     /// A save that finds nothing writes nothing.
     SaveNeedsItsRecord,
-    /// A claim is saved or given back while a renewal is still on its way.
+    /// A claim is saved or released while a renewal is still in transit.
     RenewalOvertaken,
-    /// A dispatch that failed runs again beside an equal run that is open or owes its answer.
+    /// A dispatch that failed runs again beside an equal run that is open or whose answer is not delivered.
     FailedDispatchDoesNotStandBack,
-    /// Whoever thinks that it is time to probe does so, whatever the others do.
+    /// A process probes when it considers it time, without asking the others.
     ProbeNotShared,
-    /// What a breaker concludes by itself goes before what a person said.
+    /// A transition that a breaker makes by itself overrides one that an operator forced.
     ByHandOvertaken,
-    /// A caller who was only asked to wait counts as told that it is over.
+    /// A pending response counts as a final one.
     NotYetCountsAsDelivered,
     /// An answer that came too late for its caller counts as delivered.
     LateCountsAsDelivered,
-    /// A read that began before its client heard that a run is over counts as a look into it.
+    /// A read that began before its client received the final response counts as a verification.
     EarlierReadCounts,
-    /// A caller is told that an outcome is unknown before that is recorded.
+    /// A caller receives an unknown outcome before it is recorded.
     ToldBeforeRecorded,
-    /// What a tool says to the cut of an attempt is taken for its answer.
+    /// A tool's reply to a cut attempt is taken for its answer.
     ErrorAfterCutCounts,
-    /// An operator may say that a run did not happen while it still may.
+    /// An operator may resolve a run as not run while it still may run.
     ResolvedBeforeTheEnd,
     /// A run that was cut counts as over.
     OverWhenCut,
     /// A run whose holder is gone counts as over.
     OverWithItsHolder,
-    /// The store goes by the clock of whoever claims.
+    /// The store uses the clock of the claiming process.
     ClocksCompared,
-    /// What a turn chose is not written before the call is sent.
+    /// The choice of a turn is not written before the call is sent.
     ChoiceNotKept,
-    /// A turn that goes back to the tool of its plan does not write that.
+    /// A turn that returns to the tool of its plan does not write that.
     BackToPlanNotKept,
-    /// What a turn chose is found by its number among the alternatives, whatever stands there when it comes again.
+    /// The chosen alternative is found by its index, even if the plan has changed since.
     ChosenByItsPlace,
-    /// A turn that comes again picks its tools by their breakers, as if nothing of it could have run.
+    /// A resubmitted turn chooses its tools by their breakers, as if none of its calls could have run.
     BreakerBeforeRecord,
-    /// An alternative has the key of the tool that it stands in for.
+    /// An alternative has the key of the tool that it replaces.
     KeyWithoutCandidate,
-    /// The calls of a turn have other keys when it comes again.
+    /// The calls of a resubmitted turn have other keys than before.
     KeyOfSubmission,
-    /// Whoever submits a turn runs it.
+    /// Every submission of a turn runs it.
     HoldNotChecked,
     /// A turn is held for a shorter time than it may run.
     HoldShorterThanTurn,
-    /// The end of a failed call is told to its turn as an empty success.
+    /// A failed call is reported to its turn as an empty success.
     FailureToldAsNothing,
-    /// A tool's question is told to the turn as its answer.
+    /// A tool's question is reported to the turn as its answer.
     QuestionToldAsAnswer,
-    /// An attempt whose end nobody has seen counts as one that was never sent.
+    /// An attempt whose end was not observed counts as never sent.
     UnderWayCountsAsUnsent,
     /// Of a call that was made several times only the last attempt counts.
     OnlyLastAttemptCounts,
-    /// A call that is made again on a guess is taken for one of which its record knows everything.
+    /// A call that is made again on a guess is treated as if its record covered all of its attempts.
     EarlierAttemptsForgotten,
-    /// A call that could not ask the store is told to its turn as one that found no room.
+    /// A store failure is reported to the turn as overload.
     StoreFailureToldAsOverload,
-    /// The calls of a turn do not know when it is over.
+    /// The calls of a turn do not know its deadline.
     DeadlineNotPassedOn,
-    /// Nobody wakes a turn at its deadline.
+    /// A turn is not woken at its deadline.
     DeadlineNotKept,
-    /// What the time ran out for before it was sent is told as what runs.
+    /// A call that did not start before the deadline is reported as running.
     NotStartedToldAsRunning,
-    /// A call whose choice could not be kept is forgotten.
+    /// A call whose choice could not be stored is forgotten.
     UnkeptForgotten,
-    /// What a plan says about parallelism is not heard.
+    /// The parallelism of a plan is ignored.
     ParallelismIgnored,
-    /// A process that comes back goes on with the turns that it held.
+    /// A restarted process continues the turns that it held.
     TurnGoesOnByItself,
-    /// The store says that it has saved an answer, and has not.
+    /// The store confirms a save without having saved.
     SaveOnlySaid,
-    /// A tool reports as done what it has not done yet, and may never do.
+    /// A tool reports an effect as done that has not happened and may never happen.
     AnswerBeforeEffect,
-    /// A grant that was spent for nothing is not given back.
+    /// A grant that was spent for nothing is not released.
     GrantNotGivenBack,
 }
 
 impl Defect {
-    /// All of them.
+    /// All defects.
     pub const ALL: [Self; 49] = [
         Self::OwnerIgnoredAtSave,
         Self::DeliveredBeforeWrite,
@@ -215,7 +221,7 @@ impl Defect {
 }
 
 impl Defect {
-    /// Whether it shows only where a store loses everything; then every world has that.
+    /// Returns true if the defect shows only where a store loses everything. Every world then has that.
     fn needs_an_emptied_store(self) -> bool {
         matches!(
             self,
@@ -227,7 +233,7 @@ impl Defect {
         )
     }
 
-    /// Whether it shows only where outcomes are unknown; then every world has many of them.
+    /// Returns true if the defect shows only where outcomes are unknown. Every world then has many of them.
     fn needs_unknown_outcomes(self) -> bool {
         matches!(
             self,
@@ -242,7 +248,7 @@ impl Defect {
         )
     }
 
-    /// Whether it shows only where clients submit turns; then every world has some.
+    /// Returns true if the defect shows only where clients submit turns. Every world then has some.
     fn needs_turns(self) -> bool {
         match self {
             Self::ChoiceNotKept
@@ -297,7 +303,7 @@ impl Defect {
         }
     }
 
-    /// The promises that it breaks, one of which the simulation has to notice.
+    /// Returns the invariants that the defect breaks. The simulation must notice one of them.
     pub fn breaks(self) -> &'static [&'static str] {
         match self {
             Self::OwnerIgnoredAtSave => {
@@ -333,7 +339,7 @@ impl Defect {
                 &["nothing after the end", "one run per key", "told before run again", "patience is enough"]
             }
             Self::ProbeNotShared => &["one probe"],
-            // Who does not hear of a person goes on in epochs that others have left, and may probe there.
+            // A process that ignores the operator continues in epochs that others have left, and may probe there.
             Self::ByHandOvertaken => &["by hand", "one probe"],
             Self::ChoiceNotKept
             | Self::BackToPlanNotKept
@@ -358,23 +364,23 @@ impl Defect {
     }
 }
 
-/// A seed that broke a promise.
+/// A seed that broke an invariant.
 #[derive(Clone, Debug)]
-pub struct Failure {
+pub struct SimulationFailure {
     /// The seed.
     pub seed: u64,
-    /// Which promise.
+    /// Name of the broken invariant.
     pub invariant: &'static str,
-    /// How it was broken.
+    /// Description of the violation.
     pub how: String,
-    /// What happened until then, a line each.
+    /// Events until then, one line each.
     pub story: Vec<String>,
 }
 
-/// Tries the machines of one seed alone, and lives through its world. Defects are planted in worlds only.
-pub fn run(seed: u64, defect: Option<Defect>) -> Result<Summary, Box<Failure>> {
-    let of_machines = if defect.is_none() { machines::run(seed)? } else { Coverage::default() };
-    let mut summary = system::World::new(seed, defect).live()?;
+/// Tests the machines of one seed alone, then runs its world. Defects are planted in worlds only.
+pub fn run(seed: u64, defect: Option<Defect>) -> Result<Summary, Box<SimulationFailure>> {
+    let of_machines = if defect.is_none() { machines::run(seed)? } else { TableCoverage::default() };
+    let mut summary = system::SimulatedWorld::new(seed, defect).run_to_end()?;
     summary.coverage.add(&of_machines);
     Ok(summary)
 }

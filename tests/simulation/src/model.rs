@@ -1,69 +1,69 @@
-//! What is true of the world, whatever the machines believe: what was wished for, what took effect, what arrived.
+//! The ground truth of the world, whatever the machines believe: the goals of clients, the effects, and the deliveries.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use steadfast_core::Timestamp;
-use steadfast_core::dedupe::Owner;
+use steadfast_core::dedupe::ClaimOwner;
 use steadfast_core::id::ToolRef;
 
-use crate::emptied::Emptying;
-use crate::history::History;
-use crate::invariants::Broken;
-use crate::turns::TurnWish;
+use crate::history::RunHistory;
+use crate::invariants::InvariantViolation;
+use crate::store_loss::StoreLoss;
+use crate::turns::TurnGoal;
 use crate::unknown_outcomes::UnknownRun;
 
-/// How a wish is made known.
+/// The way in which a call is identified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
-    /// Under a key that means intent; others may use the same.
+pub(crate) enum CallIdentity {
+    /// By an explicit key. Other calls may use the same one.
     Explicit(u64),
-    /// With an id of the dispatch, the same for every resend.
+    /// By a call id, the same for every resend.
     CallId,
-    /// With nothing but its arguments.
+    /// By its arguments alone.
     Keyless,
     /// As part of a turn.
     Turn(TurnCall),
 }
 
-/// A call of a turn, as it was made: by which of its candidates.
+/// A call of a turn with the candidate that it was made with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TurnCall {
     pub(crate) turn: usize,
-    /// Its place in the plan.
+    /// Index in the plan.
     pub(crate) call: usize,
     pub(crate) candidate: usize,
 }
 
-/// Something that a client wants done, once.
+/// An effect that a client wants once.
 #[derive(Clone, Debug)]
-pub(crate) struct Wish {
+pub(crate) struct ClientGoal {
     pub(crate) client: usize,
-    pub(crate) kind: Kind,
+    pub(crate) kind: CallIdentity,
     pub(crate) arguments: u64,
     pub(crate) tries: u32,
     pub(crate) over: bool,
-    /// Calls that its client has made for it so far. A resend of what was not answered is the same call.
+    /// Calls that its client has made for it so far. A resend of an unanswered call is the same call.
     pub(crate) calls: u32,
-    /// How many such effects there were before it, as its client knows.
+    /// Number of such effects before it, as far as its client knows.
     pub(crate) before: Option<usize>,
-    /// The process whose answer its client heard last.
+    /// The process that last answered its client.
     pub(crate) told_by: Option<usize>,
-    pub(crate) fate: Fate,
+    pub(crate) fate: GoalStatus,
 }
 
-/// What became of a wish.
+/// The state of a goal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum GoalStatus {
     /// Its client still wants it, or has given up.
     Open,
     /// Its client knows that it is done.
     Done,
-    /// A person said no, or its key stands for something else.
+    /// An operator refused it, or its key is used for other arguments.
     Refused,
 }
 
-impl Wish {
-    pub(crate) fn new(client: usize, kind: Kind, arguments: u64) -> Self {
+impl ClientGoal {
+    pub(crate) fn new(client: usize, kind: CallIdentity, arguments: u64) -> Self {
         Self {
             client,
             kind,
@@ -73,101 +73,104 @@ impl Wish {
             calls: 0,
             before: None,
             told_by: None,
-            fate: Fate::Open,
+            fate: GoalStatus::Open,
         }
     }
 
-    /// Whether equal calls of its client find it.
+    /// Returns true if equal calls of its client find it.
     pub(crate) fn is_indexed(&self) -> bool {
         match self.kind {
-            Kind::CallId | Kind::Keyless => true,
-            Kind::Explicit(_) | Kind::Turn(_) => false,
+            CallIdentity::CallId | CallIdentity::Keyless => true,
+            CallIdentity::Explicit(_) | CallIdentity::Turn(_) => false,
         }
     }
 }
 
-/// What must happen at most once.
+/// An identity under which at most one effect may happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Intent {
+pub(crate) enum UniqueEffect {
     Explicit(u64),
-    /// The wish, and which call for it.
+    /// The goal, and the number of the call for it.
     CallId(usize, u32),
     Turn(TurnCall),
 }
 
-/// A tool has done what it was called for.
+/// A completed effect of a tool.
 #[derive(Clone, Debug)]
 pub(crate) struct Effect {
     pub(crate) at: Timestamp,
-    pub(crate) intent: Option<Intent>,
+    pub(crate) intent: Option<UniqueEffect>,
     pub(crate) wish: usize,
-    /// Client and arguments: what the index is made of.
+    /// Client and arguments, from which the index is made.
     pub(crate) equal: (usize, u64),
-    /// Under which claim.
-    pub(crate) owner: Option<Owner>,
-    /// When the call was given the run.
+    /// The claim under which it happened.
+    pub(crate) owner: Option<ClaimOwner>,
+    /// Time at which the call was granted the run.
     pub(crate) claimed: Timestamp,
     pub(crate) number: u64,
-    /// When the turn was submitted that it belongs to, if it does.
+    /// Time at which its turn was submitted, if it belongs to one.
     pub(crate) submitted: Option<Timestamp>,
 }
 
-/// The truth.
+/// The ground truth of a world.
 #[derive(Debug, Default)]
-pub(crate) struct Model {
-    pub(crate) wishes: Vec<Wish>,
+pub(crate) struct GroundTruth {
+    pub(crate) goals: Vec<ClientGoal>,
     pub(crate) effects: Vec<Effect>,
-    /// When the answer of this run first reached a client.
-    pub(crate) told: BTreeMap<Owner, Timestamp>,
-    /// When this run ended with an answer.
-    pub(crate) ended: BTreeMap<Owner, Timestamp>,
-    /// What was said about runs whose outcome is unknown.
-    pub(crate) unknown_runs: BTreeMap<Owner, UnknownRun>,
-    /// Wishes whose answer crossed another message of its client and was lost after that. It counts as delivered, which is
-    /// not promised to be right.
+    /// Time at which the answer of a run first reached a client.
+    pub(crate) told: BTreeMap<ClaimOwner, Timestamp>,
+    /// Time at which a run ended with an answer.
+    pub(crate) ended: BTreeMap<ClaimOwner, Timestamp>,
+    /// Responses about runs with an unknown outcome.
+    pub(crate) unknown_runs: BTreeMap<ClaimOwner, UnknownRun>,
+    /// Goals whose answer crossed another message of its client and was lost after that. It counts as delivered, which
+    /// is not promised to be right.
     pub(crate) crossed: BTreeSet<(usize, u64)>,
-    /// What was given out as recorded under an explicit key, and since when.
+    /// Answers that were given out as recorded under an explicit key, and since when.
     pub(crate) recorded: BTreeMap<u64, (String, Timestamp)>,
-    /// A promise that was seen broken inside the store.
-    pub(crate) broken: Option<Broken>,
+    /// An invariant that was found violated inside the store.
+    pub(crate) broken: Option<InvariantViolation>,
     /// Keys and arguments that ran without the store, as the policy allows.
     pub(crate) unprotected: BTreeSet<(usize, u64)>,
     pub(crate) unprotected_keys: BTreeSet<u64>,
     /// Claims whose tool answered while their process lived.
-    pub(crate) answered: BTreeSet<Owner>,
-    /// Failures that a session was told of, by process, client and arguments.
+    pub(crate) answered: BTreeSet<ClaimOwner>,
+    /// Failures reported to a session, by process, client and arguments.
     pub(crate) failures: BTreeMap<(usize, u64, usize, u64), u32>,
-    /// When the store lost everything, and what.
-    pub(crate) emptyings: Vec<Emptying>,
-    /// How many words of operators took the same number. They are not ordered.
+    /// Losses of the store: time and content.
+    pub(crate) emptyings: Vec<StoreLoss>,
+    /// Number of operator actions with the same number. They are not ordered.
     pub(crate) words: BTreeMap<u64, u32>,
     /// Turns that clients want.
-    pub(crate) turns: Vec<TurnWish>,
+    pub(crate) turns: Vec<TurnGoal>,
     /// Calls of turns that ran without the store.
     pub(crate) unprotected_turns: BTreeSet<(usize, usize)>,
-    /// When a turn first heard that a call succeeded and is recorded, and when that turn was submitted.
+    /// Time at which a turn first learned that a call succeeded and is recorded, and submission time of that turn.
     pub(crate) succeeded: BTreeMap<(usize, usize), (Timestamp, Timestamp)>,
-    pub(crate) history: History,
-    /// Of which tool and with which arguments a call of a turn was made.
+    pub(crate) history: RunHistory,
+    /// Tools and arguments with which a call of a turn was made.
     pub(crate) made: BTreeMap<TurnCall, BTreeSet<(ToolRef, u64)>>,
 }
 
-impl Model {
-    /// The effect that an answer tells of.
+impl GroundTruth {
+    /// Returns the effect that an answer reports.
     pub(crate) fn effect_of(&self, content: &str) -> Option<&Effect> {
         let number = content.trim_matches('"').strip_prefix("effect ")?.parse::<u64>().ok()?;
         self.effects.iter().find(|effect| effect.number == number)
     }
 
-    /// How many effects there are of the kind that this wish is for.
-    pub(crate) fn effects_like(&self, wish: &Wish) -> usize {
+    /// Returns the number of effects of the kind that this goal wants.
+    pub(crate) fn effects_like(&self, wish: &ClientGoal) -> usize {
         let is_one = |effect: &&Effect| match (wish.kind, effect.intent) {
-            (Kind::Explicit(key), intent) => intent == Some(Intent::Explicit(key)),
-            (Kind::CallId | Kind::Keyless, None | Some(Intent::CallId(..))) => {
+            (CallIdentity::Explicit(key), intent) => intent == Some(UniqueEffect::Explicit(key)),
+            (CallIdentity::CallId | CallIdentity::Keyless, None | Some(UniqueEffect::CallId(..))) => {
                 effect.equal == (wish.client, wish.arguments)
             }
-            (Kind::CallId | Kind::Keyless, Some(Intent::Explicit(_) | Intent::Turn(_))) => false,
-            (Kind::Turn(call), intent) => intent == Some(Intent::Turn(call)),
+            (
+                CallIdentity::CallId | CallIdentity::Keyless,
+                Some(UniqueEffect::Explicit(_) | UniqueEffect::Turn(_)),
+            ) => false,
+            (CallIdentity::Turn(call), intent) => intent == Some(UniqueEffect::Turn(call)),
         };
         self.effects.iter().filter(is_one).count()
     }

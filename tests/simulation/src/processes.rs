@@ -1,32 +1,33 @@
-//! What processes do: they drive calls, send commands to the store and renew their leases.
+//! The processes: they drive calls, send commands to the store and renew their leases.
 
 use std::time::Duration;
 
-use steadfast_core::approval::Channel;
+use steadfast_core::approval::ApprovalChannel;
 use steadfast_core::call::{
-    BreakerScope, CallResult, Duplicates, Event, Hints, Provenance, Recorded, Request, RunBy, SentKey, Stage,
-    Step, StoreFault, ToldUnknown, Upstream, Waits,
+    BreakerScope, CallEvent, CallRequest, CallResult, CallerHints, CallerPatience, Deduplication, NextStep,
+    Provenance, RecordStatus, ResultStage, RunnerKind, StoreFault, UnknownOutcomeInfo, UpstreamKey,
+    UpstreamSignal,
 };
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{
-    Address, Claim, ClaimVerdict, Failure, Known, Observed, Owner, Receipt, Record, RecordState, Role, RunId,
-    Save, SaveVerdict,
+    CallFailure, Claim, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord, DedupeState, DeliveryReceipt,
+    LocalKnowledge, RecordAddress, RunId, SaveRequest, SaveVerdict, UnknownOutcomeReason,
 };
 use steadfast_core::id::RequestId;
 use steadfast_core::trust::Signature;
 
 use crate::Defect;
-use crate::invariants::Broken;
-use crate::model::{Kind, Wish};
-use crate::system::{Connection, Dispatch, SentAnswer, World, session_of, sight};
-use crate::transition::{Command, Happening, Then, digest, key, tool, wanted};
+use crate::invariants::InvariantViolation;
+use crate::model::{CallIdentity, ClientGoal};
+use crate::system::{Dispatch, SentAnswer, SimulatedConnection, SimulatedWorld, lease_sight, session_of};
+use crate::transition::{ReplyHandling, SimulationEvent, StoreCommand, digest, key, tool, wanted};
 use crate::unknown_outcomes::ResponseKind;
 
-impl World {
-    pub(crate) fn arrive(&mut self, dispatch: usize) -> Result<(), Broken> {
+impl SimulatedWorld {
+    pub(crate) fn arrive(&mut self, dispatch: usize) -> Result<(), InvariantViolation> {
         let Dispatch { wish, call, connection, given_up, .. } = self.dispatches[dispatch];
-        let Connection { node, life, open } = self.connections[connection];
-        // What its client has given up before the process took it up is not begun.
+        let SimulatedConnection { node, life, open } = self.connections[connection];
+        // A call that its client has given up before the process took it up is not begun.
         if !open || given_up {
             return Ok(());
         }
@@ -36,11 +37,11 @@ impl World {
         }
         if home.frozen_until > self.now {
             let until = home.frozen_until;
-            self.at(until, Happening::Arrive { dispatch });
+            self.at(until, SimulationEvent::Arrive { dispatch });
             return Ok(());
         }
-        // Whatever was written to this connection before has arrived, or it would not speak again.
-        self.know(node, connection, None);
+        // Everything that was written to this connection before has arrived, or the client would not send again.
+        self.record_deliveries(node, connection, None);
         self.dispatches[dispatch].taken = Some(self.now);
         let number = self.nodes[node].next_call;
         self.nodes[node].next_call += 1;
@@ -49,8 +50,8 @@ impl World {
         self.act(node, number, step)
     }
 
-    pub(crate) fn request(&mut self, node: usize, number: u64, (wish, call): (usize, u32)) -> Request {
-        let Wish { client, kind, arguments, .. } = self.model.wishes[wish].clone();
+    pub(crate) fn request(&mut self, node: usize, number: u64, (wish, call): (usize, u32)) -> CallRequest {
+        let ClientGoal { client, kind, arguments, .. } = self.model.goals[wish].clone();
         let mut limits = self.caller_limits();
         if self.fault(self.weather.deadlines) {
             limits.deadline = Some(self.clock(node) + Duration::from_millis(self.rng.between(10, 40_000)));
@@ -58,18 +59,18 @@ impl World {
         let home = &self.nodes[node];
         let run = format!("run-{node}-{}-{number}", home.identity.started);
         let index = key(&format!("index {client} {arguments}"));
-        let explicit = matches!(kind, Kind::Explicit(_) | Kind::Turn(_));
+        let explicit = matches!(kind, CallIdentity::Explicit(_) | CallIdentity::Turn(_));
         let address = match kind {
-            Kind::Explicit(name) => Address::Explicit(key(&format!("key {name}"))),
-            Kind::CallId => Address::CallId { id: key(&format!("call {wish} {call}")), index },
-            Kind::Keyless => Address::Keyless { run: key(&run), index },
-            Kind::Turn(call) => Address::Explicit(self.turn_key(call)),
+            CallIdentity::Explicit(name) => RecordAddress::Explicit(key(&format!("key {name}"))),
+            CallIdentity::CallId => RecordAddress::CallId { id: key(&format!("call {wish} {call}")), index },
+            CallIdentity::Keyless => RecordAddress::Keyless { run: key(&run), index },
+            CallIdentity::Turn(call) => RecordAddress::Explicit(self.turn_key(call)),
         };
         let safety_critical = self.weather.critical > 0
             && !self.is_obedient(wish)
-            && !matches!(kind, Kind::Turn(_))
+            && !matches!(kind, CallIdentity::Turn(_))
             && self.third.chance(self.weather.critical);
-        Request {
+        CallRequest {
             id: RequestId::new(format!("request-{wish}-{number}")).expect("a short text"),
             tool: tool(),
             tool_call: None,
@@ -84,10 +85,10 @@ impl World {
                 && self.weather.best_effort > 0
                 && self.third.chance(self.weather.best_effort)
             {
-                true => Duplicates::Refused(address),
-                false => Duplicates::Joined(address),
+                true => Deduplication::Refused(address),
+                false => Deduplication::Joined(address),
             },
-            sent_key: if explicit { SentKey::Given } else { SentKey::Run },
+            sent_key: if explicit { UpstreamKey::Given } else { UpstreamKey::Run },
             computed_since: None,
             in_turn: false,
             digest: digest(arguments),
@@ -99,17 +100,22 @@ impl World {
             danger: None,
             invalid_arguments: None,
             limits,
-            waits: Waits::NotForLong,
-            run_by: RunBy::Driver,
+            waits: CallerPatience::MayGiveUp,
+            run_by: RunnerKind::Driver,
             end: self.weather.end,
             reads: std::sync::Arc::default(),
-            hints: Hints { safety_critical, ..Hints::default() },
-            channel: Channel::Interactive,
+            hints: CallerHints { safety_critical, ..CallerHints::default() },
+            channel: ApprovalChannel::Interactive,
         }
     }
 
-    /// The answers on this connection have arrived; the store is told in its own time.
-    pub(crate) fn know(&mut self, node: usize, connection: usize, only: Option<&Receipt>) {
+    /// Records that the answers on this connection have arrived. The process informs the store later.
+    pub(crate) fn record_deliveries(
+        &mut self,
+        node: usize,
+        connection: usize,
+        only: Option<&DeliveryReceipt>,
+    ) {
         let now = self.now;
         let home = &mut self.nodes[node];
         let life = home.identity.started;
@@ -125,7 +131,7 @@ impl World {
                 .for_each(|handed| handed.has_arrived = true);
             // A message that crosses the answer proves nothing if the connection breaks at that very moment. The rule
             // takes it as proof all the same (it is not promised), and so does the model.
-            let client = self.model.wishes[self.dispatches[dispatch].wish].client;
+            let client = self.model.goals[self.dispatches[dispatch].wish].client;
             if matches!(kind, ResponseKind::FinalUnknown | ResponseKind::PendingUnknown(_)) {
                 self.nodes[node].told.insert(receipt.owner.clone(), client);
             }
@@ -140,75 +146,87 @@ impl World {
             self.nodes[node].known.push((receipt.clone(), now));
             let delay = self.rng.between(0, 2_000);
             if !self.fault(self.weather.store_lost) {
-                let what = Box::new(Command::Delivered(receipt, now));
+                let what = Box::new(StoreCommand::Delivered(receipt, now));
                 self.later(
                     delay,
-                    Happening::Command { node, life, number: 0, command: 0, what, then: Then::Nobody },
+                    SimulationEvent::Command {
+                        node,
+                        life,
+                        number: 0,
+                        command: 0,
+                        what,
+                        then: ReplyHandling::Nobody,
+                    },
                 );
             }
         }
     }
 
-    /// One event to a call, and then whatever it says.
-    pub(crate) fn drive(&mut self, node: usize, number: u64, event: Event) -> Result<(), Broken> {
+    /// Feeds one event to a call and carries out its step.
+    pub(crate) fn drive(
+        &mut self,
+        node: usize,
+        number: u64,
+        event: CallEvent,
+    ) -> Result<(), InvariantViolation> {
         match self.feed(node, number, event)? {
             Some(step) => self.act(node, number, step),
             None => Ok(()),
         }
     }
 
-    pub(crate) fn act(&mut self, node: usize, number: u64, step: Step) -> Result<(), Broken> {
+    pub(crate) fn act(&mut self, node: usize, number: u64, step: NextStep) -> Result<(), InvariantViolation> {
         let life = self.nodes[node].identity.started;
-        if !matches!(step, Step::Stay | Step::Answer { .. } | Step::CancelUpstream)
+        if !matches!(step, NextStep::Stay | NextStep::Answer { .. } | NextStep::CancelUpstream)
             && let Some(running) = self.nodes[node].calls.get_mut(&number)
         {
             (running.follows, running.awaits) = (None, None);
         }
         self.note_admission(node, number, &step);
         match step {
-            Step::Claim(claim) => {
+            NextStep::Claim(claim) => {
                 let known = self.known_to(node, number);
-                self.command(node, number, Command::Claim(*claim, known));
+                self.command(node, number, StoreCommand::Claim(*claim, known));
             }
-            Step::Spend { grant, owner } => {
+            NextStep::Spend { grant, owner } => {
                 if let Some(running) = self.nodes[node].calls.get_mut(&number) {
                     running.grant = Some(grant);
                 }
-                self.command(node, number, Command::Spend { grant, owner });
+                self.command(node, number, StoreCommand::Spend { grant, owner });
             }
-            Step::Start { key, owner } => self.command(node, number, Command::Start { key, owner }),
-            Step::Probe(BreakerScope::Tool) => return self.share_probe(node, number),
-            Step::Probe(BreakerScope::Dependency) => return self.drive(node, number, Event::Probed),
-            Step::Save(save) => {
+            NextStep::Start { key, owner } => self.command(node, number, StoreCommand::Start { key, owner }),
+            NextStep::Probe(BreakerScope::Tool) => return self.share_probe(node, number),
+            NextStep::Probe(BreakerScope::Dependency) => return self.drive(node, number, CallEvent::Probed),
+            NextStep::Save(save) => {
                 let marks = self.nodes[node].calls.get(&number).is_some_and(|running| running.is_marking());
                 if marks && self.defect == Some(Defect::ToldBeforeRecorded) {
                     self.answer(node, number, unknown_outcome())?;
                 }
-                self.command(node, number, Command::Save(*save));
+                self.command(node, number, StoreCommand::Save(*save));
             }
-            Step::Release(release) => self.command(node, number, Command::Release(release)),
-            Step::Renew => {
+            NextStep::Release(release) => self.command(node, number, StoreCommand::Release(release)),
+            NextStep::Renew => {
                 let record =
                     self.nodes[node].calls.get(&number).and_then(|running| running.call.record()).cloned();
                 if let Some(record) = record {
-                    self.command(node, number, Command::Renew(record, self.clock(node)));
+                    self.command(node, number, StoreCommand::Renew(record, self.clock(node)));
                 }
             }
-            Step::Follow(record) => {
+            NextStep::Follow(record) => {
                 if let Some(running) = self.nodes[node].calls.get_mut(&number) {
                     running.follows = Some(record);
                 }
-                // The safety net under the wake-up.
+                // The fallback for a lost wake-up.
                 let look = self.rng.between(1_000, 8_000);
                 let command = self.nodes[node].calls.get(&number).map_or(0, |running| running.command);
-                self.later(look, Happening::LookOut { node, life, number, command });
+                self.later(look, SimulationEvent::LookOut { node, life, number, command });
             }
-            Step::AwaitEnd(record) => {
+            NextStep::AwaitEnd(record) => {
                 if let Some(running) = self.nodes[node].calls.get_mut(&number) {
                     running.awaits = Some(record);
                 }
             }
-            Step::Ask(ask) => {
+            NextStep::Ask(ask) => {
                 let now = self.clock(node);
                 let running = &self.nodes[node].calls[&number];
                 let request = running.call.request();
@@ -223,32 +241,32 @@ impl World {
                     ));
                 }
                 let thinks = self.rng.between(100, 60_000);
-                self.later(thinks, Happening::Person { node, life, number });
+                self.later(thinks, SimulationEvent::Person { node, life, number });
                 let record = self.nodes[node].calls.get(&number).and_then(|running| running.call.record());
                 if let Some(owner) = record.map(|record| record.owner.clone()) {
-                    self.later(self.renewal(), Happening::Renew { node, life, number, owner });
+                    self.later(self.renewal(), SimulationEvent::Renew { node, life, number, owner });
                 }
             }
-            Step::Run(run) => {
+            NextStep::Run(run) => {
                 self.asked_to_probe_dependency(node, number)?;
                 self.start_tool(node, number)?;
                 self.ends_in_time(node, number, run.deadline)?;
             }
-            Step::Cut(cut) => return self.cut(node, number, cut),
-            Step::Wait | Step::Stay => {}
-            Step::CancelUpstream => self.cancel_upstream(node, number),
-            Step::Answer { result, upstream } => {
+            NextStep::Cut(cut) => return self.cut(node, number, cut),
+            NextStep::Wait | NextStep::Stay => {}
+            NextStep::CancelUpstream => self.cancel_upstream(node, number),
+            NextStep::Answer { result, upstream } => {
                 if let Some(attempt) =
                     self.nodes[node].calls.get_mut(&number).and_then(|running| running.attempt.as_mut())
                 {
                     attempt.over = true;
                 }
-                if upstream == Upstream::Cancel {
+                if upstream == UpstreamSignal::Cancel {
                     self.cancel_upstream(node, number);
                 }
                 self.answer(node, number, *result)?;
             }
-            Step::Finish { result, kept } => return self.finish(node, number, *result, kept),
+            NextStep::Finish { result, deferred: kept } => return self.finish(node, number, *result, kept),
         }
         self.end_child(node, number);
         self.follows_in_time(node, number)?;
@@ -259,24 +277,24 @@ impl World {
                 running.woken_at = due;
             }
             let due = due.map(|due| self.nodes[node].moment(due));
-            self.at(due.unwrap_or(self.now), Happening::Timer { node, life, number });
+            self.at(due.unwrap_or(self.now), SimulationEvent::Timer { node, life, number });
         }
         self.feed_deferred(node, number)
     }
 
-    /// What a process knows of its answers and the store may not.
-    fn known_to(&self, node: usize, number: u64) -> Known {
+    /// Returns the knowledge that a process has of its answers and the store may not have.
+    fn known_to(&self, node: usize, number: u64) -> LocalKnowledge {
         let home = &self.nodes[node];
-        let Some(running) = home.calls.get(&number) else { return Known::default() };
-        let client = self.model.wishes[running.wish].client;
+        let Some(running) = home.calls.get(&number) else { return LocalKnowledge::default() };
+        let client = self.model.goals[running.wish].client;
         let received = running.received;
-        let had_arrived = |owner: &Owner| {
+        let had_arrived = |owner: &ClaimOwner| {
             home.handed.iter().any(|one| one.at <= received && one.owner == *owner && one.has_arrived)
         };
         let handed = home.handed.iter().filter(|one| one.at > received && !had_arrived(&one.owner));
         let unsaved = home.unsaved.iter().filter(|(_, at)| *at <= received);
         let verified = home.verified.iter().filter(|(_, whose)| **whose == client);
-        Known {
+        LocalKnowledge {
             delivered: home.known.clone(),
             overlapped: handed.map(|one| one.owner.clone()).collect(),
             answered_unsaved: unsaved.map(|(owner, _)| owner.clone()).collect(),
@@ -284,76 +302,89 @@ impl World {
         }
     }
 
-    /// What the store has of all that a claim may find.
-    fn before(&self, claim: &Claim) -> Vec<Record> {
+    /// Returns all records that a claim may find.
+    fn before(&self, claim: &Claim) -> Vec<DedupeRecord> {
         let records = &self.store.records;
         let followed = match claim.role {
-            Role::Waiter { followed } => records.get(&followed),
-            Role::Fresh => None,
+            ClaimRole::Waiter { followed } => records.get(&followed),
+            ClaimRole::Fresh => None,
         };
         let own = records.get(&claim.address.own());
         let indexed = records.indexed(claim.address.index());
         [followed, own, indexed].into_iter().flatten().cloned().collect()
     }
 
-    /// Sends a command to the store: it may get lost, or its answer may, or it may come late.
-    pub(crate) fn command(&mut self, node: usize, number: u64, what: Command) {
+    /// Sends a command to the store. The command or its reply may get lost, or it may come late.
+    pub(crate) fn command(&mut self, node: usize, number: u64, what: StoreCommand) {
         let life = self.nodes[node].identity.started;
         let Some(running) = self.nodes[node].calls.get_mut(&number) else { return };
         running.command += 1;
         let (command, renewed_by) = (running.command, running.renewed_by);
         if self.fault(self.weather.store_lost) {
-            let patience = self.rng.between(10, 500) + self.slowly();
+            let patience = self.rng.between(10, 500) + self.draw_failure_delay();
             let fault = *self.rng.pick(&[StoreFault::NotDone, StoreFault::Unanswered]);
-            self.tell(format!("process {node} call {number}: the command is lost"));
+            self.log_event(format!("process {node} call {number}: the command is lost"));
             return self.later(
                 patience,
-                Happening::Reply { node, life, number, command, event: Box::new(Event::StoreFailed(fault)) },
+                SimulationEvent::Reply {
+                    node,
+                    life,
+                    number,
+                    command,
+                    event: Box::new(CallEvent::StoreFailed(fault)),
+                },
             );
         }
-        let then = if self.fault(self.weather.store_unanswered) { Then::LoseTheAnswer } else { Then::Answer };
-        let mut travel = self.rng.between(0, 3) + self.dawdles();
-        if matches!(what, Command::Save(_) | Command::Release(_))
+        let then = if self.fault(self.weather.store_unanswered) {
+            ReplyHandling::LoseTheAnswer
+        } else {
+            ReplyHandling::Answer
+        };
+        let mut travel = self.rng.between(0, 3) + self.draw_command_delay();
+        if matches!(what, StoreCommand::Save(_) | StoreCommand::Release(_))
             && self.defect != Some(Defect::RenewalOvertaken)
         {
-            // Not before the last renewal has arrived: after an emptied store it would bring back what is over.
+            // Not before the last renewal has arrived: after a store loss it would bring back a claim that is over.
             travel += u64::try_from(renewed_by.since(self.now).as_millis()).unwrap_or(0);
         }
-        if matches!(what, Command::Renew(..))
+        if matches!(what, StoreCommand::Renew(..))
             && let Some(running) = self.nodes[node].calls.get_mut(&number)
         {
             running.renewed_by = self.now + Duration::from_millis(travel);
         }
-        self.later(travel, Happening::Command { node, life, number, command, what: Box::new(what), then });
+        self.later(
+            travel,
+            SimulationEvent::Command { node, life, number, command, what: Box::new(what), then },
+        );
     }
 
-    /// The store does what it is asked, atomically.
-    pub(crate) fn apply(&mut self, node: usize, what: Command) -> Option<Event> {
+    /// Carries out a command in the store, atomically.
+    pub(crate) fn apply(&mut self, node: usize, what: StoreCommand) -> Option<CallEvent> {
         let now = match self.defect {
             Some(Defect::ClocksCompared) => self.clock(node),
             Some(_) | None => self.now,
         };
-        let watch = self.see_marker(node);
+        let watch = self.observe_marker(node);
         match what {
-            Command::Claim(claim, known) => {
+            StoreCommand::Claim(claim, known) => {
                 let before = self.before(&claim);
                 let waited_for_an_answer = match claim.role {
-                    Role::Waiter { followed } => self
+                    ClaimRole::Waiter { followed } => self
                         .store
                         .records
                         .get(&followed)
-                        .is_some_and(|record| matches!(record.state, RecordState::Done(_))),
-                    Role::Fresh => false,
+                        .is_some_and(|record| matches!(record.state, DedupeState::Done(_))),
+                    ClaimRole::Fresh => false,
                 };
                 let (nodes, leases) = (&self.nodes, self.weather.leases);
                 let verdict =
-                    self.store.claim(&claim, &known, watch, |owner| sight(nodes, leases, owner), now);
-                let lapsed: Vec<Owner> = before
+                    self.store.claim(&claim, &known, watch, |owner| lease_sight(nodes, leases, owner), now);
+                let lapsed: Vec<ClaimOwner> = before
                     .iter()
-                    .filter(|record| record.state == RecordState::Inflight)
+                    .filter(|record| record.state == DedupeState::Inflight)
                     .filter(|record| {
                         let after = self.store.records.get(&record.key);
-                        after.is_some_and(|after| matches!(after.state, RecordState::Unknown(_)))
+                        after.is_some_and(|after| matches!(after.state, DedupeState::Unknown(_)))
                     })
                     .map(|record| record.owner.clone())
                     .collect();
@@ -361,62 +392,64 @@ impl World {
                 if verdict == ClaimVerdict::RecordsLost {
                     self.summary.refused_after_loss += 1;
                 }
-                if let ClaimVerdict::Mine(record) = &verdict {
+                if let ClaimVerdict::Acquired(record) = &verdict {
                     self.model.claimed(record, self.nodes[node].started_after);
                     let twice = self.check_double_dispatch(node, &claim, &before);
                     if let Some(broken) = twice.or_else(|| self.check_run_again(&claim, &before)) {
                         self.model.broken = Some(broken);
                     }
                 }
-                if waited_for_an_answer && matches!(verdict, ClaimVerdict::Mine(_)) {
+                if waited_for_an_answer && matches!(verdict, ClaimVerdict::Acquired(_)) {
                     let how = format!(
                         "call {} of process {node} runs although what it waited for is done",
                         claim.owner.call
                     );
                     self.model.broken = Some(("waiters are answered", how));
                 }
-                Some(Event::Claimed(verdict))
+                Some(CallEvent::Claimed(verdict))
             }
-            Command::Spend { grant, owner } => {
-                Some(Event::Spent(self.store.spend(grant, &owner, self.clock(node))))
+            StoreCommand::Spend { grant, owner } => {
+                Some(CallEvent::Spent(self.store.spend(grant, &owner, self.clock(node))))
             }
-            Command::Start { key, owner } => Some(Event::Started(self.store.start(&key, &owner, now))),
-            Command::Renew(record, sent) => {
-                self.model.heard(&record.owner, now);
+            StoreCommand::Start { key, owner } => {
+                Some(CallEvent::Started(self.store.start(&key, &owner, now)))
+            }
+            StoreCommand::Renew(record, sent) => {
+                self.model.record_contact(&record.owner, now);
                 let keep = self.weather.policy.dedupe.keep;
                 let verdict = self.store.renew(&record, &keep, watch, now);
-                Some(Event::Renewed { owner: record.owner, sent, verdict })
+                Some(CallEvent::Renewed { owner: record.owner, sent, verdict })
             }
-            Command::Share(life, snapshot) => {
+            StoreCommand::Share(life, snapshot) => {
                 self.share(node, life, &snapshot);
-                Some(Event::Probed)
+                Some(CallEvent::Probed)
             }
-            Command::Save(save) => Some(Event::Saved(self.save(&save))),
-            Command::Release(release) => {
+            StoreCommand::Save(save) => Some(CallEvent::Saved(self.save(&save))),
+            StoreCommand::Release(release) => {
                 self.store.release(&release);
-                Some(Event::Released)
+                Some(CallEvent::Released)
             }
-            Command::Delivered(receipt, at) => {
+            StoreCommand::Delivered(receipt, at) => {
                 self.store.delivered(&receipt, at);
                 None
             }
         }
     }
 
-    /// Saves, and remembers whether that changed an answer which was there before.
-    pub(crate) fn save(&mut self, save: &Save) -> SaveVerdict {
+    /// Saves, and remembers whether that changed an existing answer.
+    pub(crate) fn save(&mut self, save: &SaveRequest) -> SaveVerdict {
         let answer =
             |world: &Self| match world.store.records.get(&save.claimed.key).map(|record| &record.state) {
-                Some(RecordState::Done(output)) => Some(output.clone()),
+                Some(DedupeState::Done(output)) => Some(output.clone()),
                 Some(
-                    RecordState::Inflight
-                    | RecordState::Failed(_)
-                    | RecordState::Unknown(_)
-                    | RecordState::Cancelled,
+                    DedupeState::Inflight
+                    | DedupeState::Failed(_)
+                    | DedupeState::Unknown(_)
+                    | DedupeState::Cancelled,
                 )
                 | None => None,
             };
-        self.model.heard(&save.claimed.owner, self.now);
+        self.model.record_contact(&save.claimed.owner, self.now);
         let before = answer(self);
         let verdict = self.store.save(save, self.now);
         if matches!(verdict, SaveVerdict::Saved(_)) {
@@ -429,11 +462,16 @@ impl World {
         verdict
     }
 
-    pub(crate) fn renew(&mut self, node: usize, number: u64, owner: &Owner) -> Result<(), Broken> {
+    pub(crate) fn renew(
+        &mut self,
+        node: usize,
+        number: u64,
+        owner: &ClaimOwner,
+    ) -> Result<(), InvariantViolation> {
         let record = self.nodes[node].calls.get(&number).and_then(|running| running.call.record()).cloned();
         let Some(record) = record.filter(|record| record.owner == *owner) else { return Ok(()) };
         let life = self.nodes[node].identity.started;
-        self.later(self.renewal(), Happening::Renew { node, life, number, owner: owner.clone() });
+        self.later(self.renewal(), SimulationEvent::Renew { node, life, number, owner: owner.clone() });
         // One renewal at a time.
         if self.nodes[node].calls.get(&number).is_some_and(|running| running.call.state() == "Renewing") {
             return Ok(());
@@ -441,30 +479,31 @@ impl World {
         if self.fault(self.weather.store_lost) {
             return Ok(());
         }
-        // Some are slow, and nobody hears the answer. That matters only where one that finds nothing may write.
-        if self.weather.emptyings > 0 && self.stormy() && self.side.chance(30) {
-            // The defect shows soonest where they are very slow.
+        // Some are slow, and their reply is not received. That matters only if a renewal that finds nothing may write.
+        if self.weather.emptyings > 0 && self.faults_active() && self.side.chance(30) {
+            // The defect shows soonest if they are very slow.
             let slowest = if self.defect == Some(Defect::RenewalOvertaken) { 60_000 } else { 400 };
             let travel = self.side.between(1, slowest);
             if let Some(running) = self.nodes[node].calls.get_mut(&number) {
                 running.renewed_by = self.now + Duration::from_millis(travel);
             }
-            let (what, then) = (Box::new(Command::Renew(record, self.clock(node))), Then::Nobody);
-            self.later(travel, Happening::Command { node, life, number, command: 0, what, then });
+            let (what, then) =
+                (Box::new(StoreCommand::Renew(record, self.clock(node))), ReplyHandling::Nobody);
+            self.later(travel, SimulationEvent::Command { node, life, number, command: 0, what, then });
             return Ok(());
         }
         let now = self.now;
         let keep = self.weather.policy.dedupe.keep;
-        let watch = self.see_marker(node);
-        self.model.heard(&record.owner, now);
+        let watch = self.observe_marker(node);
+        self.model.record_contact(&record.owner, now);
         let verdict = self.store.renew(&record, &keep, watch, now);
-        self.drive(node, number, Event::Renewed { owner: record.owner, sent: self.clock(node), verdict })
+        self.drive(node, number, CallEvent::Renewed { owner: record.owner, sent: self.clock(node), verdict })
     }
 }
 
-/// That nobody knows, said before it is recorded; only a defect does that.
+/// Returns an unknown outcome before it is recorded. Only a defect does that.
 fn unknown_outcome() -> CallResult {
-    let failure = Failure {
+    let failure = CallFailure {
         code: Code::OutcomeUnknown,
         message: "nobody knows".into(),
         retriable: false,
@@ -476,17 +515,17 @@ fn unknown_outcome() -> CallResult {
     };
     CallResult {
         ended: Err(failure),
-        stage: Stage::Final,
+        stage: ResultStage::Final,
         provenance: Provenance::Fresh,
         attempts: 1,
         retries: Vec::new(),
         took: Duration::ZERO,
-        recorded: Recorded::Yes,
+        recorded: RecordStatus::Yes,
         receipt: None,
         note: None,
         remarks: Vec::new(),
         breaker: None,
         escalated: false,
-        unknown: Some(ToldUnknown { observed: Observed::NoAnswer, ended: false }),
+        unknown: Some(UnknownOutcomeInfo { observed: UnknownOutcomeReason::NoAnswer, ended: false }),
     }
 }

@@ -1,31 +1,31 @@
-//! When another attempt may come: the waits and limits of a policy, worked out anew.
+//! The times at which another attempt may start, recomputed from the waits and limits of a policy.
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "a few notices of many are looked at")]
 
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::call::Notice;
-use steadfast_core::classify::{Nature, Reach};
-use steadfast_core::dedupe::RecordState;
-use steadfast_core::policy::{Backoff, CountedFrom, Jitter, Mode, RetryPolicy};
-use steadfast_core::retry::{CallerLimits, Stop};
+use steadfast_core::call::CallNotice;
+use steadfast_core::classify::{AttemptReach, FaultNature};
+use steadfast_core::dedupe::DedupeState;
+use steadfast_core::policy::{Backoff, DelayOrigin, EnforcementMode, Jitter, RetryPolicy};
+use steadfast_core::retry::{CallerLimits, RetryStop};
 
-use crate::invariants::Broken;
-use crate::system::{Attempt, World, is_shared};
+use crate::invariants::InvariantViolation;
+use crate::system::{RunningAttempt, SimulatedWorld, is_shared};
 
-/// What limits the next attempt of a call.
-struct Bounds {
-    /// The earliest and the latest moment that its wait allows.
+/// The limits of the next attempt of a call.
+struct RetryBounds {
+    /// The earliest and the latest time that its wait allows.
     earliest: Timestamp,
     latest: Timestamp,
-    /// No attempt starts after this.
+    /// No attempt starts after this time.
     last: Timestamp,
-    /// No attempt starts at this moment or later.
+    /// No attempt starts at this time or later.
     deadline: Timestamp,
 }
 
-impl Bounds {
+impl RetryBounds {
     fn of(
         policy: &RetryPolicy,
         limits: &CallerLimits,
@@ -49,11 +49,11 @@ impl Bounds {
             Jitter::Proportional(share) => (wait.mul_f64(1.0 - share.get()), wait.mul_f64(1.0 + share.get())),
         };
         let from = match policy.counted_from {
-            CountedFrom::AttemptStart => attempt,
-            CountedFrom::AttemptEnd => now,
+            DelayOrigin::AttemptStart => attempt,
+            DelayOrigin::AttemptEnd => now,
         };
         let asked = now + retry_after.unwrap_or_default();
-        // Moments are whole milliseconds.
+        // Times are whole milliseconds.
         let (rounded, tick) = (least.saturating_sub(Duration::from_millis(1)), Duration::from_millis(1));
         let spans = [policy.total, limits.elapsed, last_retry];
         let start_by = limits.start_by.map(|moment| moment.before(tick));
@@ -67,24 +67,24 @@ impl Bounds {
     }
 }
 
-impl World {
-    /// Whether a call that failed is tried again as its policy says, and given up only for a reason that holds.
+impl SimulatedWorld {
+    /// Checks that a failed call is retried as its policy says, and stops only for a valid reason.
     pub(crate) fn check_retries(
         &self,
         node: usize,
         number: u64,
-        attempt: Option<Attempt>,
-        notices: &[Notice],
-    ) -> Result<(), Broken> {
+        attempt: Option<RunningAttempt>,
+        notices: &[CallNotice],
+    ) -> Result<(), InvariantViolation> {
         let home = &self.nodes[node];
         let Some((running, attempt)) = home.calls.get(&number).zip(attempt) else { return Ok(()) };
         let policy = running.call.policy();
         let ended = notices.iter().find_map(|notice| match notice {
-            Notice::AttemptEnded { attempt, failure: Some(failure), .. } => Some((*attempt, failure)),
+            CallNotice::AttemptEnded { attempt, failure: Some(failure), .. } => Some((*attempt, failure)),
             _ => None,
         });
         let Some((which, failure)) =
-            ended.filter(|_| policy.modes.retry == Mode::Enforce && self.defect.is_none())
+            ended.filter(|_| policy.modes.retry == EnforcementMode::Enforce && self.defect.is_none())
         else {
             return Ok(());
         };
@@ -93,19 +93,20 @@ impl World {
         let first = home.clock(running.first_attempt.unwrap_or(self.now));
         let retry_after = running.retry_after;
         let times = (which, home.clock(attempt.started), retry_after);
-        let bounds = Bounds::of(&policy.retry, limits, (first, Some(policy.time.latest_retry())), times, now);
+        let bounds =
+            RetryBounds::of(&policy.retry, limits, (first, Some(policy.time.latest_retry())), times, now);
         let broken = |what: &str| {
             let how = format!("call {number} of process {node} after attempt {which} at {}", now.as_millis());
             Err(("retries keep to their policy", format!("{how}: {what}, {failure:?}")))
         };
         let own = policy.retry.attempts.get();
         let most = limits.attempts.map_or(own, |limit| limit.max(1).min(own));
-        let proved = matches!(failure.reach, Reach::NotSent | Reach::Refused);
-        let helps = failure.nature == Nature::Transient && (proved || self.retry_safe());
-        let is_held = running.call.claimed().is_none_or(|claimed| {
+        let proved = matches!(failure.reach, AttemptReach::NotSent | AttemptReach::Refused);
+        let helps = failure.nature == FaultNature::Transient && (proved || self.retry_safe());
+        let is_held = running.call.claimed_record().is_none_or(|claimed| {
             let record = self.store.records.get(&claimed.key);
             record
-                .is_some_and(|record| record.owner == claimed.owner && record.state == RecordState::Inflight)
+                .is_some_and(|record| record.owner == claimed.owner && record.state == DedupeState::Inflight)
         });
         let is_left = running.cut.is_some()
             || !is_held
@@ -113,23 +114,24 @@ impl World {
             || running.fence_lost
             || running.store_failed
             || self.dispatches[running.dispatch].withdrawn;
-        let is_told =
-            |notice: &Notice| matches!(notice, Notice::RetryScheduled { .. } | Notice::RetryStopped { .. });
-        // Of the breakers of other tools nothing is known here.
+        let is_told = |notice: &CallNotice| {
+            matches!(notice, CallNotice::RetryScheduled { .. } | CallNotice::RetryStopped { .. })
+        };
+        // The breakers of other tools are not known here.
         let is_known_tool = is_shared(&running.call.request().tool);
         let is_known = is_known_tool && !self.weather.shared_breakers;
         let are_closed = home.expected.is_closed() && home.expected_of_dependency.is_closed();
-        let may_pass = policy.modes.breaker != Mode::Enforce || is_known && are_closed;
+        let may_pass = policy.modes.breaker != EnforcementMode::Enforce || is_known && are_closed;
         if helps && !is_left && may_pass && !notices.iter().any(is_told) {
             return broken("is not tried again");
         }
         let is_granted = self.has_budget(node, &policy.retry);
         for notice in notices {
             match notice {
-                Notice::RetryScheduled { .. } if is_known_tool && !is_granted => {
+                CallNotice::RetryScheduled { .. } if is_known_tool && !is_granted => {
                     return broken("is tried again beyond its budget");
                 }
-                Notice::RetryScheduled { attempt: next, at } => {
+                CallNotice::RetryScheduled { attempt: next, at } => {
                     if !helps {
                         return broken("is tried again, and must not be");
                     }
@@ -137,21 +139,21 @@ impl World {
                         return broken("is tried too often");
                     }
                     if *at < bounds.earliest || *at > bounds.latest {
-                        return broken("waits for a time that nobody set");
+                        return broken("waits for a time that was never set");
                     }
                     if *at > bounds.last || *at >= bounds.deadline {
                         return broken("would be tried after its time");
                     }
                 }
-                Notice::RetryStopped { stop } => {
+                CallNotice::RetryStopped { stop } => {
                     let holds = match stop {
-                        Stop::Attempts => which >= most,
-                        Stop::TotalTime => bounds.latest > bounds.last,
-                        Stop::Deadline => bounds.latest >= bounds.deadline,
-                        Stop::RetryAfter(asked) => {
+                        RetryStop::Attempts => which >= most,
+                        RetryStop::TotalTime => bounds.latest > bounds.last,
+                        RetryStop::Deadline => bounds.latest >= bounds.deadline,
+                        RetryStop::RetryAfter(asked) => {
                             retry_after == Some(*asked) && *asked > policy.retry.longest_retry_after
                         }
-                        Stop::Budget => !is_known_tool || !is_granted,
+                        RetryStop::Budget => !is_known_tool || !is_granted,
                     };
                     if !holds {
                         return broken(&format!("is given up for {stop:?}"));
@@ -163,7 +165,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether one more retry of the tool is within its budget, by all that was tried in the last ten seconds.
+    /// Returns true if one more retry of the tool is within its budget, given all attempts of the last ten seconds.
     fn has_budget(&self, node: usize, policy: &RetryPolicy) -> bool {
         let (second, seen) = (self.clock(node).as_millis() / 1000, &self.nodes[node].seen);
         let since = |first: u64, at: &&Timestamp| (first..=second).contains(&(at.as_millis() / 1000));

@@ -1,9 +1,9 @@
-//! One seed decides everything.
+//! The random number generators of a world, all derived from its seed.
 
-/// Any number would do.
+/// An arbitrary number.
 const SALT: u64 = 10;
 
-/// SplitMix64: small, fast, and the same everywhere.
+/// A SplitMix64 generator: small, fast, and the same on every platform.
 #[derive(Clone, Debug)]
 pub(crate) struct Rng(u64);
 
@@ -12,32 +12,32 @@ impl Rng {
         Self(seed ^ 0x5DEE_CE66_D1CE_4E5B)
     }
 
-    /// A second generator of the same seed, for what must not disturb the first.
+    /// Creates a second generator for the same seed, for decisions that must not disturb the first.
     pub(crate) fn beside(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x2545_F491_4F6C_DD1D) ^ SALT)
     }
 
-    /// A third one, for what was added after that.
+    /// Creates a third one, for decisions that were added after those.
     pub(crate) fn third(seed: u64) -> Self {
         Self(seed.wrapping_mul(0xD134_2543_DE82_EF95) ^ SALT)
     }
 
-    /// A fourth one, for what was added after that, and then for the clocks of machines.
+    /// Creates a fourth one, for decisions that were added after those, and later for the clocks of machines.
     pub(crate) fn fourth(seed: u64) -> Self {
         Self(seed.wrapping_mul(0xAEF1_7502_108E_F2D9) ^ SALT)
     }
 
-    /// A fifth one, for limits and budgets.
+    /// Creates a fifth one, for limits and budgets.
     pub(crate) fn fifth(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9FB2_1C65_1E98_DF25) ^ SALT)
     }
 
-    /// A sixth one, for rates.
+    /// Creates a sixth one, for rates.
     pub(crate) fn sixth(seed: u64) -> Self {
         Self(seed.wrapping_mul(0xDA94_2042_E4DD_58B5) ^ SALT)
     }
 
-    /// One for each machine that is looked at alone.
+    /// Creates one for each machine that is tested alone.
     pub(crate) fn of_machine(seed: u64, machine: u64) -> Self {
         let mut mixed = Self(seed.wrapping_mul(0xC2B2_AE3D_27D4_EB4F) ^ machine);
         Self(mixed.next())
@@ -51,12 +51,12 @@ impl Rng {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both included.
     pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.next() % (high - low + 1)
     }
 
-    /// True in `percent` of a hundred cases.
+    /// Returns true in `percent` of a hundred cases.
     pub(crate) fn chance(&mut self, percent: u64) -> bool {
         self.next() % 100 < percent
     }

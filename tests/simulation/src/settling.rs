@@ -1,85 +1,85 @@
-//! Until when an attempt may take effect: the laws of the simulated world.
+//! The time until which an attempt may take effect: the laws of the simulated world.
 //!
-//! The settings of a policy (`linger`, `settle`, `grace`, `drain`) are promises about tools. The simulated tools keep them, and
-//! often use them to the last millisecond:
+//! The settings of a policy (`linger`, `settle`, `grace`, `drain`) are promises about tools. The simulated tools keep
+//! them, and often use them to the last millisecond:
 //!
-//! | what happens to an attempt | it may take effect until |
+//! | event | the attempt may take effect until |
 //! | --- | --- |
 //! | nothing | the total limit of the call has passed, and the time it takes to end the attempt after that |
 //! | cut, or connection lost; remote tool | `linger` later |
 //! | holder silent for one lease, and another process notices; remote tool | `linger` later |
 //! | cut, or connection lost; child process | the child is gone; `settle` later if its effects are remote |
-//! | the end of the child is not seen in time | `linger` after that was noticed |
+//! | the end of the child is not observed in time | `linger` after that was noticed |
 //! | its process dies | the leash has killed the child (at most 5 s), then as above; remote tool: `linger` later |
 //! | error answer that proves nothing | `settle` later |
 //! | error answer after the caller cancelled | `linger` later |
 //!
-//! Effects later than that are not simulated. They are risks that the specification names, not promises.
+//! Later effects are not simulated. They are risks that the specification names, not promises.
 
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::call::{AttemptEnd, Event, Kept, Outcome};
-use steadfast_core::dedupe::{Ending, Owner, SettlesIn};
+use steadfast_core::call::{AttemptEndVisibility, AttemptReport, CallEvent, DeferredWrite};
+use steadfast_core::dedupe::{ClaimOwner, RunOutcome, SettleDelay};
 
-use crate::invariants::Broken;
+use crate::invariants::InvariantViolation;
 use crate::model::Effect;
-use crate::system::World;
-use crate::transition::Happening;
+use crate::system::SimulatedWorld;
+use crate::transition::SimulationEvent;
 
 /// The work that an attempt has started.
 #[derive(Debug)]
-pub(crate) struct Work {
+pub(crate) struct AttemptWork {
     node: usize,
     life: u64,
-    /// The effect, as long as it has not happened.
+    /// The effect, until it happens.
     effect: Option<Effect>,
-    /// When it happens; nothing if it never does.
+    /// Time at which it happens. `None` if it never does.
     due: Option<Timestamp>,
-    /// The last moment at which it may happen.
+    /// The last time at which it may happen.
     last: Timestamp,
 }
 
 /// An event of an attempt that arrives while its call waits for the store.
 #[derive(Debug)]
 pub(crate) enum AttemptEvent {
-    Answered(Outcome),
+    Answered(AttemptReport),
     ChildEnded,
 }
 
-/// The longest time that the leash takes to kill the children of a dead process.
+/// Maximum time in milliseconds that the leash takes to kill the children of a dead process.
 const LEASH: u64 = 5_000;
 
-impl World {
-    /// Starts the work of an attempt. Its effect happens after `delay` milliseconds, or never. `first` is the start of the
-    /// first attempt of the same call.
+impl SimulatedWorld {
+    /// Starts the work of an attempt. Its effect happens after `delay` milliseconds, or never. `first` is the start of
+    /// the first attempt of the same call.
     pub(crate) fn start_work(&mut self, node: usize, effect: Effect, first: Timestamp, delay: Option<u64>) {
         let settling = self.weather.policy.settling;
         let attempt = effect.number;
         let to_end = match self.weather.end {
-            AttemptEnd::Seen => settling.to_end_child() + settling.after_child(),
-            AttemptEnd::Unseen => settling.linger,
+            AttemptEndVisibility::Visible => settling.child_stop_time() + settling.after_child(),
+            AttemptEndVisibility::Hidden => settling.linger,
         };
-        // The limit that is written with the claim is counted from a moment before.
+        // The limit that is written with the claim is counted from a slightly earlier time.
         let slack = Duration::from_secs(1);
         let last = (first + self.weather.policy.time.total + to_end).before(slack);
         let life = self.nodes[node].identity.started;
-        self.works.insert(attempt, Work { node, life, effect: Some(effect), due: None, last });
+        self.works.insert(attempt, AttemptWork { node, life, effect: Some(effect), due: None, last });
         if let Some(delay) = delay {
             self.schedule_effect(attempt, self.now + Duration::from_millis(delay));
         }
     }
 
-    /// Moves the effect of an attempt to this moment, or to the last one that is allowed.
+    /// Moves the effect of an attempt to this time, or to the last one that is allowed.
     pub(crate) fn schedule_effect(&mut self, attempt: u64, at: Timestamp) {
         let Some(work) = self.works.get_mut(&attempt).filter(|work| work.effect.is_some()) else { return };
         let at = at.min(work.last);
         work.due = Some(at);
-        self.at(at, Happening::Effect { attempt });
+        self.at(at, SimulationEvent::Effect { attempt });
     }
 
     /// Takes the effect of an attempt, if it is due.
-    pub(crate) fn effect_due(&mut self, attempt: u64) -> Result<(), Broken> {
+    pub(crate) fn effect_due(&mut self, attempt: u64) -> Result<(), InvariantViolation> {
         let now = self.now;
         let Some(work) = self.works.get_mut(&attempt).filter(|work| work.due.is_some_and(|due| due <= now))
         else {
@@ -91,12 +91,12 @@ impl World {
         }
     }
 
-    /// Returns whether the effect of an attempt has happened.
+    /// Returns true if the effect of an attempt has happened.
     pub(crate) fn has_happened(&self, attempt: u64) -> bool {
         self.works.get(&attempt).is_some_and(|work| work.effect.is_none())
     }
 
-    /// From `by` on the attempt takes no effect. One that was due later happens before that, or never.
+    /// Allows no effect of an attempt from `by` on. An effect that was due later happens before that, or never.
     pub(crate) fn limit_effect(&mut self, attempt: u64, by: Timestamp) {
         let now = self.now;
         let Some(work) = self.works.get_mut(&attempt).filter(|work| work.effect.is_some()) else { return };
@@ -117,7 +117,7 @@ impl World {
         }
     }
 
-    /// The attempt was told to cancel: it stops, hurries, or ignores it.
+    /// Delivers a cancellation to the attempt. It stops, hurries, or ignores it.
     pub(crate) fn cancel_work(&mut self, attempt: u64) {
         let Some(due) = self.works.get(&attempt).and_then(|work| work.due) else { return };
         match self.rng.between(0, 3) {
@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    /// The attempt was never sent.
+    /// Marks the attempt as never sent.
     pub(crate) fn never_happens(&mut self, attempt: u64) {
         self.works.remove(&attempt);
     }
@@ -141,7 +141,7 @@ impl World {
         }
     }
 
-    /// An attempt has just been cut, or lost. That counts from now, whenever its tool hears of it.
+    /// Records that an attempt has just been cut or lost. That counts from now, whenever its tool learns of it.
     pub(crate) fn attempt_given_up(&mut self, node: usize, number: u64) {
         let Some(running) = self.nodes[node].calls.get_mut(&number) else { return };
         if running.is_marking() || running.call.is_settling() {
@@ -154,22 +154,23 @@ impl World {
         }
     }
 
-    /// Nobody waits for the answer of the attempt any more.
+    /// Records that no caller waits for the answer of the attempt any more.
     pub(crate) fn abandon_attempt(&mut self, attempt: u64) {
         match self.weather.end {
-            AttemptEnd::Unseen => {
+            AttemptEndVisibility::Hidden => {
                 let linger = self.weather.policy.settling.linger;
                 self.limit_effect(attempt, self.now + linger);
             }
             // Its process ends the child.
-            AttemptEnd::Seen => {}
+            AttemptEndVisibility::Visible => {}
         }
     }
 
-    /// The holder of a claim was silent for one lease, and another process has noticed.
-    pub(crate) fn holder_missed(&mut self, owner: &Owner) {
-        let is_owned =
-            |work: &Work| work.effect.as_ref().is_some_and(|effect| effect.owner.as_ref() == Some(owner));
+    /// Records that the holder of a claim was silent for one lease, and that another process has noticed.
+    pub(crate) fn holder_missed(&mut self, owner: &ClaimOwner) {
+        let is_owned = |work: &AttemptWork| {
+            work.effect.as_ref().is_some_and(|effect| effect.owner.as_ref() == Some(owner))
+        };
         let works = self.works.iter().filter(|(_, work)| is_owned(work));
         let attempts: Vec<u64> = works.map(|(attempt, _)| *attempt).collect();
         for attempt in attempts {
@@ -177,7 +178,7 @@ impl World {
         }
     }
 
-    /// A process is gone: the leash kills its children, and nobody waits for remote tools.
+    /// Records that a process is gone. The leash kills its children, and no process waits for remote tools.
     pub(crate) fn limit_orphans(&mut self, node: usize) {
         let life = self.nodes[node].identity.started;
         let settling = self.weather.policy.settling;
@@ -185,26 +186,26 @@ impl World {
         let attempts: Vec<u64> = works.map(|(attempt, _)| *attempt).collect();
         for attempt in attempts {
             let span = match self.weather.end {
-                AttemptEnd::Seen => {
+                AttemptEndVisibility::Visible => {
                     Duration::from_millis(self.rng.between(0, LEASH)) + settling.after_child()
                 }
-                AttemptEnd::Unseen => settling.linger,
+                AttemptEndVisibility::Hidden => settling.linger,
             };
             self.limit_effect(attempt, self.now + span);
         }
     }
 
-    /// A process that ends has not seen the end of a child: what it keeps to record leaves the leash its time. `from` is where
-    /// that begins among all that it keeps.
-    pub(crate) fn end_is_not_made_up(&self, node: usize, from: usize) -> Result<(), Broken> {
+    /// Checks that a process which shuts down without having observed the end of a child leaves the leash its time in
+    /// the writes that it defers. `from` is the index of the first new deferred write.
+    pub(crate) fn end_is_not_made_up(&self, node: usize, from: usize) -> Result<(), InvariantViolation> {
         let least = Duration::from_millis(LEASH) + self.weather.policy.settling.after_child();
         for (_, kept) in self.nodes[node].kept.iter().skip(from) {
-            let Kept::Save(save) = kept else { continue };
-            let Ending::Unknown(unknown) = &save.ending else { continue };
+            let DeferredWrite::Save(save) = kept else { continue };
+            let RunOutcome::Unknown(unknown) = &save.ending else { continue };
             let span = match unknown.settles {
-                SettlesIn::WhenOwnerSays => continue,
-                SettlesIn::After(span) => span,
-                SettlesIn::Settled => Duration::ZERO,
+                SettleDelay::WhenOwnerReports => continue,
+                SettleDelay::After(span) => span,
+                SettleDelay::Settled => Duration::ZERO,
             };
             if span < least && self.defect.is_none() {
                 let owner = &save.claimed.owner;
@@ -225,13 +226,13 @@ impl World {
             return;
         }
         let attempt = running.last_attempt;
-        let owner = running.call.claimed().map(|record| record.owner.clone());
+        let owner = running.call.claimed_record().map(|record| record.owner.clone());
         let settling = self.weather.policy.settling;
-        // Now and then a child cannot be ended, or its end cannot be seen.
-        if self.stormy() && self.rng.chance(3) {
+        // Sometimes a child cannot be ended, or its end cannot be observed.
+        if self.faults_active() && self.rng.chance(3) {
             self.unseen.extend(owner);
-            let by = self.now + settling.to_end_child() + settling.linger;
-            // The call counts from when the attempt was cut, a moment ago.
+            let by = self.now + settling.child_stop_time() + settling.linger;
+            // The call counts from when the attempt was cut, slightly earlier.
             return self.limit_effect(attempt, by.before(Duration::from_secs(1)));
         }
         let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(0);
@@ -240,11 +241,16 @@ impl World {
         } else {
             millis(settling.grace) + self.rng.between(0, millis(settling.drain)) + self.rng.between(0, 8_000)
         };
-        self.later(takes, Happening::ChildEnded { node, life, number, attempt });
+        self.later(takes, SimulationEvent::ChildEnded { node, life, number, attempt });
     }
 
-    /// The child of an attempt is gone, and its last output was read.
-    pub(crate) fn child_ended(&mut self, node: usize, number: u64, attempt: u64) -> Result<(), Broken> {
+    /// Records that the child of an attempt is gone, and that its last output was read.
+    pub(crate) fn child_ended(
+        &mut self,
+        node: usize,
+        number: u64,
+        attempt: u64,
+    ) -> Result<(), InvariantViolation> {
         let after = self.weather.policy.settling.after_child();
         self.limit_effect(attempt, self.now + after);
         let Some(running) = self.nodes[node].calls.get_mut(&number) else { return Ok(()) };
@@ -259,21 +265,21 @@ impl World {
             return Ok(());
         }
         running.attempt = None;
-        self.drive(node, number, Event::Settled)
+        self.drive(node, number, CallEvent::Settled)
     }
 
-    /// A call has given up waiting for the end of its child.
+    /// Records that a call has stopped waiting for the end of its child.
     pub(crate) fn child_end_unseen(&mut self, node: usize, number: u64) {
         let linger = self.weather.policy.settling.linger;
         if let Some(running) = self.nodes[node].calls.get(&number) {
             let attempt = running.last_attempt;
-            self.unseen.extend(running.call.claimed().map(|record| record.owner.clone()));
+            self.unseen.extend(running.call.claimed_record().map(|record| record.owner.clone()));
             self.limit_effect(attempt, self.now + linger);
         }
     }
 
-    /// Feeds what arrived while the unknown outcome was being recorded, in its order.
-    pub(crate) fn feed_deferred(&mut self, node: usize, number: u64) -> Result<(), Broken> {
+    /// Feeds the events that arrived while the unknown outcome was being recorded, in order.
+    pub(crate) fn feed_deferred(&mut self, node: usize, number: u64) -> Result<(), InvariantViolation> {
         let Some(running) = self.nodes[node].calls.get_mut(&number) else { return Ok(()) };
         if !running.call.is_settling() {
             return Ok(());

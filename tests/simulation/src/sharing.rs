@@ -1,20 +1,20 @@
-//! What processes tell each other about the breaker of the tool, by way of the store.
+//! The state of the tool's breaker that processes share through the store.
 //!
-//! In half of the worlds every process has a breaker of its own, as before there was anything to share.
+//! In half of the worlds every process has a breaker of its own and shares nothing.
 
 use steadfast_core::Timestamp;
-use steadfast_core::breaker::{Snapshot, State};
-use steadfast_core::call::Event;
+use steadfast_core::breaker::{BreakerSnapshot, State};
+use steadfast_core::call::CallEvent;
 
 use crate::Defect;
-use crate::invariants::Broken;
-use crate::model::Model;
-use crate::system::{Probe, World, is_shared};
-use crate::transition::{Command, Happening, Then};
+use crate::invariants::InvariantViolation;
+use crate::model::GroundTruth;
+use crate::system::{ProbeAttempt, SimulatedWorld, is_shared};
+use crate::transition::{ReplyHandling, SimulationEvent, StoreCommand};
 
-impl World {
-    /// A call wants to be the probe: the store hears of it first.
-    pub(crate) fn share_probe(&mut self, node: usize, number: u64) -> Result<(), Broken> {
+impl SimulatedWorld {
+    /// Asks the store before a call becomes the probe.
+    pub(crate) fn share_probe(&mut self, node: usize, number: u64) -> Result<(), InvariantViolation> {
         let now = self.now;
         let life = self.nodes[node].identity.started;
         let snapshot = self.nodes[node].breaker.snapshot();
@@ -22,45 +22,49 @@ impl World {
         let all_know = self.nodes.iter().all(|home| !home.alive || home.shared_after == emptied);
         let Some(running) = self.nodes[node].calls.get_mut(&number) else { return Ok(()) };
         if !is_shared(&running.call.request().tool) {
-            return self.drive(node, number, Event::Probed);
+            return self.drive(node, number, CallEvent::Probed);
         }
-        // Who has not noticed yet that the store was emptied will bring back what it knows, whatever was stored since.
+        // A process that has not noticed the loss of the store will write its own state back, whatever was stored
+        // since.
         running.asked_to_probe = Some((now, all_know));
         if !self.weather.shared_breakers || self.defect == Some(Defect::ProbeNotShared) {
-            return self.drive(node, number, Event::Probed);
+            return self.drive(node, number, CallEvent::Probed);
         }
         running.command += 1;
         let command = running.command;
-        let lost = self.stormy() && self.side.chance(self.weather.store_lost);
-        let unanswered = self.stormy() && self.side.chance(self.weather.store_unanswered);
-        let then = if unanswered { Then::LoseTheAnswer } else { Then::Answer };
+        let lost = self.faults_active() && self.side.chance(self.weather.store_lost);
+        let unanswered = self.faults_active() && self.side.chance(self.weather.store_unanswered);
+        let then = if unanswered { ReplyHandling::LoseTheAnswer } else { ReplyHandling::Answer };
         let travel = self.side.between(0, 300);
         if lost {
-            let fault = Event::StoreFailed(steadfast_core::call::StoreFault::NotDone);
-            self.later(travel, Happening::Reply { node, life, number, command, event: Box::new(fault) });
+            let fault = CallEvent::StoreFailed(steadfast_core::call::StoreFault::NotDone);
+            self.later(
+                travel,
+                SimulationEvent::Reply { node, life, number, command, event: Box::new(fault) },
+            );
         } else {
-            let what = Box::new(Command::Share(life, snapshot));
-            self.later(travel, Happening::Command { node, life, number, command, what, then });
+            let what = Box::new(StoreCommand::Share(life, snapshot));
+            self.later(travel, SimulationEvent::Command { node, life, number, command, what, then });
         }
         Ok(())
     }
 
-    /// The answer to that. The process takes over what it finds there before the call goes on.
-    pub(crate) fn probe_was_heard(&mut self, node: usize, number: u64, event: &Event) {
+    /// Handles the reply. The process takes over the stored state before the call continues.
+    pub(crate) fn probe_was_heard(&mut self, node: usize, number: u64, event: &CallEvent) {
         let Some(running) = self.nodes[node].calls.get_mut(&number) else { return };
         if running.call.state() != "Probing" {
             return;
         }
-        if matches!(event, Event::StoreFailed(_)) {
+        if matches!(event, CallEvent::StoreFailed(_)) {
             running.asked_to_probe = running.asked_to_probe.map(|(since, _)| (since, false));
-        } else if matches!(event, Event::Probed) {
+        } else if matches!(event, CallEvent::Probed) {
             self.adopt_shared(node);
         }
     }
 
-    /// The newer one of what is stored and what the process knows becomes both. What a process sent before it died
+    /// Merges the stored state and that of the process into the newer one. A state that a process sent before it died
     /// is only compared.
-    pub(crate) fn share(&mut self, node: usize, life: u64, sent: &Snapshot) {
+    pub(crate) fn share(&mut self, node: usize, life: u64, sent: &BreakerSnapshot) {
         let lives = self.nodes[node].alive && self.nodes[node].identity.started == life;
         if lives {
             self.adopt_shared(node);
@@ -81,25 +85,25 @@ impl World {
         }
         self.store.breaker = Some(newer);
         for other in (0..self.nodes.len()).filter(|other| *other != node) {
-            if !(self.stormy() && self.side.chance(self.weather.wake_lost)) {
+            if !(self.faults_active() && self.side.chance(self.weather.wake_lost)) {
                 let (travel, life) = (self.side.between(0, 500), self.nodes[other].identity.started);
-                self.later(travel, Happening::Shared { node: other, life });
+                self.later(travel, SimulationEvent::Shared { node: other, life });
             }
         }
     }
 
-    /// A breaker changed: its process stores that in its own time.
+    /// Schedules the storing of a changed breaker.
     pub(crate) fn share_soon(&mut self, node: usize) {
         if self.weather.shared_breakers {
             let (gather, life) = (self.side.between(0, 50), self.nodes[node].identity.started);
-            self.later(gather, Happening::Share { node, life });
+            self.later(gather, SimulationEvent::Share { node, life });
         }
     }
 
     pub(crate) fn share_now(&mut self, node: usize) {
-        if self.stormy() && self.side.chance(self.weather.store_lost) {
+        if self.faults_active() && self.side.chance(self.weather.store_lost) {
             let life = self.nodes[node].identity.started;
-            return self.later(2_000, Happening::Share { node, life });
+            return self.later(2_000, SimulationEvent::Share { node, life });
         }
         let home = &self.nodes[node];
         let (life, snapshot) = (home.identity.started, home.breaker.snapshot());
@@ -120,7 +124,7 @@ impl World {
             }
             let change = home.breaker.adopt(stored, now);
             home.epoch += u64::from(change.is_some() || home.breaker.epoch() != before);
-            // An open breaker stays open for as long as it does where it was opened.
+            // An open breaker stays open for as long as the process that opened it decided.
             let here = home.breaker.snapshot();
             let is_same_change = stored.state() == State::Open && here.epoch() == stored.epoch();
             if is_same_change && here != *stored && self.defect.is_none() {
@@ -128,7 +132,7 @@ impl World {
                 self.model.broken = self.model.broken.take().or(Some(("breakers do as they say", how)));
             }
             if let Some(change) = change {
-                self.tell(format!(
+                self.log_event(format!(
                     "process {node}: the breaker goes {:?} -> {:?}, as stored",
                     change.from, change.to
                 ));
@@ -136,28 +140,28 @@ impl World {
         }
     }
 
-    /// What an operator knows and wants who is about to force or reset: what is stored, if the store can be asked, and
-    /// until when to leave the tool alone. Most let it come back by itself, some wait for a person.
+    /// Takes over the stored state before an operator forces or resets a breaker, if the store can be asked. Returns the
+    /// time until which a forced breaker stays open. `None` if it stays open until an operator acts again.
     pub(crate) fn before_an_operator_acts(&mut self, node: usize) -> Option<Timestamp> {
         if !self.weather.shared_breakers {
             return None;
         }
-        if !(self.stormy() && self.side.chance(self.weather.store_lost)) {
+        if !(self.faults_active() && self.side.chance(self.weather.store_lost)) {
             self.adopt_shared(node);
         }
         let span = self.side.chance(70).then(|| self.side.between(1_000, 90_000))?;
         Some(self.now + std::time::Duration::from_millis(span))
     }
 
-    /// A probe starts; no other one may be under way in the same epoch. Those that nobody could be told of are not
-    /// counted, nor those that an emptied store has forgotten.
-    pub(crate) fn one_probe(&self, node: usize, probe: Probe) -> Result<(), Broken> {
+    /// Checked when a probe starts: no other one may be in flight in the same epoch. Probes that could not be
+    /// announced, and those that a store loss has removed, do not count.
+    pub(crate) fn one_probe(&self, node: usize, probe: ProbeAttempt) -> Result<(), InvariantViolation> {
         let lease = self.weather.policy.breaker.probe_lease;
         let forgotten =
-            |other: &Probe| self.model.emptyings.iter().any(|emptying| emptying.at >= other.since);
+            |other: &ProbeAttempt| self.model.emptyings.iter().any(|emptying| emptying.at >= other.since);
         let mut under_way = 0;
         for (number, home) in self.nodes.iter().enumerate() {
-            let counts = |other: &Probe| {
+            let counts = |other: &ProbeAttempt| {
                 let known = if self.weather.shared_breakers {
                     !other.alone && !probe.alone && !forgotten(other)
                 } else {
@@ -179,29 +183,34 @@ impl World {
     }
 }
 
-impl Model {
-    /// What a person forced open is opened by a person or by time, whatever others thought meanwhile. Two people who spoke in
-    /// one second and did not know of each other are not ordered.
-    fn by_hand(&self, stored: &Snapshot, newer: &Snapshot, now: Timestamp) -> Option<Broken> {
+impl GroundTruth {
+    /// Checks that a breaker that an operator forced open is opened by an operator or by time, whatever processes
+    /// concluded meanwhile. Actions of two operators in one second that did not know of each other are not ordered.
+    fn by_hand(
+        &self,
+        stored: &BreakerSnapshot,
+        newer: &BreakerSnapshot,
+        now: Timestamp,
+    ) -> Option<InvariantViolation> {
         let holds = stored.state() == State::ForcedOpen && stored.until().is_none_or(|until| now < until);
         let word = times_by_hand(stored);
         let one_of_two = self.words.get(&word).is_some_and(|spoken| *spoken > 1);
         let overtaken = holds && (times_by_hand(newer) < word || times_by_hand(newer) == word && !one_of_two);
-        overtaken.then(|| ("by hand", format!("{newer:?} replaces what a person had said: {stored:?}")))
+        overtaken.then(|| ("by hand", format!("{newer:?} replaces an operator action: {stored:?}")))
     }
 }
 
-/// Which word of a person a breaker goes back to: a later one has a larger number.
-pub(crate) fn times_by_hand(snapshot: &Snapshot) -> u64 {
-    snapshot.epoch() / Snapshot::BY_HAND
+/// Returns the number of the operator action that a breaker goes back to. A later action has a larger number.
+pub(crate) fn times_by_hand(snapshot: &BreakerSnapshot) -> u64 {
+    snapshot.epoch() / BreakerSnapshot::OPERATOR_EPOCH_STEP
 }
 
-/// Whether a person stands between the two.
-fn is_by_hand(one: &Snapshot, other: &Snapshot) -> bool {
+/// Returns true if an operator action lies between the two.
+fn is_by_hand(one: &BreakerSnapshot, other: &BreakerSnapshot) -> bool {
     times_by_hand(one) != times_by_hand(other)
 }
 
-/// How far a breaker has come by itself, as if no person had ever spoken.
-fn by_itself(snapshot: &Snapshot) -> u64 {
-    snapshot.epoch() % Snapshot::BY_HAND
+/// Returns the progress of a breaker without operator actions.
+fn by_itself(snapshot: &BreakerSnapshot) -> u64 {
+    snapshot.epoch() % BreakerSnapshot::OPERATOR_EPOCH_STEP
 }

@@ -1,54 +1,56 @@
-//! The shared store: atomic, and nothing but the core's tables. Here is where most defects are planted.
+//! The shared store: atomic, and made of nothing but the core's tables. Most defects are planted here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::approval::{Approvals, GrantId, Spend};
-use steadfast_core::breaker::Snapshot;
+use steadfast_core::approval::{ApprovalLedger, GrantId, SpendVerdict};
+use steadfast_core::breaker::BreakerSnapshot;
 use steadfast_core::dedupe::{
-    Absence, Address, Claim, ClaimVerdict, Ending, Found, IndexMove, Intent, Known, LeaseSight, Marker,
-    MarkerWatch, Owner, Receipt, Record, RecordLoss, RecordState, Records, Release, RenewVerdict, Resolution,
-    Resolve, ResolveVerdict, Role, Rules, Save, SaveVerdict, SettlesIn, StartVerdict, UnknownEnding, Write,
-    decide_claim, decide_save,
+    Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord, DedupeRules, DedupeState,
+    DeliveryReceipt, FoundRecords, IndexUpdate, LeaseOwnerState, LocalKnowledge, MarkerWatch, MemoryRecords,
+    RecordAbsence, RecordAddress, RecordLoss, RecordWrite, ReleaseRequest, RenewVerdict, Resolution,
+    ResolutionRequest, ResolveVerdict, RunOutcome, SaveRequest, SaveVerdict, SettleDelay, StartVerdict,
+    StoreMarker, UnknownOutcomeReport, decide_claim, decide_save,
 };
-use steadfast_core::key::Key;
-use steadfast_core::policy::Lifetimes;
-use steadfast_core::turn::Kept;
+use steadfast_core::key::RecordKey;
+use steadfast_core::policy::RecordLifetimes;
+use steadfast_core::turn::TurnDocument;
 
 use crate::Defect;
-use crate::tables::Tables;
+use crate::tables::StoreTableChecker;
 
 #[derive(Debug)]
-pub(crate) struct Store {
-    pub(crate) records: Records,
-    pub(crate) approvals: Approvals,
-    /// What the processes agree on about the breaker of the tool.
-    pub(crate) breaker: Option<Snapshot>,
-    /// Who runs which turn, each with its version.
-    pub(crate) turns: BTreeMap<usize, (u64, Kept)>,
+pub(crate) struct SimulatedStore {
+    pub(crate) records: MemoryRecords,
+    pub(crate) approvals: ApprovalLedger,
+    /// The shared state of the tool's breaker.
+    pub(crate) breaker: Option<BreakerSnapshot>,
+    /// The holder of each turn, with the version of its document.
+    pub(crate) turns: BTreeMap<usize, (u64, TurnDocument)>,
     /// Changes when everything is lost.
-    pub(crate) marker: Marker,
-    /// The loss that it knows of, until an operator accepts it.
+    pub(crate) marker: StoreMarker,
+    /// The loss that the store knows of, until an operator accepts it.
     pub(crate) loss: Option<RecordLoss>,
-    /// Who spent which grant; the model's own memory of it. An emptied store counts its grants anew.
-    pub(crate) spent: BTreeMap<(u64, GrantId), Vec<Owner>>,
-    /// When each grant was given.
+    /// Owners that spent each grant, remembered by the model. A store that lost everything counts its grants from the
+    /// start.
+    pub(crate) spent: BTreeMap<(u64, GrantId), Vec<ClaimOwner>>,
+    /// Time at which each grant was given.
     granted: BTreeMap<(u64, GrantId), Timestamp>,
-    /// Records that changed since they were last asked for.
-    pub(crate) changed: Vec<Key>,
-    /// Documents that were written so far.
+    /// Records that changed since they were last read.
+    pub(crate) changed: Vec<RecordKey>,
+    /// Number of documents written so far.
     written: u64,
     pub(crate) defect: Option<Defect>,
-    pub(crate) tables: Tables,
+    pub(crate) tables: StoreTableChecker,
 }
 
-impl Store {
-    pub(crate) fn new(marker: Marker, defect: Option<Defect>) -> Self {
+impl SimulatedStore {
+    pub(crate) fn new(marker: StoreMarker, defect: Option<Defect>) -> Self {
         Self {
-            records: Records::default(),
-            approvals: Approvals::default(),
+            records: MemoryRecords::default(),
+            approvals: ApprovalLedger::default(),
             breaker: None,
             turns: BTreeMap::new(),
             marker,
@@ -58,22 +60,22 @@ impl Store {
             changed: Vec::new(),
             written: 0,
             defect,
-            tables: Tables::default(),
+            tables: StoreTableChecker::default(),
         }
     }
 
     pub(crate) fn claim(
         &mut self,
         claim: &Claim,
-        known: &Known,
+        known: &LocalKnowledge,
         watch: MarkerWatch,
-        sight: impl Fn(&Owner) -> LeaseSight,
+        sight: impl Fn(&ClaimOwner) -> LeaseOwnerState,
         now: Timestamp,
     ) -> ClaimVerdict {
         let mut claim = claim.clone();
         let mut asked_to_start = false;
         if self.defect == Some(Defect::StartedAfterAttempt)
-            && let Intent::Take { started } = &mut claim.intent
+            && let ClaimIntent::Take { started } = &mut claim.intent
         {
             asked_to_start = std::mem::replace(started, false);
         }
@@ -81,27 +83,27 @@ impl Store {
             claim.rules.linger = Duration::ZERO;
         }
         if self.defect == Some(Defect::WaiterForgetsThatItWaited) {
-            claim.role = Role::Fresh;
+            claim.role = ClaimRole::Fresh;
         }
         if self.refuses_after_loss(&claim, known, &sight, now) {
             return ClaimVerdict::RecordsLost;
         }
         if !watch.admits(claim.retry_safe, now) && self.defect != Some(Defect::EmptiedStoreTakesClaims) {
-            // What is there again is found as ever; only where the call would run it has to come again.
-            let look = Claim { intent: Intent::Look, ..claim.clone() };
+            // Records that exist again are found as usual. Only a claim that would run the call has to come again.
+            let look = Claim { intent: ClaimIntent::Look, ..claim.clone() };
             if self.records.claim(&look, known, &sight, now) == ClaimVerdict::Nothing {
                 return match claim.intent {
-                    Intent::Take { .. } => ClaimVerdict::Closed,
-                    Intent::Look => ClaimVerdict::Nothing,
+                    ClaimIntent::Take { .. } => ClaimVerdict::StoreRecovering,
+                    ClaimIntent::Look => ClaimVerdict::Nothing,
                 };
             }
         }
-        // The defect looks at nothing but the call's own record.
+        // The defect considers only the call's own record.
         if self.defect == Some(Defect::FailedDispatchDoesNotStandBack)
-            && let (Role::Fresh, Address::CallId { id, .. }) = (claim.role, claim.address)
+            && let (ClaimRole::Fresh, RecordAddress::CallId { id, .. }) = (claim.role, claim.address)
             && let Some(own) = self.records.get(&id)
         {
-            let found = Found { own: Some((own, sight(&own.owner))), ..Found::default() };
+            let found = FoundRecords { own: Some((own, sight(&own.owner))), ..FoundRecords::default() };
             let decided = decide_claim(&claim, found, known, now);
             self.records.apply(decided.write);
             self.note();
@@ -115,22 +117,25 @@ impl Store {
         self.note();
         match (self.defect, verdict) {
             (Some(Defect::ToldWhenLookedUp), ClaimVerdict::Unknown(unsettled)) => {
-                self.records.delivered(&unsettled.receipt, now);
+                self.records.mark_delivered(&unsettled.receipt, now);
                 ClaimVerdict::Unknown(unsettled)
             }
-            (Some(Defect::StartedAfterAttempt), ClaimVerdict::Mine(record)) => {
-                ClaimVerdict::Mine(Arc::new(Record { started: asked_to_start, ..(*record).clone() }))
+            (Some(Defect::StartedAfterAttempt), ClaimVerdict::Acquired(record)) => {
+                ClaimVerdict::Acquired(Arc::new(DedupeRecord {
+                    started: asked_to_start,
+                    ..(*record).clone()
+                }))
             }
             (_, verdict) => verdict,
         }
     }
 
-    /// Whether this claim would run a call, and the loss of records speaks against it.
+    /// Returns true if this claim would run a call that the loss of records forbids.
     fn refuses_after_loss(
         &self,
         claim: &Claim,
-        known: &Known,
-        sight: impl Fn(&Owner) -> LeaseSight,
+        known: &LocalKnowledge,
+        sight: impl Fn(&ClaimOwner) -> LeaseOwnerState,
         now: Timestamp,
     ) -> bool {
         let refuses = self.loss.as_ref().is_some_and(|loss| loss.refuses(claim, now));
@@ -139,10 +144,10 @@ impl Store {
         }
         let is_own = self.records.get(&claim.address.own()).is_some_and(|own| own.owner == claim.owner);
         let verdict = self.records.clone().claim(claim, known, sight, now);
-        !is_own && matches!(verdict, ClaimVerdict::Mine(_))
+        !is_own && matches!(verdict, ClaimVerdict::Acquired(_))
     }
 
-    pub(crate) fn start(&mut self, key: &Key, owner: &Owner, now: Timestamp) -> StartVerdict {
+    pub(crate) fn start(&mut self, key: &RecordKey, owner: &ClaimOwner, now: Timestamp) -> StartVerdict {
         match self.defect {
             Some(Defect::StartedAfterAttempt) => StartVerdict::Started,
             Some(_) | None => {
@@ -159,13 +164,13 @@ impl Store {
 
     pub(crate) fn renew(
         &mut self,
-        claimed: &Record,
-        keep: &Lifetimes,
+        claimed: &DedupeRecord,
+        keep: &RecordLifetimes,
         watch: MarkerWatch,
         now: Timestamp,
     ) -> RenewVerdict {
         let absence = match self.defect {
-            Some(Defect::ClaimNotWrittenAgain) => Absence::Removed,
+            Some(Defect::ClaimNotWrittenAgain) => RecordAbsence::Removed,
             Some(_) | None => watch.absence(now),
         };
         let before = self.before();
@@ -177,10 +182,10 @@ impl Store {
         verdict
     }
 
-    pub(crate) fn save(&mut self, save: &Save, now: Timestamp) -> SaveVerdict {
-        if let (Some(Defect::OverWhenCut), Ending::Unknown(unknown)) = (self.defect, &save.ending) {
-            let over = UnknownEnding { settles: SettlesIn::Settled, ..unknown.clone() };
-            let save = Save { ending: Ending::Unknown(over), ..save.clone() };
+    pub(crate) fn save(&mut self, save: &SaveRequest, now: Timestamp) -> SaveVerdict {
+        if let (Some(Defect::OverWhenCut), RunOutcome::Unknown(unknown)) = (self.defect, &save.ending) {
+            let over = UnknownOutcomeReport { settles: SettleDelay::Settled, ..unknown.clone() };
+            let save = SaveRequest { ending: RunOutcome::Unknown(over), ..save.clone() };
             let verdict = self.records.save(&save, now);
             self.note();
             return verdict;
@@ -190,7 +195,7 @@ impl Store {
             (Some(Defect::OwnerIgnoredAtSave), Some(record)) => {
                 let mut save = save.clone();
                 Arc::make_mut(&mut save.claimed).owner = record.owner.clone();
-                let open = Record { state: RecordState::Inflight, ..record.clone() };
+                let open = DedupeRecord { state: DedupeState::Inflight, ..record.clone() };
                 let decided = decide_save(&save, Some(&open), None, now);
                 self.records.apply(decided.write);
                 decided.verdict
@@ -206,7 +211,7 @@ impl Store {
         verdict
     }
 
-    pub(crate) fn release(&mut self, release: &Release) {
+    pub(crate) fn release(&mut self, release: &ReleaseRequest) {
         let before = self.before();
         self.records.release(release);
         if let Some(before) = before {
@@ -215,30 +220,31 @@ impl Store {
         self.note();
     }
 
-    pub(crate) fn delivered(&mut self, receipt: &Receipt, at: Timestamp) {
+    pub(crate) fn delivered(&mut self, receipt: &DeliveryReceipt, at: Timestamp) {
         let before = self.before();
-        self.records.delivered(receipt, at);
+        self.records.mark_delivered(receipt, at);
         if let Some(before) = before {
             self.tables.delivered(receipt, at, (&before, &self.records));
         }
         self.note();
     }
 
-    /// The records as they are, to hold what happens to them against the tables. With a defect the promises have to show it.
-    fn before(&self) -> Option<Records> {
+    /// Returns the records before an operation, to compare it with the tables. With a defect, the invariants have to
+    /// find it.
+    fn before(&self) -> Option<MemoryRecords> {
         self.defect.is_none().then(|| self.records.clone())
     }
 
     pub(crate) fn resolve(
         &mut self,
-        key: &Key,
+        key: &RecordKey,
         resolution: Resolution,
-        rules: &Rules,
-        sight: impl Fn(&Owner) -> LeaseSight,
+        rules: &DedupeRules,
+        sight: impl Fn(&ClaimOwner) -> LeaseOwnerState,
         now: Timestamp,
     ) -> ResolveVerdict {
         let before = self.before();
-        let by_hand = Resolve::by_hand(*key, resolution);
+        let by_hand = ResolutionRequest::by_operator(*key, resolution);
         let mut verdict = self.records.resolve(&by_hand, rules, &sight, now);
         if let Some(before) = before {
             let after = (&before, &self.records);
@@ -247,7 +253,7 @@ impl Store {
         if let (Some(Defect::ResolvedBeforeTheEnd), ResolveVerdict::NotSettled(_)) = (self.defect, &verdict)
             && let Some(record) = self.records.get(key)
         {
-            let write = Write::Remove { key: *key, index: record.index };
+            let write = RecordWrite::Remove { key: *key, index: record.index };
             self.records.apply(write);
             verdict = ResolveVerdict::Resolved;
         }
@@ -255,28 +261,28 @@ impl Store {
         verdict
     }
 
-    /// Everything is lost. Some stores notice.
-    pub(crate) fn empty(&mut self, marker: Marker, noticed: Option<RecordLoss>) {
+    /// Removes everything. Some stores notice.
+    pub(crate) fn empty(&mut self, marker: StoreMarker, noticed: Option<RecordLoss>) {
         if let Some(loss) = noticed {
             self.loss = Some(loss.after(self.loss.take()));
         } else {
-            // What tells of an earlier loss is gone too.
+            // The evidence of an earlier loss is gone too.
             self.loss = None;
         }
-        self.records = Records::default();
-        self.approvals = Approvals::default();
+        self.records = MemoryRecords::default();
+        self.approvals = ApprovalLedger::default();
         self.breaker = None;
         self.turns.clear();
         self.marker = marker;
     }
 
-    /// Writes the document of a turn, if this is the version that is there.
+    /// Writes the document of a turn, if the stored version is the given one.
     pub(crate) fn write_turn(
         &mut self,
         turn: usize,
         replaces: Option<u64>,
-        kept: Kept,
-    ) -> Result<u64, Option<(u64, Kept)>> {
+        kept: TurnDocument,
+    ) -> Result<u64, Option<(u64, TurnDocument)>> {
         let there = self.turns.get(&turn);
         if there.map(|(version, _)| *version) != replaces {
             return Err(there.cloned());
@@ -290,12 +296,12 @@ impl Store {
         self.changed.extend_from_slice(self.records.changed());
     }
 
-    pub(crate) fn spend(&mut self, grant: GrantId, owner: &Owner, now: Timestamp) -> Spend {
+    pub(crate) fn spend(&mut self, grant: GrantId, owner: &ClaimOwner, now: Timestamp) -> SpendVerdict {
         let spend = match (self.approvals.spend(grant, owner.digest(), now), self.defect) {
-            (Spend::Lost, Some(Defect::GrantSpentByAll)) => Spend::Spent,
+            (SpendVerdict::Lost, Some(Defect::GrantSpentByAll)) => SpendVerdict::Spent,
             (spend, _) => spend,
         };
-        if matches!(spend, Spend::Spent | Spend::AlreadyMine) {
+        if matches!(spend, SpendVerdict::Spent | SpendVerdict::AlreadyMine) {
             let owners = self.spent.entry((self.marker.0, grant)).or_default();
             if !owners.contains(owner) {
                 owners.push(owner.clone());
@@ -304,7 +310,7 @@ impl Store {
         spend
     }
 
-    /// A person has given a grant.
+    /// Records that an operator has given a grant.
     pub(crate) fn grants(&mut self, grant: GrantId, now: Timestamp) {
         self.granted.insert((self.marker.0, grant), now);
     }
@@ -313,9 +319,9 @@ impl Store {
         self.granted.get(&(self.marker.0, grant)).copied()
     }
 
-    pub(crate) fn give_back(&mut self, grant: GrantId, owner: &Owner) {
-        self.approvals.give_back(grant, owner.digest());
-        // It may be one of the store that was lost.
+    pub(crate) fn give_back(&mut self, grant: GrantId, owner: &ClaimOwner) {
+        self.approvals.return_grant(grant, owner.digest());
+        // The grant may be one of the lost store.
         for owners in
             self.spent.iter_mut().filter(|((_, spent), _)| *spent == grant).map(|(_, owners)| owners)
         {
@@ -323,11 +329,11 @@ impl Store {
         }
     }
 
-    /// Stores a refusal as if it were an answer; only a defect does that.
-    pub(crate) fn put_directly(&mut self, record: Record) {
-        self.records.apply(Write::Put {
+    /// Stores a refusal as if it were an answer. Only a defect does that.
+    pub(crate) fn put_directly(&mut self, record: DedupeRecord) {
+        self.records.apply(RecordWrite::Put {
             record: Arc::new(record),
-            index: IndexMove::Keep,
+            index: IndexUpdate::Keep,
             remove: Vec::new(),
         });
     }

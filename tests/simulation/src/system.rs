@@ -7,49 +7,50 @@ use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::approval::GrantId;
-use steadfast_core::breaker::Breaker;
+use steadfast_core::breaker::CircuitBreaker;
 use steadfast_core::call::{
-    AttemptEnd, BreakerScope, Call, Cut, Event, Kept, Notice, Outcome, Request, Shared, Step, Wake,
+    AttemptEndVisibility, AttemptReport, BreakerScope, Call, CallEvent, CallMechanisms, CallNotice,
+    CallRequest, CutReason, DeferredWrite, NextStep, WakeReason,
 };
 use steadfast_core::classify::RetryAfter;
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{
-    ClaimVerdict, Ending, LeaseSight, Marker, MarkerWatch, Owner, Process, Receipt, RecordState,
-    RenewVerdict, Settles,
+    ClaimOwner, ClaimVerdict, DedupeState, DeliveryReceipt, LeaseOwnerState, MarkerWatch, ProcessIdentity,
+    RenewVerdict, RunOutcome, SettleTime, StoreMarker,
 };
 use steadfast_core::guard::LoopGuard;
 use steadfast_core::id::{SessionKey, ToolRef};
-use steadfast_core::key::Key;
+use steadfast_core::key::RecordKey;
 use steadfast_core::limit::Limiter;
-use steadfast_core::policy::Policy;
+use steadfast_core::policy::CallPolicy;
 use steadfast_core::retry::RetryBudget;
 use steadfast_core::trust::TrustLedger;
 
-use crate::breakers::Expected;
-use crate::coverage::Coverage;
-use crate::invariants::{self, Broken};
-use crate::judgements::Seen;
-use crate::model::{Kind, Model, TurnCall};
+use crate::breakers::ExpectedBreaker;
+use crate::coverage::TableCoverage;
+use crate::invariants::{self, InvariantViolation};
+use crate::judgements::ToolObservations;
+use crate::model::{CallIdentity, GroundTruth, TurnCall};
 use crate::rng::Rng;
-use crate::settling::{AttemptEvent, Work};
-use crate::store::Store;
-use crate::transition::Happening;
-use crate::turns::{InTurn, Submission};
+use crate::scenario::{OwnerLiveness, Scenario};
+use crate::settling::{AttemptEvent, AttemptWork};
+use crate::store::SimulatedStore;
+use crate::transition::SimulationEvent;
+use crate::turns::{TurnMembership, TurnSubmission};
 use crate::unknown_outcomes::ResponseKind;
-use crate::verification::Read;
-use crate::weather::{Leases, Weather};
-use crate::{Defect, Failure};
+use crate::verification::VerificationRead;
+use crate::{Defect, SimulationFailure};
 
-/// What a world saw before it ended.
+/// Counters of one simulated world.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     /// Calls that were begun.
     pub calls: u64,
     /// Effects of tools.
     pub effects: u64,
-    /// Answers that were given again.
+    /// Answers that were replayed.
     pub replays: u64,
-    /// Outcomes that became unknown or were found to be.
+    /// Outcomes that became unknown or were found to be unknown.
     pub unknown: u64,
     /// Pending unknown-outcome responses.
     pub pending_responses: u64,
@@ -61,217 +62,218 @@ pub struct Summary {
     pub run_again: u64,
     /// Unknown outcomes that an operator resolved.
     pub resolved: u64,
-    /// Times that the store lost everything.
+    /// Number of times that the store lost everything.
     pub emptyings: u64,
     /// Calls that were refused because the store had noticed a loss.
     pub refused_after_loss: u64,
-    /// Turns that were submitted, each as often as it was.
+    /// Turn submissions, resubmissions included.
     pub turns: u64,
-    /// Events in all.
+    /// Events in total.
     pub events: u64,
-    /// What came up.
-    pub coverage: Coverage,
+    /// Coverage of the tables.
+    pub coverage: TableCoverage,
 }
 
-/// Where a call is, seen from the world.
-pub(crate) struct Running {
+/// The state of a call as the world sees it.
+pub(crate) struct ActiveCall {
     pub(crate) call: Call,
     pub(crate) wish: usize,
     pub(crate) dispatch: usize,
     /// The number of the attempt that runs.
-    pub(crate) attempt: Option<Attempt>,
+    pub(crate) attempt: Option<RunningAttempt>,
     pub(crate) last_attempt: u64,
-    /// When the first one began.
+    /// Start of the first attempt.
     pub(crate) first_attempt: Option<Timestamp>,
-    pub(crate) follows: Option<Key>,
+    pub(crate) follows: Option<RecordKey>,
     /// The record whose end it waits for.
-    pub(crate) awaits: Option<Key>,
+    pub(crate) awaits: Option<RecordKey>,
     /// The record that its last claim found.
-    pub(crate) found: Option<(Key, Owner)>,
-    /// Its place in the order of what came and what was handed over.
+    pub(crate) found: Option<(RecordKey, ClaimOwner)>,
+    /// Position among received messages and handed-over answers.
     pub(crate) received: u64,
-    /// Whether the store has failed it, and whether its record is another's.
+    /// True if the store has failed it, and if another call owns its record.
     pub(crate) store_failed: bool,
     pub(crate) fence_lost: bool,
-    /// Whether its process sees to it that its attempt ends.
+    /// True if its process makes sure that the attempt ends.
     pub(crate) child_is_ending: bool,
-    /// What happened while the store was asked.
+    /// Events that arrived while the call waited for the store.
     pub(crate) deferred: VecDeque<AttemptEvent>,
     pub(crate) woken_at: Option<Timestamp>,
     pub(crate) answered: bool,
-    /// Store commands are numbered, so that a late answer to an old one is not taken for the new one's.
+    /// Number of the current store command. A late reply to an earlier command is not taken for the reply to a new one.
     pub(crate) command: u64,
-    /// When the last renewal has arrived.
+    /// Time at which the last renewal has arrived.
     pub(crate) renewed_by: Timestamp,
     pub(crate) sent: bool,
     pub(crate) counted: bool,
-    /// When it last asked to be the probe, and whether the store heard of it.
+    /// Time at which it last asked to be the probe, and true if the store received that.
     pub(crate) asked_to_probe: Option<(Timestamp, bool)>,
-    /// The turn that it belongs to, if it does.
-    pub(crate) in_turn: Option<InTurn>,
-    /// Attempts that were made for it.
+    /// The turn of which the call is part.
+    pub(crate) in_turn: Option<TurnMembership>,
+    /// Number of attempts so far.
     pub(crate) attempts: u32,
-    /// Whether an operator has allowed it, and how.
+    /// True if an operator allowed the call.
     pub(crate) granted: bool,
     pub(crate) grant: Option<GrantId>,
-    /// Whether it was cut because its caller's time was up.
+    /// True if the attempt was cut because the caller's time was up.
     pub(crate) out_of_time: bool,
-    /// When it got the place of a probe.
+    /// Time at which it was admitted as a probe.
     pub(crate) admitted: Option<Timestamp>,
-    /// Whether it has just asked to probe what its tool depends on.
+    /// True if it has just asked to probe the dependency of its tool.
     pub(crate) asked_for_dependency: bool,
-    /// Whether its caller was answered or has left, so that nobody hears what comes of it.
-    pub(crate) told_nobody: bool,
-    /// Whether it has just heard that its claim is another's, or over.
+    /// True if its caller was answered or has left, so that its result reaches no one.
+    pub(crate) caller_is_done: bool,
+    /// True if it has just learned that its claim is lost or over.
     pub(crate) claim_lost: bool,
-    /// How long the last failure asked it to wait.
+    /// Delay that the last failure asked for.
     pub(crate) retry_after: Option<Duration>,
-    /// Why its attempt was cut.
-    pub(crate) cut: Option<Cut>,
-    /// Whether its breakers have heard what came of its attempt.
+    /// Reason why its attempt was cut.
+    pub(crate) cut: Option<CutReason>,
+    /// True if its breakers have received the result of its attempt.
     pub(crate) is_judged: bool,
 }
 
-impl Running {
-    /// Whether it is being recorded that its outcome is unknown.
+impl ActiveCall {
+    /// Returns true if its unknown outcome is being recorded.
     pub(crate) fn is_marking(&self) -> bool {
         self.call.state() == "Marking"
     }
 
-    /// Whether only the end of its attempt will say when it is over.
+    /// Returns true if only the end of its attempt can finish it.
     fn awaits_end(&self) -> bool {
-        self.call.awaits_end() || self.is_marking() && self.call.request().end == AttemptEnd::Seen
+        self.call.awaits_end()
+            || self.is_marking() && self.call.request().end == AttemptEndVisibility::Visible
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Attempt {
+pub(crate) struct RunningAttempt {
     pub(crate) number: u64,
     pub(crate) epoch: u64,
-    pub(crate) probe: Option<Probe>,
+    pub(crate) probe: Option<ProbeAttempt>,
     pub(crate) started: Timestamp,
-    /// When it last showed a sign of life, or began.
+    /// Time of its last sign of life, or of its start.
     pub(crate) heard: Timestamp,
     pub(crate) over: bool,
-    /// Whether its tool was told to stop.
+    /// True if its tool received a cancellation.
     pub(crate) cancelled: bool,
-    /// How often its breakers had changed when it began: the tool's, and that of its dependency.
+    /// Transitions of the tool's breaker and of its dependency's breaker when the attempt began.
     pub(crate) epochs: [u64; 2],
-    /// The last that its breakers heard of it.
+    /// Last time at which its breakers received a sign of life.
     pub(crate) alive: Timestamp,
 }
 
-/// An attempt that finds out whether the tool is back.
+/// A probe of a half-open breaker.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Probe {
-    /// The epoch as all count it who share the breaker.
+pub(crate) struct ProbeAttempt {
+    /// The epoch, counted the same by all processes that share the breaker.
     pub(crate) epoch: u64,
-    /// When it got its place.
+    /// Time at which it was admitted.
     pub(crate) since: Timestamp,
-    /// Whether the store could not be asked: then nobody else knows of it.
+    /// True if the store could not be asked, so that no other process knows of the probe.
     pub(crate) alone: bool,
 }
 
 /// One process that drives calls.
-pub(crate) struct Node {
-    pub(crate) identity: Process,
-    /// How far the clock of its machine is ahead of the store's, or behind it, in milliseconds.
+pub(crate) struct SimulatedProcess {
+    pub(crate) identity: ProcessIdentity,
+    /// Offset of its machine's clock from the store's clock, in milliseconds. Negative if it is behind.
     pub(crate) ahead: i64,
     pub(crate) alive: bool,
     pub(crate) frozen_until: Timestamp,
-    pub(crate) breaker: Breaker,
-    /// What it knows of the marker of the store.
+    pub(crate) breaker: CircuitBreaker,
+    /// Its knowledge of the store's marker.
     pub(crate) watch: MarkerWatch,
-    /// How often the store had lost everything before.
+    /// Number of store losses before it started.
     pub(crate) started_after: usize,
-    /// How often it had when this process last stored what its breaker knows.
+    /// Number of store losses when this process last stored the state of its breaker.
     pub(crate) shared_after: usize,
     /// Transitions of the breaker so far.
     pub(crate) epoch: u64,
     pub(crate) budget: RetryBudget,
     pub(crate) limiter: Limiter,
     pub(crate) dependency_limiter: Limiter,
-    /// The breaker of what all tools depend on, in worlds that have one.
-    pub(crate) dependency: Option<Breaker>,
-    /// What the two breakers have to do.
-    pub(crate) expected: Expected,
-    pub(crate) expected_of_dependency: Expected,
-    /// What guard and trust have to go by.
-    pub(crate) seen: Seen,
+    /// Breaker of the dependency that all tools share, in worlds that have one.
+    pub(crate) dependency: Option<CircuitBreaker>,
+    /// Expected state of the two breakers.
+    pub(crate) expected: ExpectedBreaker,
+    pub(crate) expected_of_dependency: ExpectedBreaker,
+    /// Observations that guard and trust may use.
+    pub(crate) seen: ToolObservations,
     pub(crate) guards: BTreeMap<usize, LoopGuard>,
     pub(crate) trust: TrustLedger,
-    /// The machines of tools that only turns call.
-    pub(crate) cells: BTreeMap<ToolRef, Cell>,
-    pub(crate) calls: BTreeMap<u64, Running>,
+    /// Machines of tools that only turns call.
+    pub(crate) cells: BTreeMap<ToolRef, SharedToolMachines>,
+    pub(crate) calls: BTreeMap<u64, ActiveCall>,
     pub(crate) next_call: u64,
-    pub(crate) kept: Vec<(Timestamp, Kept)>,
-    /// Whether its tool is blocked by hand, and since when.
+    pub(crate) kept: Vec<(Timestamp, DeferredWrite)>,
+    /// True if an operator has blocked its tool, and since when.
     pub(crate) blocked: bool,
     pub(crate) blocked_at: Option<Timestamp>,
-    /// Answers on their way.
+    /// Answers in transit.
     pub(crate) written: Vec<SentAnswer>,
     /// Deliveries that this process knows of.
-    pub(crate) known: Vec<(Receipt, Timestamp)>,
-    /// Answers that were handed over, in their order.
-    pub(crate) handed: Vec<Handed>,
-    /// Runs whose answers were handed over before they could be saved, in their order.
-    pub(crate) unsaved: Vec<(Owner, u64)>,
-    /// Runs of unknown outcome of which a client is known to have heard that they are over.
-    pub(crate) told: BTreeMap<Owner, usize>,
-    /// Those into which it has looked since.
-    pub(crate) verified: BTreeMap<Owner, usize>,
+    pub(crate) known: Vec<(DeliveryReceipt, Timestamp)>,
+    /// Answers that were handed over, in order.
+    pub(crate) handed: Vec<AnswerHandover>,
+    /// Runs whose answers were handed over before they could be saved, in order.
+    pub(crate) unsaved: Vec<(ClaimOwner, u64)>,
+    /// Runs with an unknown outcome whose final response is known to have reached a client.
+    pub(crate) told: BTreeMap<ClaimOwner, usize>,
+    /// Runs that this client has verified since.
+    pub(crate) verified: BTreeMap<ClaimOwner, usize>,
 }
 
 /// An answer that was handed over, and whether its process knows that it has arrived.
 #[derive(Clone, Debug)]
-pub(crate) struct Handed {
-    pub(crate) owner: Owner,
+pub(crate) struct AnswerHandover {
+    pub(crate) owner: ClaimOwner,
     pub(crate) at: u64,
     pub(crate) dispatch: usize,
     pub(crate) has_arrived: bool,
 }
 
-/// An answer on its way.
+/// An answer in transit.
 #[derive(Clone, Debug)]
 pub(crate) struct SentAnswer {
     pub(crate) connection: usize,
     pub(crate) dispatch: usize,
-    pub(crate) receipt: Receipt,
+    pub(crate) receipt: DeliveryReceipt,
     pub(crate) kind: ResponseKind,
 }
 
-/// What the calls of one tool share in a process.
+/// The machines that all calls of one tool share in a process.
 #[derive(Debug, Default)]
-pub(crate) struct Cell {
-    pub(crate) breaker: Breaker,
+pub(crate) struct SharedToolMachines {
+    pub(crate) breaker: CircuitBreaker,
     budget: RetryBudget,
     pub(crate) limiter: Limiter,
 }
 
 /// A client's connection to one process.
 #[derive(Clone, Debug)]
-pub(crate) struct Connection {
+pub(crate) struct SimulatedConnection {
     pub(crate) node: usize,
     pub(crate) life: u64,
     pub(crate) open: bool,
 }
 
-/// One sending of a wish.
+/// One transmission of a goal.
 #[derive(Clone, Debug)]
 pub(crate) struct Dispatch {
     pub(crate) wish: usize,
-    /// Which call of this wish it is: each has an id of its own.
+    /// Number of the call among those for this goal. Each has its own call id.
     pub(crate) call: u32,
     pub(crate) connection: usize,
     pub(crate) answered: bool,
-    /// Whether its client does not listen to it any more.
+    /// True if its client no longer waits for it.
     pub(crate) given_up: bool,
-    /// Whether its process has heard that its client does not want it any more. Then nothing is written to it.
+    /// True if its process knows that the client has cancelled it. Nothing is written to it then.
     pub(crate) withdrawn: bool,
-    /// Answers that this client had received on this very connection when it sent this.
-    pub(crate) heard: Vec<Receipt>,
+    /// Answers that this client had received on this connection when it sent the call.
+    pub(crate) heard: Vec<DeliveryReceipt>,
     pub(crate) sent: Timestamp,
-    /// When a process took it up.
+    /// Time at which a process took it up.
     pub(crate) taken: Option<Timestamp>,
 }
 
@@ -279,7 +281,7 @@ impl Dispatch {
     pub(crate) fn new(
         (wish, call): (usize, u32),
         connection: usize,
-        heard: Vec<Receipt>,
+        heard: Vec<DeliveryReceipt>,
         sent: Timestamp,
     ) -> Self {
         Self {
@@ -296,74 +298,74 @@ impl Dispatch {
     }
 }
 
-/// Everything.
-pub(crate) struct World {
+/// The whole simulated world.
+pub(crate) struct SimulatedWorld {
     pub(crate) seed: u64,
     pub(crate) defect: Option<Defect>,
     pub(crate) rng: Rng,
-    /// Decides what was added later.
+    /// Generator for decisions that were added later.
     pub(crate) side: Rng,
-    /// Decides what was added after that.
+    /// Generator for decisions that were added after those.
     pub(crate) third: Rng,
-    pub(crate) weather: Weather,
+    pub(crate) weather: Scenario,
     pub(crate) now: Timestamp,
-    queue: BTreeMap<(Timestamp, u64), Happening>,
+    queue: BTreeMap<(Timestamp, u64), SimulationEvent>,
     ticks: u64,
-    pub(crate) model: Model,
-    pub(crate) store: Store,
-    pub(crate) nodes: Vec<Node>,
-    pub(crate) connections: Vec<Connection>,
-    /// The open connections of a client to a process: the first, and the second.
+    pub(crate) model: GroundTruth,
+    pub(crate) store: SimulatedStore,
+    pub(crate) nodes: Vec<SimulatedProcess>,
+    pub(crate) connections: Vec<SimulatedConnection>,
+    /// Open connections of a client to a process: the first and the second.
     pub(crate) lines: BTreeMap<(usize, usize, bool), usize>,
-    /// What a client has received on a connection.
-    pub(crate) heard: BTreeMap<usize, Vec<Receipt>>,
+    /// Answers that a client has received on a connection.
+    pub(crate) heard: BTreeMap<usize, Vec<DeliveryReceipt>>,
     pub(crate) dispatches: Vec<Dispatch>,
     /// Answers that count as delivered and have not arrived yet.
     pub(crate) crossing: Vec<usize>,
-    pub(crate) reads: Vec<Read>,
+    pub(crate) reads: Vec<VerificationRead>,
     pub(crate) attempts: u64,
-    /// What attempts have set off.
-    pub(crate) works: BTreeMap<u64, Work>,
-    /// Runs whose end nobody will see, although somebody should.
-    pub(crate) unseen: BTreeSet<Owner>,
-    /// Counts what comes and what is handed over.
+    /// Work that attempts have started.
+    pub(crate) works: BTreeMap<u64, AttemptWork>,
+    /// Runs whose end no process will observe, although one should.
+    pub(crate) unseen: BTreeSet<ClaimOwner>,
+    /// Counter of received messages and handed-over answers.
     pub(crate) order: u64,
-    /// When last something went wrong that nobody could know of before.
+    /// Time of the last fault that could not be foreseen.
     pub(crate) disturbed: Timestamp,
-    /// Owners whose process died while a claim of theirs was open.
-    pub(crate) died: BTreeSet<Process>,
-    pub(crate) sent: BTreeSet<Owner>,
-    /// Those whose tool has asked something instead of doing anything.
-    pub(crate) questions: BTreeSet<Owner>,
-    pub(crate) turn_policy: Arc<Policy>,
-    pub(crate) submissions: Vec<Submission>,
-    /// When the clock jumped, and how far.
+    /// Owners whose process died while they held a claim.
+    pub(crate) died: BTreeSet<ProcessIdentity>,
+    pub(crate) sent: BTreeSet<ClaimOwner>,
+    /// Owners whose tool asked for input instead of running.
+    pub(crate) questions: BTreeSet<ClaimOwner>,
+    pub(crate) turn_policy: Arc<CallPolicy>,
+    pub(crate) submissions: Vec<TurnSubmission>,
+    /// Clock jumps with their lengths.
     pub(crate) jumps: Vec<(Timestamp, Duration)>,
     pub(crate) summary: Summary,
-    /// The weather, and the last that happened.
+    /// The scenario and the most recent events.
     story: VecDeque<String>,
-    /// How many lines are missing between them.
+    /// Number of lines that are missing between them.
     forgotten: usize,
 }
 
-/// When a world begins. Clocks that are behind show less, and never nothing.
+/// Time at which a world begins. Clocks that are behind show less, but never zero.
 pub(crate) const DAWN: Timestamp = Timestamp::from_millis(1_000_000);
-/// Clocks of two machines differ from the store's by so much at most, in milliseconds.
+/// Maximum difference between a machine's clock and the store's clock, in milliseconds.
 const MOST_SKEW: u64 = 300_000;
 /// Long enough for every lease, hold and lingering attempt to be over.
 const AFTERMATH: u64 = 4 * 3600 * 1000;
-/// A world that needs more events than this circles.
+/// Maximum number of events. A world that needs more is in a loop.
 const MOST_EVENTS: u64 = 200_000;
 const LONGEST_STORY: usize = 4000;
 
-impl World {
+impl SimulatedWorld {
     pub(crate) fn new(seed: u64, defect: Option<Defect>) -> Self {
         let (mut rng, mut side) = (Rng::new(seed), Rng::beside(seed));
         let (mut third, mut fourth) = (Rng::third(seed), Rng::fourth(seed));
-        let mut weather = Weather::of(&mut rng, &mut side);
+        let mut weather = Scenario::of(&mut rng, &mut side);
         weather.shared_breakers = match defect {
             Some(Defect::ProbeNotShared | Defect::ByHandOvertaken) => true,
-            // A breaker that opens soon hides what has nothing to do with it.
+            // A breaker that opens early hides unrelated defects.
             Some(_) => false,
             None => side.chance(50),
         };
@@ -372,7 +374,7 @@ impl World {
             Some(_) | None => 0,
         };
         if weather.shared_breakers || defect == Some(Defect::LateBreakerResultCounted) {
-            // A breaker that opens at once shows soonest what is wrong with it.
+            // A breaker that opens at once reveals its own defects soonest.
             Arc::make_mut(&mut weather.policy).breaker.consecutive = Some(NonZeroU32::MIN);
         }
         crate::turns::draw(&mut weather, seed, defect);
@@ -383,12 +385,12 @@ impl World {
             weather.draw_rates(&mut Rng::sixth(seed));
         }
         if defect.is_some_and(Defect::needs_unknown_outcomes) {
-            weather.has_unknown_outcomes();
+            weather.set_unknown_outcomes();
         }
         if defect == Some(Defect::FailedDispatchDoesNotStandBack) {
-            weather.has_dispatches_in_each_others_way();
+            weather.set_interfering_dispatches();
         }
-        let marker = Marker(side.next());
+        let marker = StoreMarker(side.next());
         if defect.is_some_and(Defect::needs_an_emptied_store) {
             weather.emptyings = 2;
         }
@@ -401,8 +403,8 @@ impl World {
             now: DAWN,
             queue: BTreeMap::new(),
             ticks: 0,
-            model: Model::default(),
-            store: Store::new(marker, defect),
+            model: GroundTruth::default(),
+            store: SimulatedStore::new(marker, defect),
             nodes: Vec::new(),
             connections: Vec::new(),
             lines: BTreeMap::new(),
@@ -418,7 +420,7 @@ impl World {
             died: BTreeSet::new(),
             sent: BTreeSet::new(),
             questions: BTreeSet::new(),
-            turn_policy: Arc::new(weather.policy.in_turn()),
+            turn_policy: Arc::new(weather.policy.for_turn()),
             submissions: Vec::new(),
             jumps: Vec::new(),
             summary: Summary::default(),
@@ -426,22 +428,22 @@ impl World {
             forgotten: 0,
             weather,
         };
-        world.tell(format!("the world of seed {seed}: {:?}", world.weather));
+        world.log_event(format!("the world of seed {seed}: {:?}", world.weather));
         for number in 0..world.weather.processes {
             let skew = fourth.between(0, 2 * MOST_SKEW).cast_signed() - MOST_SKEW.cast_signed();
-            // Whoever shares a breaker compares times.
+            // Processes that share a breaker compare times.
             let ahead = if world.weather.shared_breakers { 0 } else { skew };
-            let dependency = world.weather.dependency.then(Breaker::default);
+            let dependency = world.weather.dependency.then(CircuitBreaker::default);
             let ahead = if number == 1 && world.weather.twins { world.nodes[0].ahead } else { ahead };
-            world.nodes.push(Node { ahead, dependency, ..world.born(number, 0) });
-            world.see_marker(number);
+            world.nodes.push(SimulatedProcess { ahead, dependency, ..world.born(number, 0) });
+            world.observe_marker(number);
         }
-        world.open_the_day();
+        world.schedule_initial_events();
         world
     }
 
-    /// Runs until nothing more happens, and checks what must hold then.
-    pub(crate) fn live(mut self) -> Result<Summary, Box<Failure>> {
+    /// Runs until nothing more happens, then checks the final invariants.
+    pub(crate) fn run_to_end(mut self) -> Result<Summary, Box<SimulationFailure>> {
         let end = DAWN + Duration::from_millis(self.weather.storm + AFTERMATH);
         while let Some(((at, _), happening)) = self.queue.pop_first() {
             self.now = self.now.max(at);
@@ -459,22 +461,22 @@ impl World {
                 return Err(self.failed(broken));
             }
         }
-        if let Err(broken) = self.at_rest() {
+        if let Err(broken) = self.check_at_rest() {
             return Err(self.failed(broken));
         }
         self.summary.coverage = std::mem::take(&mut self.store.tables.coverage);
         Ok(self.summary)
     }
 
-    fn failed(self, (invariant, how): Broken) -> Box<Failure> {
+    fn failed(self, (invariant, how): InvariantViolation) -> Box<SimulationFailure> {
         let mut story = Vec::from(self.story);
         if self.forgotten > 0 {
             story.insert(1, format!("... {} lines are left out ...", self.forgotten));
         }
-        Box::new(Failure { seed: self.seed, invariant, how, story })
+        Box::new(SimulationFailure { seed: self.seed, invariant, how, story })
     }
 
-    pub(crate) fn tell(&mut self, line: String) {
+    pub(crate) fn log_event(&mut self, line: String) {
         self.story.push_back(format!("{}  {line}", invariants::clock(self.now)));
         if self.story.len() > LONGEST_STORY {
             self.story.remove(1);
@@ -482,54 +484,55 @@ impl World {
         }
     }
 
-    /// An engine of this process. Two of one process number their calls together.
-    pub(crate) fn born(&self, number: usize, life: u64) -> Node {
-        let born = Node::born(number, life);
+    /// Creates an engine of this process. Two engines of one process number their calls together.
+    pub(crate) fn born(&self, number: usize, life: u64) -> SimulatedProcess {
+        let born = SimulatedProcess::born(number, life);
         match self.weather.twins && number == 1 {
             true => {
-                let identity = Process { pid: 0, ..born.identity };
-                Node { identity, next_call: 1_000_000, ..born }
+                let identity = ProcessIdentity { pid: 0, ..born.identity };
+                SimulatedProcess { identity, next_call: 1_000_000, ..born }
             }
             false => born,
         }
     }
 
-    /// This engine, and the other one that lives and dies with it.
+    /// Returns this engine and the other one that shares its process.
     pub(crate) fn engines(&self, node: usize) -> Vec<usize> {
         if self.weather.twins && node < 2 { vec![0, 1] } else { vec![node] }
     }
 
-    /// What the clock of a process shows.
+    /// Returns the time that the clock of a process shows.
     pub(crate) fn clock(&self, node: usize) -> Timestamp {
         self.nodes[node].clock(self.now)
     }
 
-    /// Whether things still go wrong.
-    pub(crate) fn stormy(&self) -> bool {
+    /// Returns true while faults may still occur.
+    pub(crate) fn faults_active(&self) -> bool {
         self.now < DAWN + Duration::from_millis(self.weather.storm)
     }
 
-    /// A fault of this likelihood, as long as the storm lasts.
+    /// Draws a fault with this likelihood, while faults may still occur.
     pub(crate) fn fault(&mut self, percent: u64) -> bool {
-        percent > 0 && self.stormy() && self.rng.chance(percent)
+        percent > 0 && self.faults_active() && self.rng.chance(percent)
     }
 
-    pub(crate) fn later(&mut self, millis: u64, happening: Happening) {
+    pub(crate) fn later(&mut self, millis: u64, happening: SimulationEvent) {
         self.at(self.now + Duration::from_millis(millis), happening);
     }
 
-    pub(crate) fn at(&mut self, at: Timestamp, happening: Happening) {
+    pub(crate) fn at(&mut self, at: Timestamp, happening: SimulationEvent) {
         self.ticks += 1;
         self.queue.insert((at, self.ticks), happening);
     }
 
-    /// The clock jumps: the processes have slept, and the rest of the world has not, tools and the store.
-    pub(crate) fn effects_until(&mut self, until: Timestamp) -> Result<(), Broken> {
-        let goes_on =
-            |happening: &Happening| matches!(happening, Happening::Effect { .. } | Happening::Command { .. });
+    /// Applies the effects of a clock jump: the processes were asleep, while tools and the store went on.
+    pub(crate) fn effects_until(&mut self, until: Timestamp) -> Result<(), InvariantViolation> {
+        let goes_on = |happening: &SimulationEvent| {
+            matches!(happening, SimulationEvent::Effect { .. } | SimulationEvent::Command { .. })
+        };
         let mut from = (Timestamp::ZERO, 0);
         loop {
-            // What happens may bring more of it.
+            // One event may cause more within the same span.
             let mut due = self.queue.range(from..(until, u64::MAX));
             let Some(at) = due.find(|(_, happening)| goes_on(happening)).map(|(at, _)| *at) else {
                 return Ok(());
@@ -542,24 +545,29 @@ impl World {
         }
     }
 
-    pub(crate) fn policy(&self) -> Arc<Policy> {
+    pub(crate) fn policy(&self) -> Arc<CallPolicy> {
         self.weather.policy.clone()
     }
 
-    /// Feeds one event to a call and gives back its step, with the invariants on notices checked.
-    pub(crate) fn feed(&mut self, node: usize, number: u64, event: Event) -> Result<Option<Step>, Broken> {
+    /// Feeds one event to a call and returns its step, with the invariants on notices checked.
+    pub(crate) fn feed(
+        &mut self,
+        node: usize,
+        number: u64,
+        event: CallEvent,
+    ) -> Result<Option<NextStep>, InvariantViolation> {
         let now = self.clock(node);
         let attempt = self.nodes[node].calls.get(&number).and_then(|running| running.attempt);
-        let ran = matches!(event, Event::Ran(_));
-        if let Event::Ran(outcome) = &event {
+        let ran = matches!(event, CallEvent::Ran(_));
+        if let CallEvent::Ran(outcome) = &event {
             self.note_end(node, number, outcome);
         }
-        let retry_after = asked_to_wait(&event);
-        let claim_lost = loses_claim(&event);
-        let is_gone = matches!(event, Event::Settled);
-        let found = if let Event::Claimed(ClaimVerdict::Unknown(unsettled)) = &event {
+        let retry_after = requested_delay(&event);
+        let claim_lost = learns_of_lost_claim(&event);
+        let is_gone = matches!(event, CallEvent::Settled);
+        let found = if let CallEvent::Claimed(ClaimVerdict::Unknown(unsettled)) = &event {
             Some(&unsettled.receipt)
-        } else if let Event::Claimed(ClaimVerdict::Replay(replay)) = &event {
+        } else if let CallEvent::Claimed(ClaimVerdict::Replay(replay)) = &event {
             Some(&replay.receipt)
         } else {
             None
@@ -572,98 +580,102 @@ impl World {
         let stopped = self.stopped(node, number);
         let mut notices = Vec::new();
         let Some((running, mut shared)) = self.nodes[node].lend(number, &self.store) else { return Ok(None) };
-        running.granted |= matches!(&event, Event::Spent(spend) if spend.may_run());
-        running.told_nobody |= matches!(&event, Event::Cancelled(_) | Event::Disconnected(_));
+        running.granted |= matches!(&event, CallEvent::Spent(spend) if spend.may_run());
+        running.caller_is_done |= matches!(&event, CallEvent::Cancelled(_) | CallEvent::Disconnected(_));
         running.retry_after = retry_after;
         running.claim_lost = claim_lost;
         running.found = found.or(running.found.take());
         let before = running.call.state();
         let awaited_end = running.awaits_end();
-        let step = match running.call.on(&mut shared, now, event, &mut notices) {
+        let step = match running.call.handle_event(&mut shared, now, event, &mut notices) {
             Ok(step) => step,
             Err(misuse) => return Err(("no misuse", format!("{misuse} in call {number} of process {node}"))),
         };
-        self.tell(format!(
+        self.log_event(format!(
             "process {node} call {number}: {} -> {}",
             brief(&name),
             brief(&format!("{step:?}"))
         ));
         if !matches!(before, "Marking" | "Settling") {
             self.attempt_given_up(node, number);
-        } else if awaited_end && !is_gone && matches!(step, Step::Save(_)) && self.is_marking(node, number) {
+        } else if awaited_end
+            && !is_gone
+            && matches!(step, NextStep::Save(_))
+            && self.is_marking(node, number)
+        {
             self.child_end_unseen(node, number);
         }
-        // A question counts for nobody, although the claim is given back as after a refusal.
-        if !notices.contains(&Notice::InputRequired) {
+        // A question counts for no statistic, although the claim is given back as after a refusal.
+        if !notices.contains(&CallNotice::InputRequired) {
             self.count_failure(node, number, &step);
         }
         self.check_breakers(node, number, attempt, &notices)?;
         self.check_retries(node, number, attempt, &notices)?;
         self.no_refusal_prolongs(node, number, &stopped, &notices)?;
         self.check_judgements(node, number, attempt, &notices)?;
-        self.heed(node, number, before, &notices, attempt.filter(|_| ran))?;
+        self.check_notices(node, number, before, &notices, attempt.filter(|_| ran))?;
         Ok(Some(step))
     }
 
     fn is_marking(&self, node: usize, number: u64) -> bool {
-        self.nodes[node].calls.get(&number).is_some_and(Running::is_marking)
+        self.nodes[node].calls.get(&number).is_some_and(ActiveCall::is_marking)
     }
 
-    /// A call whose failure is decided counts once for its session, however many attempts it made.
-    fn count_failure(&mut self, node: usize, number: u64, step: &Step) {
+    /// Counts a call whose failure is decided once for its session, however many attempts it made.
+    fn count_failure(&mut self, node: usize, number: u64, step: &NextStep) {
         let fails = match step {
-            Step::Save(save) => !matches!(save.ending, Ending::Done(_)),
-            Step::Release(_) => true,
-            Step::Answer { result, .. } | Step::Finish { result, .. } => match &result.ended {
+            NextStep::Save(save) => !matches!(save.ending, RunOutcome::Done(_)),
+            NextStep::Release(_) => true,
+            NextStep::Answer { result, .. } | NextStep::Finish { result, .. } => match &result.ended {
                 Ok(_) => false,
                 Err(failure) => !matches!(
                     failure.code,
                     Code::InFlight | Code::Cancelled | Code::LoopDetected | Code::ToolErrorLimit
                 ),
             },
-            Step::Claim(_)
-            | Step::Follow(_)
-            | Step::AwaitEnd(_)
-            | Step::Ask(_)
-            | Step::Spend { .. }
-            | Step::Start { .. }
-            | Step::Probe(_)
-            | Step::Renew
-            | Step::Run(_)
-            | Step::Cut(_)
-            | Step::Wait
-            | Step::CancelUpstream
-            | Step::Stay => false,
+            NextStep::Claim(_)
+            | NextStep::Follow(_)
+            | NextStep::AwaitEnd(_)
+            | NextStep::Ask(_)
+            | NextStep::Spend { .. }
+            | NextStep::Start { .. }
+            | NextStep::Probe(_)
+            | NextStep::Renew
+            | NextStep::Run(_)
+            | NextStep::Cut(_)
+            | NextStep::Wait
+            | NextStep::CancelUpstream
+            | NextStep::Stay => false,
         };
         let life = self.nodes[node].identity.started;
         if let Some(running) =
             self.nodes[node].calls.get_mut(&number).filter(|running| fails && !running.counted)
-            && !running.told_nobody
+            && !running.caller_is_done
         {
             running.counted = true;
-            let wish = &self.model.wishes[running.wish];
+            let wish = &self.model.goals[running.wish];
             *self.model.failures.entry((node, life, wish.client, wish.arguments)).or_default() += 1;
         }
-        if let (Step::Answer { .. }, Some(running)) = (step, self.nodes[node].calls.get_mut(&number)) {
-            running.told_nobody = true;
+        if let (NextStep::Answer { .. }, Some(running)) = (step, self.nodes[node].calls.get_mut(&number)) {
+            running.caller_is_done = true;
         }
     }
 
     pub(crate) fn begin(
         &mut self,
         node: usize,
-        request: Request,
+        request: CallRequest,
         wish: usize,
         dispatch: usize,
-        in_turn: Option<InTurn>,
-    ) -> Result<(u64, Step), Broken> {
+        in_turn: Option<TurnMembership>,
+    ) -> Result<(u64, NextStep), InvariantViolation> {
         let policy = match in_turn {
             Some(_) => self.turn_policy.clone(),
             None => self.policy(),
         };
         let seed = self.rng.next();
         let (now, clock, number) = (self.now, self.clock(node), request.number);
-        let client = self.model.wishes[wish].client;
+        let client = self.model.goals[wish].client;
         let mut notices = Vec::new();
         self.order += 1;
         let received = self.order;
@@ -675,7 +687,7 @@ impl World {
             let cell = home.cells.entry(request.tool.clone()).or_default();
             (&mut cell.breaker, &mut cell.budget, &mut cell.limiter)
         };
-        let mut shared = Shared {
+        let mut shared = CallMechanisms {
             breaker,
             dependency: home.dependency.as_mut(),
             budget,
@@ -688,7 +700,7 @@ impl World {
         let (call, step) = Call::begin(&mut shared, request, policy, seed, clock, &mut notices);
         home.calls.insert(
             number,
-            Running {
+            ActiveCall {
                 call,
                 wish,
                 dispatch,
@@ -717,7 +729,7 @@ impl World {
                 out_of_time: false,
                 admitted: None,
                 asked_for_dependency: false,
-                told_nobody: false,
+                caller_is_done: false,
                 claim_lost: false,
                 retry_after: None,
                 cut: None,
@@ -725,7 +737,7 @@ impl World {
             },
         );
         self.summary.calls += 1;
-        self.tell(format!(
+        self.log_event(format!(
             "process {node} call {number}: begins wish {wish} -> {}",
             brief(&format!("{step:?}"))
         ));
@@ -733,19 +745,19 @@ impl World {
         self.check_breakers(node, number, None, &notices)?;
         self.check_judgements(node, number, None, &notices)?;
         self.healthy_tool_is_free(node, client)?;
-        self.heed(node, number, "", &notices, None)?;
+        self.check_notices(node, number, "", &notices, None)?;
         Ok((number, step))
     }
 
-    /// Facts that the machines tell, held against what is true.
-    fn heed(
+    /// Compares the notices of the machines with the ground truth.
+    fn check_notices(
         &mut self,
         node: usize,
         number: u64,
         before: &'static str,
-        notices: &[Notice],
-        ended: Option<Attempt>,
-    ) -> Result<(), Broken> {
+        notices: &[CallNotice],
+        ended: Option<RunningAttempt>,
+    ) -> Result<(), InvariantViolation> {
         let running = self.nodes[node].calls.get_mut(&number);
         let shared = running.as_ref().is_none_or(|running| is_shared(&running.call.request().tool));
         if let Some(in_turn) = running.and_then(|running| running.in_turn.as_mut()) {
@@ -754,10 +766,10 @@ impl World {
         for notice in notices {
             self.store.tables.coverage.notice(notice);
             match notice {
-                Notice::BreakerChanged { scope: BreakerScope::Dependency, .. }
-                | Notice::ProbeMoved { scope: BreakerScope::Dependency } => {}
-                Notice::BreakerChanged { .. } | Notice::ProbeMoved { .. } if !shared => {}
-                Notice::BreakerChanged { transition, .. } => {
+                CallNotice::BreakerChanged { scope: BreakerScope::Dependency, .. }
+                | CallNotice::ProbeMoved { scope: BreakerScope::Dependency } => {}
+                CallNotice::BreakerChanged { .. } | CallNotice::ProbeMoved { .. } if !shared => {}
+                CallNotice::BreakerChanged { transition, .. } => {
                     let out_of_time =
                         self.nodes[node].calls.get(&number).is_some_and(|running| running.out_of_time);
                     if out_of_time && ended.is_some() {
@@ -780,21 +792,21 @@ impl World {
                     }
                     self.nodes[node].epoch += 1;
                     self.share_soon(node);
-                    self.tell(format!(
+                    self.log_event(format!(
                         "process {node}: the breaker goes {:?} -> {:?}",
                         transition.from, transition.to
                     ));
                 }
-                // What is claimed stays so, and what has to be saved is kept. After an emptied store that may come too late
-                // for the index.
-                Notice::StoreFailed { .. }
+                // Claims persist, and writes that have to be saved are deferred. After a store loss that may come too
+                // late for the index.
+                CallNotice::StoreFailed { .. }
                     if !matches!(before, "Claiming" | "Starting") && self.weather.emptyings == 0 =>
                 {
                     if let Some(running) = self.nodes[node].calls.get_mut(&number) {
                         running.store_failed = true;
                     }
                 }
-                Notice::StoreFailed { goes_on: true } => {
+                CallNotice::StoreFailed { continues: true } => {
                     if before == "Claiming" {
                         self.may_go_on(node, number)?;
                     }
@@ -802,50 +814,52 @@ impl World {
                         running.store_failed = true;
                     }
                     if let Some(running) = self.nodes[node].calls.get(&number) {
-                        let wish = &self.model.wishes[running.wish];
+                        let wish = &self.model.goals[running.wish];
                         self.model.unprotected.insert((wish.client, wish.arguments));
                         match wish.kind {
-                            Kind::Explicit(key) => drop(self.model.unprotected_keys.insert(key)),
-                            // One that has ended goes on only with what it has to save.
-                            Kind::Turn(TurnCall { turn, call, .. }) if !running.call.is_finished() => {
+                            CallIdentity::Explicit(key) => drop(self.model.unprotected_keys.insert(key)),
+                            // A call that has ended continues only with what it has to save.
+                            CallIdentity::Turn(TurnCall { turn, call, .. })
+                                if !running.call.is_finished() =>
+                            {
                                 self.model.unprotected_turns.insert((turn, call));
                             }
-                            Kind::Turn(_) | Kind::CallId | Kind::Keyless => {}
+                            CallIdentity::Turn(_) | CallIdentity::CallId | CallIdentity::Keyless => {}
                         }
                     }
                 }
-                Notice::InputRequired => {
+                CallNotice::InputRequired => {
                     let claimed =
-                        self.nodes[node].calls.get(&number).and_then(|running| running.call.claimed());
+                        self.nodes[node].calls.get(&number).and_then(|running| running.call.claimed_record());
                     self.questions.extend(claimed.map(|record| record.owner.clone()));
                 }
-                Notice::ProbeMoved { .. } => self.share_soon(node),
-                Notice::Replayed { .. } => self.summary.replays += 1,
-                Notice::OutcomeUnknown { .. } => self.summary.unknown += 1,
-                Notice::Verified { .. } => {}
-                Notice::FenceLost => {
+                CallNotice::ProbeMoved { .. } => self.share_soon(node),
+                CallNotice::Replayed { .. } => self.summary.replays += 1,
+                CallNotice::OutcomeUnknown { .. } => self.summary.unknown += 1,
+                CallNotice::Verified { .. } => {}
+                CallNotice::FenceLost => {
                     if let Some(running) = self.nodes[node].calls.get_mut(&number) {
                         running.fence_lost = true;
                     }
                 }
-                Notice::CallStarted { .. }
-                | Notice::CallBlocked { .. }
-                | Notice::Following
-                | Notice::TookOver
-                | Notice::KeyConflict
-                | Notice::ApprovalAsked
-                | Notice::ApprovalEnded { .. }
-                | Notice::AttemptStarted { .. }
-                | Notice::AttemptEnded { .. }
-                | Notice::RetryScheduled { .. }
-                | Notice::RetryStopped { .. }
-                | Notice::AttemptCut { .. }
-                | Notice::AnsweredEarly { .. }
-                | Notice::TrustChanged(_)
-                | Notice::GuardTripped { .. }
-                | Notice::StoreFailed { goes_on: false }
-                | Notice::WouldHave(_)
-                | Notice::CallFinished { .. } => {}
+                CallNotice::CallStarted { .. }
+                | CallNotice::CallBlocked { .. }
+                | CallNotice::Following
+                | CallNotice::TookOver
+                | CallNotice::KeyConflict
+                | CallNotice::ApprovalAsked
+                | CallNotice::ApprovalEnded { .. }
+                | CallNotice::AttemptStarted { .. }
+                | CallNotice::AttemptEnded { .. }
+                | CallNotice::RetryScheduled { .. }
+                | CallNotice::RetryStopped { .. }
+                | CallNotice::AttemptCut { .. }
+                | CallNotice::AnsweredEarly { .. }
+                | CallNotice::TrustChanged(_)
+                | CallNotice::GuardTripped { .. }
+                | CallNotice::StoreFailed { continues: false }
+                | CallNotice::WouldHave(_)
+                | CallNotice::CallFinished { .. } => {}
             }
         }
         Ok(())
@@ -860,8 +874,8 @@ impl World {
         calls.collect::<Vec<_>>().join("; ")
     }
 
-    /// What must hold when nothing happens any more.
-    fn at_rest(&mut self) -> Result<(), Broken> {
+    /// Checks the invariants that hold when nothing happens any more.
+    fn check_at_rest(&mut self) -> Result<(), InvariantViolation> {
         let open = self.still_open();
         if !open.is_empty() {
             return Err(("an end", open));
@@ -877,7 +891,7 @@ impl World {
         if let Some((node, home)) = self.nodes.iter().enumerate().find(|(_, home)| !home.kept.is_empty()) {
             return Err(("bounded", format!("process {node} still keeps {:?}", home.kept)));
         }
-        self.places_given_back()?;
+        self.check_slots_released()?;
         if self.store.records.len() > self.dispatches.len() {
             return Err((
                 "bounded",
@@ -892,12 +906,12 @@ impl World {
                     format!("{:?} got its answer, and its record says {:?}", record.owner, record.state),
                 ));
             }
-            if lives && record.state == RecordState::Inflight {
+            if lives && record.state == DedupeState::Inflight {
                 return Err(("an end", format!("{:?} lives and has left a claim behind", record.owner)));
             }
-            let unknown = matches!(record.state, RecordState::Unknown(_));
-            if let RecordState::Unknown(outcome) = &record.state
-                && outcome.settles == Settles::WhenOwnerSays
+            let unknown = matches!(record.state, DedupeState::Unknown(_));
+            if let DedupeState::Unknown(outcome) = &record.state
+                && outcome.settles == SettleTime::WhenOwnerReports
                 && lives
             {
                 return Err(("an end", format!("{:?} lives and does not say that it is over", record.owner)));
@@ -914,15 +928,16 @@ impl World {
         self.grants_at_rest()
     }
 
-    /// Whoever has spent a grant and still has it has started an attempt, or died on the way.
-    fn grants_at_rest(&self) -> Result<(), Broken> {
+    /// Checks that an owner that spent a grant and still has it has started an attempt or died before.
+    fn grants_at_rest(&self) -> Result<(), InvariantViolation> {
         for (grant, owners) in &self.store.spent {
             if owners.len() > 1 {
                 return Err(("grants once", format!("{grant:?} was spent by {owners:?}")));
             }
-            let of_its_call =
-                |owner: &Owner, sent: &Owner| (&sent.process, sent.call) == (&owner.process, owner.call);
-            let has_started = |owner: &&Owner| self.sent.iter().any(|sent| of_its_call(owner, sent));
+            let of_its_call = |owner: &ClaimOwner, sent: &ClaimOwner| {
+                (&sent.process, sent.call) == (&owner.process, owner.call)
+            };
+            let has_started = |owner: &&ClaimOwner| self.sent.iter().any(|sent| of_its_call(owner, sent));
             let unused =
                 owners.iter().find(|owner| !self.died.contains(&owner.process) && !has_started(owner));
             if let Some(owner) = unused {
@@ -935,8 +950,8 @@ impl World {
         Ok(())
     }
 
-    /// Who follows a record that changed is woken, unless the message is lost; then its own look-out wakes it.
-    fn notify_followers(&mut self) -> Result<(), Broken> {
+    /// Wakes followers of changed records, unless the message is lost. Then their own timer wakes them.
+    fn notify_followers(&mut self) -> Result<(), InvariantViolation> {
         for key in std::mem::take(&mut self.store.changed) {
             let mut woken = Vec::new();
             for (node, home) in self.nodes.iter().enumerate() {
@@ -946,9 +961,11 @@ impl World {
                         .filter(|(_, running)| running.follows == Some(key))
                         .map(|(number, _)| (node, *number)),
                 );
-                // Who waits for the end of a run hears only of runs of its own process.
-                let here = |key: &Key| {
-                    home.calls.values().any(|run| run.call.claimed().is_some_and(|record| record.key == *key))
+                // Waiters for the end of a run are woken only by runs of their own process.
+                let here = |key: &RecordKey| {
+                    home.calls
+                        .values()
+                        .any(|run| run.call.claimed_record().is_some_and(|record| record.key == *key))
                 };
                 woken.extend(
                     home.calls
@@ -961,7 +978,7 @@ impl World {
                 if !self.fault(self.weather.wake_lost) {
                     let delay = self.rng.between(0, 5);
                     let life = self.nodes[node].identity.started;
-                    self.later(delay, Happening::Changed { node, life, number, key });
+                    self.later(delay, SimulationEvent::Changed { node, life, number, key });
                 }
             }
         }
@@ -969,26 +986,26 @@ impl World {
     }
 }
 
-impl Node {
+impl SimulatedProcess {
     pub(crate) fn born(number: usize, life: u64) -> Self {
         let pid = u32::try_from(number).unwrap_or(0);
         Self {
-            identity: Process { boot: "boot".into(), pid, started: life },
+            identity: ProcessIdentity { boot: "boot".into(), pid, started: life },
             ahead: 0,
             alive: true,
             frozen_until: Timestamp::ZERO,
             watch: MarkerWatch::default(),
             started_after: 0,
             shared_after: 0,
-            breaker: Breaker::numbered_from((number as u64 * 1_000 + life) * 1_000),
+            breaker: CircuitBreaker::numbered_from((number as u64 * 1_000 + life) * 1_000),
             epoch: 0,
             budget: RetryBudget::default(),
             limiter: Limiter::default(),
             dependency_limiter: Limiter::default(),
             dependency: None,
-            expected: Expected::default(),
-            expected_of_dependency: Expected::default(),
-            seen: Seen::default(),
+            expected: ExpectedBreaker::default(),
+            expected_of_dependency: ExpectedBreaker::default(),
+            seen: ToolObservations::default(),
             guards: BTreeMap::new(),
             trust: TrustLedger::default(),
             cells: BTreeMap::new(),
@@ -1006,22 +1023,22 @@ impl Node {
         }
     }
 
-    /// What its clock shows at this moment of the store.
+    /// Returns the time that its clock shows at this time of the store.
     pub(crate) fn clock(&self, at: Timestamp) -> Timestamp {
         Timestamp::from_millis(at.as_millis().saturating_add_signed(self.ahead))
     }
 
-    /// The moment of the store at which its clock shows this.
+    /// Returns the time of the store at which its clock shows this time.
     pub(crate) fn moment(&self, shows: Timestamp) -> Timestamp {
         Timestamp::from_millis(shows.as_millis().saturating_add_signed(-self.ahead))
     }
 
-    /// A call and the machines that it shares, for the length of one step.
+    /// Lends a call and its shared machines for one step.
     pub(crate) fn lend<'n>(
         &'n mut self,
         number: u64,
-        store: &'n Store,
-    ) -> Option<(&'n mut Running, Shared<'n>)> {
+        store: &'n SimulatedStore,
+    ) -> Option<(&'n mut ActiveCall, CallMechanisms<'n>)> {
         let running = self.calls.get_mut(&number)?;
         let client = client_of(&running.call);
         let guard = self.guards.entry(client).or_default();
@@ -1032,7 +1049,7 @@ impl Node {
             let cell = self.cells.entry(tool.clone()).or_default();
             (&mut cell.breaker, &mut cell.budget, &mut cell.limiter)
         };
-        let shared = Shared {
+        let shared = CallMechanisms {
             breaker,
             dependency: self.dependency.as_mut(),
             budget,
@@ -1046,56 +1063,60 @@ impl Node {
     }
 }
 
-/// Whether all processes look after the breaker of this tool. Those of the others are nobody's business here.
+/// Returns true if all processes share the breaker of this tool. Other breakers are not checked here.
 pub(crate) fn is_shared(tool: &ToolRef) -> bool {
     *tool == crate::transition::tool()
 }
 
-/// What the store can know about an owner.
-pub(crate) fn sight(nodes: &[Node], leases: Leases, owner: &Owner) -> LeaseSight {
+/// Returns the knowledge that the store can have about an owner.
+pub(crate) fn lease_sight(
+    nodes: &[SimulatedProcess],
+    leases: OwnerLiveness,
+    owner: &ClaimOwner,
+) -> LeaseOwnerState {
     match leases {
-        Leases::Time => LeaseSight::Time,
-        Leases::Process => {
+        OwnerLiveness::Time => LeaseOwnerState::Time,
+        OwnerLiveness::Process => {
             let lives = nodes.iter().any(|node| node.alive && node.identity == owner.process);
-            if lives { LeaseSight::Alive } else { LeaseSight::Gone }
+            if lives { LeaseOwnerState::Alive } else { LeaseOwnerState::Gone }
         }
     }
 }
 
-/// Whether a call hears that it has no claim, so that what it tells says nothing about limits.
-fn loses_claim(event: &Event) -> bool {
+/// Returns true if a call learns that it has no claim, so that its response proves nothing about limits.
+fn learns_of_lost_claim(event: &CallEvent) -> bool {
     match event {
-        Event::Claimed(verdict) => !matches!(verdict, ClaimVerdict::Mine(_)),
-        Event::Renewed { verdict, .. } => *verdict != RenewVerdict::Renewed,
-        // It gets the refusal of the call that it waited for.
-        Event::Woke(Wake::LeaderRefused(_)) => true,
-        Event::Woke(Wake::Time | Wake::Changed)
-        | Event::Answered(_)
-        | Event::Spent(_)
-        | Event::Started(_)
-        | Event::Probed
-        | Event::Ran(_)
-        | Event::Progressed
-        | Event::Settled
-        | Event::DriverEnds
-        | Event::Saved(_)
-        | Event::Released
-        | Event::StoreFailed(_)
-        | Event::Cancelled(_)
-        | Event::Disconnected(_) => false,
+        CallEvent::Claimed(verdict) => !matches!(verdict, ClaimVerdict::Acquired(_)),
+        CallEvent::Renewed { verdict, .. } => *verdict != RenewVerdict::Renewed,
+        // It returns the refusal of the call for which it waited.
+        CallEvent::Woke(WakeReason::LeaderRefused(_)) => true,
+        CallEvent::Woke(WakeReason::Time | WakeReason::Changed)
+        | CallEvent::Answered(_)
+        | CallEvent::Spent(_)
+        | CallEvent::Started(_)
+        | CallEvent::Probed
+        | CallEvent::Ran(_)
+        | CallEvent::Progressed
+        | CallEvent::Settled
+        | CallEvent::DriverEnds
+        | CallEvent::Saved(_)
+        | CallEvent::Released
+        | CallEvent::StoreFailed(_)
+        | CallEvent::Cancelled(_)
+        | CallEvent::Disconnected(_) => false,
     }
 }
 
-/// How long a tool that has failed asks to be left alone.
-fn asked_to_wait(event: &Event) -> Option<Duration> {
-    let Event::Ran(Outcome::Failure { fault, .. }) = event else { return None };
+/// Returns the delay that a failed tool asks for.
+fn requested_delay(event: &CallEvent) -> Option<Duration> {
+    let CallEvent::Ran(AttemptReport::Failure { fault, .. }) = event else { return None };
     match fault.retry_after {
         Some(RetryAfter::Delay(delay)) => Some(delay),
         Some(RetryAfter::At(_)) | None => None,
     }
 }
 
-/// Sessions are named after their client.
+/// Returns the session of a client. Sessions are named after their client.
 pub(crate) fn session_of(client: usize) -> Option<SessionKey> {
     SessionKey::new(format!("client-{client}")).ok()
 }
@@ -1105,13 +1126,13 @@ fn client_of(call: &Call) -> usize {
     session.and_then(|text| text.strip_prefix("client-")).and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// The head of a debug text; enough for a story.
+/// Returns the head of a debug text, enough for a story.
 pub(crate) fn brief(text: &str) -> String {
     text.chars().take(110).collect()
 }
 
 impl Summary {
-    /// Adds what another world saw.
+    /// Adds the counters of another world.
     pub fn add(&mut self, other: Self) {
         self.coverage.add(&other.coverage);
         self.calls += other.calls;

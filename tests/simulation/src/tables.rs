@@ -1,46 +1,47 @@
-//! The tables of the store once more, written from their documentation: what each operation finds, what it gets, and what may
-//! change with it.
+//! The tables of the store once more, written from their documentation: the record that each operation finds, its
+//! result, and the changes that it may make.
 //!
-//! The core decides with its own code; here the same is stated in another way, row by row, and each operation of each world is
-//! held against it. What an operation does not have to write stays as it is.
+//! The core decides with its own code. This module states the same in another way, row by row, and checks each
+//! operation of each world against it. Everything that an operation does not have to write stays unchanged.
 
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Absence, Address, Claim, ClaimVerdict, End, Ending, Intent, Known, Lease, LeaseSight, Observed, Origin,
-    Owner, Receipt, Record, RecordState, Records, Release, RenewVerdict, ReplayReason, Resolution, Resolve,
-    ResolveVerdict, Role, Rules, Save, SaveVerdict, Settles, SettlesIn, StartVerdict, UnknownEnding,
-    UnknownOutcome, Unsettled,
+    Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord, DedupeRules, DedupeState,
+    DeliveryReceipt, Lease, LeaseOwnerState, LocalKnowledge, MemoryRecords, RecordAbsence, RecordAddress,
+    RecordOrigin, ReleaseRequest, RenewVerdict, ReplayReason, Resolution, ResolutionRequest, ResolveVerdict,
+    RunOutcome, SaveRequest, SaveVerdict, SettleDelay, SettleStatus, SettleTime, StartVerdict,
+    UnknownOutcome, UnknownOutcomeReason, UnknownOutcomeReport, UnknownOutcomeStatus,
 };
-use steadfast_core::key::Key;
-use steadfast_core::policy::{AfterUnknown, CacheFailures, Lifetimes};
+use steadfast_core::key::RecordKey;
+use steadfast_core::policy::{FailureReplayPolicy, RecordLifetimes, UnknownOutcomePolicy};
 
-use crate::coverage::{Coverage, Table};
-use crate::invariants::Broken;
+use crate::coverage::{CoverageTable, TableCoverage};
+use crate::invariants::InvariantViolation;
 
-/// What a claim should get.
+/// The expected result of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Due {
+enum ExpectedClaim {
     Mine,
-    Follow(Key),
+    Follow(RecordKey),
     Busy,
-    Replay(Owner, ReplayReason),
-    NotYet(Owner),
-    Final(Owner),
+    Replay(ClaimOwner, ReplayReason),
+    NotYet(ClaimOwner),
+    Final(ClaimOwner),
     Conflict,
 }
 
-/// How a claim looks for its record.
+/// The way in which a claim looks for its record.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum By {
+enum ClaimLookup {
     Explicit,
     CallId,
     Equal,
     Waiting,
 }
 
-impl By {
+impl ClaimLookup {
     fn column(self) -> &'static str {
         match self {
             Self::Explicit => "explicit key",
@@ -51,17 +52,17 @@ impl By {
     }
 }
 
-/// Holds what happens in a store against the tables.
+/// Compares the operations of a store with the tables.
 #[derive(Debug, Default)]
-pub(crate) struct Tables {
-    pub(crate) coverage: Coverage,
-    /// The first operation that was not as its table says.
-    pub(crate) broken: Option<Broken>,
+pub(crate) struct StoreTableChecker {
+    pub(crate) coverage: TableCoverage,
+    /// The first operation that did not match its table.
+    pub(crate) broken: Option<InvariantViolation>,
 }
 
-type Sight<'s> = &'s dyn Fn(&Owner) -> LeaseSight;
+type LeaseSightFn<'s> = &'s dyn Fn(&ClaimOwner) -> LeaseOwnerState;
 
-impl Tables {
+impl StoreTableChecker {
     fn check(&mut self, holds: bool, how: impl FnOnce() -> String) {
         self.check_promise("as the tables say", holds, how);
     }
@@ -75,41 +76,43 @@ impl Tables {
     pub(crate) fn claim(
         &mut self,
         claim: &Claim,
-        known: &Known,
-        sight: Sight<'_>,
+        known: &LocalKnowledge,
+        sight: LeaseSightFn<'_>,
         now: Timestamp,
-        (before, after): (&Records, &Records),
+        (before, after): (&MemoryRecords, &MemoryRecords),
         verdict: &ClaimVerdict,
     ) {
         let picked = found(claim, sight, now, before);
         let (row, column, due) = expected(claim, picked, known, sight, now);
-        self.coverage.count(Table::Claim, row, column);
+        self.coverage.count(CoverageTable::Claim, row, column);
         let got = match verdict {
-            ClaimVerdict::Mine(_) | ClaimVerdict::Nothing => Due::Mine,
-            ClaimVerdict::Follow(key) => Due::Follow(*key),
-            ClaimVerdict::Busy => Due::Busy,
-            ClaimVerdict::Replay(replay) => Due::Replay(replay.receipt.owner.clone(), replay.reason),
+            ClaimVerdict::Acquired(_) | ClaimVerdict::Nothing => ExpectedClaim::Mine,
+            ClaimVerdict::Follow(key) => ExpectedClaim::Follow(*key),
+            ClaimVerdict::Busy => ExpectedClaim::Busy,
+            ClaimVerdict::Replay(replay) => {
+                ExpectedClaim::Replay(replay.receipt.owner.clone(), replay.reason)
+            }
             ClaimVerdict::Unknown(unsettled) => match unsettled.end {
-                End::Settled => Due::Final(unsettled.receipt.owner.clone()),
-                End::NotYet(_) => Due::NotYet(unsettled.receipt.owner.clone()),
+                SettleStatus::Settled => ExpectedClaim::Final(unsettled.receipt.owner.clone()),
+                SettleStatus::NotYet(_) => ExpectedClaim::NotYet(unsettled.receipt.owner.clone()),
             },
-            ClaimVerdict::Conflict => Due::Conflict,
-            ClaimVerdict::Full | ClaimVerdict::Closed | ClaimVerdict::RecordsLost => return,
+            ClaimVerdict::Conflict => ExpectedClaim::Conflict,
+            ClaimVerdict::Full | ClaimVerdict::StoreRecovering | ClaimVerdict::RecordsLost => return,
         };
-        let looks = claim.intent == Intent::Look;
+        let looks = claim.intent == ClaimIntent::Look;
         self.check(
-            got == due && matches!(verdict, ClaimVerdict::Nothing) == (looks && due == Due::Mine),
+            got == due && matches!(verdict, ClaimVerdict::Nothing) == (looks && due == ExpectedClaim::Mine),
             || format!("a claim by {column} that found {row} should get {due:?} and got {verdict:?}"),
         );
-        let moved = if let ClaimVerdict::Mine(given) = verdict { given.index } else { None };
+        let moved = if let ClaimVerdict::Acquired(given) = verdict { given.index } else { None };
         self.index_stays((before, after), moved);
         let changed = changes(before, after);
         match (&due, verdict) {
-            (Due::Mine, ClaimVerdict::Mine(given)) => {
+            (ExpectedClaim::Mine, ClaimVerdict::Acquired(given)) => {
                 self.taken(claim, picked.map(|(record, _)| record), given, now, (before, after));
             }
-            // That its outcome is unknown begins to count from here.
-            (Due::NotYet(owner) | Due::Final(owner), _)
+            // The time for the unknown outcome begins to count here.
+            (ExpectedClaim::NotYet(owner) | ExpectedClaim::Final(owner), _)
                 if matches!(row, "in flight, lapsed, started" | "unknown, its owner is gone") =>
             {
                 let marked = picked.and_then(|(old, _)| after.get(&old.key));
@@ -118,9 +121,14 @@ impl Tables {
                     format!("{row}: it should be marked as {due:?}, and nothing else written: {marked:?}")
                 });
             }
-            (Due::Mine, _)
+            (ExpectedClaim::Mine, _)
             | (
-                Due::Follow(_) | Due::Busy | Due::Replay(..) | Due::NotYet(_) | Due::Final(_) | Due::Conflict,
+                ExpectedClaim::Follow(_)
+                | ExpectedClaim::Busy
+                | ExpectedClaim::Replay(..)
+                | ExpectedClaim::NotYet(_)
+                | ExpectedClaim::Final(_)
+                | ExpectedClaim::Conflict,
                 _,
             ) => {
                 self.check(changed.is_empty(), || format!("a claim that found {row} wrote {changed:?}"));
@@ -129,8 +137,9 @@ impl Tables {
         self.told(claim, verdict, known, now, (before, after));
     }
 
-    /// An entry of the index leads where it led, as long as what it leads to is there. Only a claim moves its own.
-    fn index_stays(&mut self, (before, after): (&Records, &Records), moved: Option<Key>) {
+    /// Checks that an entry of the index leads where it led, as long as its target exists. Only a claim moves its own
+    /// entry.
+    fn index_stays(&mut self, (before, after): (&MemoryRecords, &MemoryRecords), moved: Option<RecordKey>) {
         for index in before.iter().filter_map(|record| record.index).filter(|index| Some(*index) != moved) {
             let led = before.indexed(Some(index)).map(|record| record.key);
             let leads = after.indexed(Some(index)).map(|record| record.key);
@@ -141,40 +150,43 @@ impl Tables {
         }
     }
 
-    /// The record of a call that may run, and what it replaces. `over` is the record that let it.
+    /// Checks the record of a call that may run, and the record that it replaces. `over` is the record that allowed it.
     fn taken(
         &mut self,
         claim: &Claim,
-        over: Option<&Record>,
-        given: &Record,
+        over: Option<&DedupeRecord>,
+        given: &DedupeRecord,
         now: Timestamp,
-        (before, after): (&Records, &Records),
+        (before, after): (&MemoryRecords, &MemoryRecords),
     ) {
         let there = after.get(&given.key);
         self.check(there == Some(given), || format!("given {given:?}, and there is {there:?}"));
         let again = over.filter(|record| record.owner == claim.owner);
-        let goes_on = over.filter(|record| record.state == RecordState::Inflight);
-        // What only the index can find stays where it is when it is taken over, so that its late owner meets the fence.
-        let is_run = |record: &&Record| record.origin == Origin::Run;
-        let in_place = goes_on.filter(is_run).filter(|_| matches!(claim.address, Address::Keyless { .. }));
+        let goes_on = over.filter(|record| record.state == DedupeState::Inflight);
+        // A record that only the index can find keeps its place when it is taken over, so that its late owner meets the
+        // fence.
+        let is_run = |record: &&DedupeRecord| record.origin == RecordOrigin::Run;
+        let in_place =
+            goes_on.filter(is_run).filter(|_| matches!(claim.address, RecordAddress::Keyless { .. }));
         let key = in_place.map_or(claim.address.own(), |record| record.key);
         let old = before.get(&key);
-        let due = Record {
+        let due = DedupeRecord {
             key,
             origin: match claim.address {
-                Address::Explicit(_) => Origin::Explicit,
-                Address::CallId { .. } => Origin::CallId,
-                Address::Keyless { .. } => Origin::Run,
+                RecordAddress::Explicit(_) => RecordOrigin::Explicit,
+                RecordAddress::CallId { .. } => RecordOrigin::CallId,
+                RecordAddress::Keyless { .. } => RecordOrigin::Run,
             },
             index: claim.address.index(),
-            call_id: if let Address::CallId { id, .. } = claim.address { Some(id) } else { None },
+            call_id: if let RecordAddress::CallId { id, .. } = claim.address { Some(id) } else { None },
             tool: claim.tool.clone(),
-            state: RecordState::Inflight,
+            state: DedupeState::Inflight,
             owner: claim.owner.clone(),
-            started: claim.intent == Intent::Take { started: true } || again.is_some_and(|own| own.started),
+            started: claim.intent == ClaimIntent::Take { started: true }
+                || again.is_some_and(|own| own.started),
             retry_safe: claim.retry_safe,
             digest: claim.digest,
-            // Whoever goes on with a run that was in flight goes on under its name.
+            // A call that continues a run in flight keeps the id of that run.
             run: goes_on.map_or(&claim.run, |record| &record.run).clone(),
             lease: Lease::Until(now + claim.rules.keep.lease),
             seen_end_by: claim.seen_end_within.map(|span| now + span),
@@ -197,11 +209,12 @@ impl Tables {
             let leads = after.indexed(Some(index)).map(|record| record.key);
             self.check(leads == Some(given.key), || format!("the index of {given:?} leads to {leads:?}"));
         }
-        // What was taken over goes, and so does what nothing but the index could find when the index moves on.
+        // The record that was taken over is removed, and so is one that only the index could find when the index moves
+        // on.
         let passed =
             before.indexed(claim.address.index()).filter(|passed| is_run(passed) && !passed.is_open());
         let replaced = over.filter(|over| is_run(over) || goes_on.is_some());
-        let mut due: Vec<Key> = passed.into_iter().chain(replaced).map(|gone| gone.key).collect();
+        let mut due: Vec<RecordKey> = passed.into_iter().chain(replaced).map(|gone| gone.key).collect();
         due.push(key);
         due.sort_unstable();
         due.dedup();
@@ -210,114 +223,120 @@ impl Tables {
         self.check(changed == due, || format!("{claim:?} changed {changed:?}, due is {due:?}"));
     }
 
-    /// What is told is what the record says.
+    /// Checks that the response matches the record.
     fn told(
         &mut self,
         claim: &Claim,
         verdict: &ClaimVerdict,
-        known: &Known,
+        known: &LocalKnowledge,
         now: Timestamp,
-        (before, after): (&Records, &Records),
+        (before, after): (&MemoryRecords, &MemoryRecords),
     ) {
         match verdict {
             ClaimVerdict::Unknown(unsettled) => {
                 let record = after.get(&unsettled.receipt.key);
-                let Some((record, RecordState::Unknown(unknown))) =
+                let Some((record, DedupeState::Unknown(unknown))) =
                     record.map(|record| (record, &record.state))
                 else {
-                    return self.check(false, || format!("{unsettled:?} is told, and there is {record:?}"));
+                    return self.check(false, || format!("{unsettled:?} is given, and there is {record:?}"));
                 };
                 let may = claim.address.index().is_some()
                     && record.index.is_some()
-                    && claim.rules.after_unknown == AfterUnknown::TellOnce
+                    && claim.rules.after_unknown == UnknownOutcomePolicy::TellOnce
                     && record.expires.is_some();
-                // What is only now known to be unknown has reached nobody.
+                // An outcome that has only now become unknown has reached no client.
                 let is_old = before.get(&record.key).is_some_and(|old| std::ptr::eq(old, record));
                 let told = delivered(record, known).filter(|_| is_old);
                 let waited = told.map_or(Duration::ZERO, |at| now.since(at));
-                let due = Unsettled {
+                let due = UnknownOutcomeStatus {
                     end: match settles(record) {
-                        _ if is_settled(record, now) => End::Settled,
-                        Settles::By(at) => End::NotYet(Some(at.since(now))),
-                        Settles::WhenOwnerSays | Settles::Settled => End::NotYet(None),
+                        _ if is_settled(record, now) => SettleStatus::Settled,
+                        SettleTime::By(at) => SettleStatus::NotYet(Some(at.since(now))),
+                        SettleTime::WhenOwnerReports | SettleTime::Settled => SettleStatus::NotYet(None),
                     },
                     observed: unknown.observed,
-                    words: unknown.words.clone(),
+                    details: unknown.details.clone(),
                     output: unknown.output.clone(),
                     runs_in: may.then(|| claim.rules.after_telling.saturating_sub(waited)),
                     receipt: record.receipt(),
                 };
                 self.check(**unsettled == due, || {
-                    format!("{record:?} is told as {unsettled:?}, due is {due:?}")
+                    format!("{record:?} is given as {unsettled:?}, due is {due:?}")
                 });
             }
             ClaimVerdict::Replay(replay) => {
                 let record = before.get(&replay.receipt.key);
                 let answer = record.map(|record| match &record.state {
-                    RecordState::Done(output) => replay.answer == Ok(output.clone()),
-                    RecordState::Failed(failure) => replay.answer.as_ref() == Err(failure),
-                    RecordState::Inflight | RecordState::Unknown(_) | RecordState::Cancelled => false,
+                    DedupeState::Done(output) => replay.answer == Ok(output.clone()),
+                    DedupeState::Failed(failure) => replay.answer.as_ref() == Err(failure),
+                    DedupeState::Inflight | DedupeState::Unknown(_) | DedupeState::Cancelled => false,
                 });
-                let receipt = record.map(Record::receipt);
+                let receipt = record.map(DedupeRecord::receipt);
                 let age = record.map(|record| now.since(record.updated));
                 let is_right = answer == Some(true)
                     && receipt.as_ref() == Some(&replay.receipt)
                     && age == Some(replay.age);
                 self.check(is_right, || format!("{record:?} is given again as {replay:?}"));
             }
-            ClaimVerdict::Mine(_)
+            ClaimVerdict::Acquired(_)
             | ClaimVerdict::Follow(_)
             | ClaimVerdict::Busy
             | ClaimVerdict::Conflict
             | ClaimVerdict::Nothing
             | ClaimVerdict::Full
-            | ClaimVerdict::Closed
+            | ClaimVerdict::StoreRecovering
             | ClaimVerdict::RecordsLost => {}
         }
     }
 
     pub(crate) fn save(
         &mut self,
-        save: &Save,
+        save: &SaveRequest,
         now: Timestamp,
-        (before, after): (&Records, &Records),
+        (before, after): (&MemoryRecords, &MemoryRecords),
         verdict: &SaveVerdict,
     ) {
         let claimed = &save.claimed;
         let column = match save.ending {
-            Ending::Done(_) => "done",
-            Ending::Failed(_) => "failed",
-            Ending::Unknown(_) => "unknown",
+            RunOutcome::Done(_) => "done",
+            RunOutcome::Failed(_) => "failed",
+            RunOutcome::Unknown(_) => "unknown",
         };
         let own = before.get(&claimed.key);
         let by_index = before.indexed(claimed.index).filter(|record| record.owner == claimed.owner);
         let found = own.or(by_index);
-        // Whether it is saved, and whether something is written for that.
+        // Whether the answer is saved, and whether anything is written for that.
         let (row, saved, writes) = match found {
             None => ("nothing", true, true),
             Some(record) if record.owner != claimed.owner => ("another's", false, false),
-            Some(record) if own.is_none() && record.state == RecordState::Inflight => {
+            Some(record) if own.is_none() && record.state == DedupeState::Inflight => {
                 ("its own, by the index", true, true)
             }
             Some(record) => match (&record.state, &save.ending) {
-                (RecordState::Inflight, _) => ("its own, in flight", true, true),
-                (RecordState::Unknown(_), Ending::Done(_) | Ending::Failed(_)) => {
+                (DedupeState::Inflight, _) => ("its own, in flight", true, true),
+                (DedupeState::Unknown(_), RunOutcome::Done(_) | RunOutcome::Failed(_)) => {
                     ("its own, unknown", true, true)
                 }
-                (RecordState::Unknown(_), Ending::Unknown(said)) => {
+                (DedupeState::Unknown(_), RunOutcome::Unknown(said)) => {
                     match says_more(settles(record), said.settles, now) {
                         true => ("its own, unknown", true, true),
                         false => ("its own, unknown, knows no more", true, false),
                     }
                 }
-                (RecordState::Done(_), ending) => ("its own, done", matches!(ending, Ending::Done(_)), false),
-                (RecordState::Failed(_), ending) => {
-                    ("its own, failed", matches!(ending, Ending::Failed(_)), false)
+                (DedupeState::Done(_), ending) => {
+                    ("its own, done", matches!(ending, RunOutcome::Done(_)), false)
                 }
-                (RecordState::Cancelled, _) => ("its own, failed", false, false),
+                (DedupeState::Failed(_), ending) => {
+                    ("its own, failed", matches!(ending, RunOutcome::Failed(_)), false)
+                }
+                (DedupeState::Cancelled, _) => ("its own, failed", false, false),
             },
         };
-        self.coverage.count(Table::Save, row, if row == "its own, by the index" { "" } else { column });
+        self.coverage.count(
+            CoverageTable::Save,
+            row,
+            if row == "its own, by the index" { "" } else { column },
+        );
         self.check(matches!(verdict, SaveVerdict::Saved(_)) == saved, || {
             format!("saving {column} where it finds {row} got {verdict:?}")
         });
@@ -333,28 +352,28 @@ impl Tables {
             return self.check(false, || format!("saving {column} where it finds {row} left nothing"));
         };
         let state = match save.ending.clone() {
-            Ending::Done(output) => RecordState::Done(output),
-            Ending::Failed(failure) => RecordState::Failed(failure),
-            Ending::Unknown(UnknownEnding { settles, observed, words, output }) => {
+            RunOutcome::Done(output) => DedupeState::Done(output),
+            RunOutcome::Failed(failure) => DedupeState::Failed(failure),
+            RunOutcome::Unknown(UnknownOutcomeReport { settles, observed, details: words, output }) => {
                 let settles = match settles {
-                    SettlesIn::WhenOwnerSays => Settles::WhenOwnerSays,
-                    SettlesIn::After(span) => Settles::By(now + span),
-                    SettlesIn::Settled => Settles::Settled,
+                    SettleDelay::WhenOwnerReports => SettleTime::WhenOwnerReports,
+                    SettleDelay::After(span) => SettleTime::By(now + span),
+                    SettleDelay::Settled => SettleTime::Settled,
                 };
-                RecordState::Unknown(UnknownOutcome { settles, observed, words, output })
+                DedupeState::Unknown(UnknownOutcome { settles, observed, details: words, output })
             }
         };
         let life = match save.ending {
-            Ending::Done(_) => Some(save.keep.done),
-            Ending::Failed(_) => Some(save.keep.failed),
-            Ending::Unknown(_) => (!save.hold).then_some(save.keep.open),
+            RunOutcome::Done(_) => Some(save.keep.done),
+            RunOutcome::Failed(_) => Some(save.keep.failed),
+            RunOutcome::Unknown(_) => (!save.hold).then_some(save.keep.open),
         };
-        // A final answer that has arrived stays delivered when its end is known better.
+        // A final answer that has arrived stays delivered when its end is known more precisely.
         let told = found
             .filter(|record| is_settled(record, now) && column == "unknown")
             .and_then(|record| record.delivered);
-        let newest = save.attempts.len().saturating_sub(Record::MOST_ATTEMPTS);
-        let due = Record {
+        let newest = save.attempts.len().saturating_sub(DedupeRecord::MOST_ATTEMPTS);
+        let due = DedupeRecord {
             state,
             started: true,
             updated: now,
@@ -370,7 +389,7 @@ impl Tables {
             format!("{save:?} where {found:?} was left {there:?}, due is {due:?}: {verdict:?}")
         });
         self.check(changed.len() == 1, || format!("saving {column} where it finds {row} wrote {changed:?}"));
-        let leads = |records: &Records| records.indexed(there.index).map(|record| record.key);
+        let leads = |records: &MemoryRecords| records.indexed(there.index).map(|record| record.key);
         let led = leads(before);
         let leads = leads(after);
         let is_right = match row {
@@ -380,9 +399,13 @@ impl Tables {
         self.check(is_right, || format!("{row}: the index led to {led:?} and leads to {leads:?}"));
     }
 
-    pub(crate) fn release(&mut self, release: &Release, (before, after): (&Records, &Records)) {
+    pub(crate) fn release(
+        &mut self,
+        release: &ReleaseRequest,
+        (before, after): (&MemoryRecords, &MemoryRecords),
+    ) {
         let own = before.get(&release.key);
-        let ours = |record: &&Record| record.owner == release.owner;
+        let ours = |record: &&DedupeRecord| record.owner == release.owner;
         let found = own.filter(ours).or(before.indexed(release.index).filter(ours));
         let (row, gone) = match found {
             Some(record) if record.is_open() => ("its own, open", Some(record.key)),
@@ -390,7 +413,7 @@ impl Tables {
             None if own.is_some() => ("another's", None),
             None => ("nothing", None),
         };
-        self.coverage.count(Table::Release, row, "");
+        self.coverage.count(CoverageTable::Release, row, "");
         let changed = changes(before, after);
         self.check(changed == gone.into_iter().collect::<Vec<_>>(), || {
             format!("giving back {release:?} where it finds {row} changed {changed:?}")
@@ -402,26 +425,26 @@ impl Tables {
 
     pub(crate) fn renew(
         &mut self,
-        (claimed, keep, absence): (&Record, &Lifetimes, Absence),
+        (claimed, keep, absence): (&DedupeRecord, &RecordLifetimes, RecordAbsence),
         now: Timestamp,
-        (before, after): (&Records, &Records),
+        (before, after): (&MemoryRecords, &MemoryRecords),
         verdict: RenewVerdict,
     ) {
         let (row, due, writes) = match before.get(&claimed.key) {
-            None if absence == Absence::StoreEmptied => {
+            None if absence == RecordAbsence::StoreEmptied => {
                 ("nothing, the store was emptied", RenewVerdict::Renewed, true)
             }
             None => ("nothing", RenewVerdict::Lost, false),
             Some(record) if record.owner != claimed.owner => ("another's", RenewVerdict::Lost, false),
             Some(record) => match record.state {
-                RecordState::Inflight => ("its own, in flight", RenewVerdict::Renewed, true),
-                RecordState::Unknown(_) => ("its own, unknown", RenewVerdict::MarkedUnknown, false),
-                RecordState::Done(_) | RecordState::Failed(_) | RecordState::Cancelled => {
+                DedupeState::Inflight => ("its own, in flight", RenewVerdict::Renewed, true),
+                DedupeState::Unknown(_) => ("its own, unknown", RenewVerdict::MarkedUnknown, false),
+                DedupeState::Done(_) | DedupeState::Failed(_) | DedupeState::Cancelled => {
                     ("its own, answered", RenewVerdict::Lost, false)
                 }
             },
         };
-        self.coverage.count(Table::Renew, row, "");
+        self.coverage.count(CoverageTable::Renew, row, "");
         self.check(verdict == due, || format!("a renewal that finds {row} got {verdict:?}"));
         let changed = changes(before, after);
         self.check(changed.len() == usize::from(writes), || {
@@ -431,7 +454,7 @@ impl Tables {
             return;
         }
         let old = before.get(&claimed.key);
-        let due = Record {
+        let due = DedupeRecord {
             lease: Lease::Until(now + keep.lease),
             expires: Some(now + keep.open),
             updated: now,
@@ -440,7 +463,7 @@ impl Tables {
         };
         let there = after.get(&claimed.key);
         self.check(there == Some(&due), || format!("{claimed:?} was renewed as {there:?}, due is {due:?}"));
-        let leads = |records: &Records| records.indexed(claimed.index).map(|record| record.key);
+        let leads = |records: &MemoryRecords| records.indexed(claimed.index).map(|record| record.key);
         let (led, leads) = (leads(before), leads(after));
         let due = if old.is_none() { led.or(claimed.index.and(Some(claimed.key))) } else { led };
         self.check(leads == due, || format!("{row}: the index led to {led:?} and leads to {leads:?}"));
@@ -448,22 +471,22 @@ impl Tables {
 
     pub(crate) fn start(
         &mut self,
-        (key, owner): (&Key, &Owner),
+        (key, owner): (&RecordKey, &ClaimOwner),
         now: Timestamp,
-        (before, after): (&Records, &Records),
+        (before, after): (&MemoryRecords, &MemoryRecords),
         verdict: StartVerdict,
     ) {
         let found = before.get(key);
         let (row, due) = match found {
             None => ("nothing", StartVerdict::Lost),
             Some(record) if record.owner != *owner => ("another's", StartVerdict::Lost),
-            Some(record) if record.state != RecordState::Inflight => {
+            Some(record) if record.state != DedupeState::Inflight => {
                 ("its own, not in flight", StartVerdict::Lost)
             }
             Some(record) if record.started => ("its own, started", StartVerdict::Started),
             Some(_) => ("its own", StartVerdict::Started),
         };
-        self.coverage.count(Table::Start, row, "");
+        self.coverage.count(CoverageTable::Start, row, "");
         let changed = changes(before, after);
         self.check(verdict == due && changed.len() == usize::from(row == "its own"), || {
             format!("the mark of a start that finds {row} got {verdict:?} and changed {changed:?}")
@@ -471,16 +494,16 @@ impl Tables {
         if let (Some(old), Some(there), "its own") = (found, after.get(key), row) {
             let seen_end_by = old.seen_end_by.map(|by| by + now.since(old.created));
             let (version, updated) = (old.version + 1, now);
-            let due = Record { started: true, version, updated, seen_end_by, ..old.clone() };
+            let due = DedupeRecord { started: true, version, updated, seen_end_by, ..old.clone() };
             self.check(*there == due, || format!("{old:?} was started as {there:?}"));
         }
     }
 
     pub(crate) fn delivered(
         &mut self,
-        receipt: &Receipt,
+        receipt: &DeliveryReceipt,
         at: Timestamp,
-        (before, after): (&Records, &Records),
+        (before, after): (&MemoryRecords, &MemoryRecords),
     ) {
         let found = before.get(&receipt.key);
         let row = match found {
@@ -488,52 +511,52 @@ impl Tables {
             Some(record) if record.delivered.is_some() && record.owner == receipt.owner => "delivered before",
             Some(record) if record.receipt() != *receipt => "another answer",
             Some(record) => match record.state {
-                RecordState::Done(_) | RecordState::Failed(_) => "the answer",
-                RecordState::Unknown(_) if is_settled(record, at) => "the answer",
-                RecordState::Unknown(_) | RecordState::Inflight | RecordState::Cancelled => "no answer",
+                DedupeState::Done(_) | DedupeState::Failed(_) => "the answer",
+                DedupeState::Unknown(_) if is_settled(record, at) => "the answer",
+                DedupeState::Unknown(_) | DedupeState::Inflight | DedupeState::Cancelled => "no answer",
             },
         };
-        self.coverage.count(Table::Delivered, row, "");
+        self.coverage.count(CoverageTable::Delivered, row, "");
         let changed = changes(before, after);
         let is_right = changed.len() == usize::from(row == "the answer");
         self.check_promise("a mark belongs to one answer", is_right, || {
             format!("the mark of a delivery that finds {row} changed {changed:?}")
         });
         if let (Some(old), Some(there), "the answer") = (found, after.get(&receipt.key), row) {
-            let due = Record { delivered: Some(at), version: old.version + 1, ..old.clone() };
+            let due = DedupeRecord { delivered: Some(at), version: old.version + 1, ..old.clone() };
             self.check(*there == due, || format!("{old:?} was marked as delivered: {there:?}"));
         }
     }
 
     pub(crate) fn resolve(
         &mut self,
-        (resolve, rules): (&Resolve, &Rules),
-        sight: Sight<'_>,
+        (resolve, rules): (&ResolutionRequest, &DedupeRules),
+        sight: LeaseSightFn<'_>,
         now: Timestamp,
-        (before, after): (&Records, &Records),
+        (before, after): (&MemoryRecords, &MemoryRecords),
         verdict: ResolveVerdict,
     ) {
-        let Resolve { key, resolution, of, needs_seen_end } = resolve;
+        let ResolutionRequest { key, resolution, of, needs_seen_end } = resolve;
         let column = match resolution {
             Resolution::Ran => "ran",
             Resolution::DidNotRun => "did not run",
         };
         let there = before.get(key);
         let found = there.filter(|record| of.as_ref().is_none_or(|owner| record.owner == *owner));
-        // What it says once it is known that its owner does not say anything any more.
+        // The record as it is once its owner is known to be gone.
         let marked = found.map(|record| (record, sight(&record.owner))).and_then(|(record, sight)| {
             let is_lost = match &record.state {
-                RecordState::Inflight => record.started && !record.retry_safe,
-                RecordState::Unknown(unknown) => unknown.settles == Settles::WhenOwnerSays,
-                RecordState::Done(_) | RecordState::Failed(_) | RecordState::Cancelled => false,
+                DedupeState::Inflight => record.started && !record.retry_safe,
+                DedupeState::Unknown(unknown) => unknown.settles == SettleTime::WhenOwnerReports,
+                DedupeState::Done(_) | DedupeState::Failed(_) | DedupeState::Cancelled => false,
             };
             (is_lost && !holds(record, sight, now)).then(|| marked_unknown(record, sight, rules, now))
         });
-        let is_unknown = |record: &&Record| matches!(record.state, RecordState::Unknown(_));
+        let is_unknown = |record: &&DedupeRecord| matches!(record.state, DedupeState::Unknown(_));
         let stands = marked.as_ref().or(found.filter(is_unknown));
         let row = match stands {
             Some(record) if !is_settled(record, now) => "not settled",
-            Some(record) if *needs_seen_end && settles(record) != Settles::Settled => {
+            Some(record) if *needs_seen_end && settles(record) != SettleTime::Settled => {
                 "over by its time, its end was not seen"
             }
             Some(_) => "settled",
@@ -541,9 +564,9 @@ impl Tables {
             None if there.is_some() => "another run",
             None => "nothing",
         };
-        self.coverage.count(Table::Resolve, row, column);
-        let ran = found.map(|record| Record {
-            state: RecordState::Done(None),
+        self.coverage.count(CoverageTable::Resolve, row, column);
+        let ran = found.map(|record| DedupeRecord {
+            state: DedupeState::Done(None),
             delivered: None,
             version: record.version + 1,
             updated: now,
@@ -555,7 +578,7 @@ impl Tables {
             (Some(_), Resolution::Ran) => (ResolveVerdict::Resolved, ran),
             (Some(_), Resolution::DidNotRun) if row == "settled" => (ResolveVerdict::Resolved, None),
             (Some(record), Resolution::DidNotRun) => {
-                let span = if let Settles::By(at) = settles(record) { Some(at.since(now)) } else { None };
+                let span = if let SettleTime::By(at) = settles(record) { Some(at.since(now)) } else { None };
                 (ResolveVerdict::NotSettled(span), Some(record.clone()))
             }
         };
@@ -571,103 +594,124 @@ impl Tables {
     }
 }
 
-/// The row, the column, and what a claim should get.
+/// Returns the row, the column, and the expected result of a claim.
 fn expected(
     claim: &Claim,
-    picked: Option<(&Record, By)>,
-    known: &Known,
-    sight: Sight<'_>,
+    picked: Option<(&DedupeRecord, ClaimLookup)>,
+    known: &LocalKnowledge,
+    sight: LeaseSightFn<'_>,
     now: Timestamp,
-) -> (&'static str, &'static str, Due) {
-    let Some((record, by)) = picked else { return ("nothing", "", Due::Mine) };
+) -> (&'static str, &'static str, ExpectedClaim) {
+    let Some((record, by)) = picked else { return ("nothing", "", ExpectedClaim::Mine) };
     if record.digest != claim.digest || record.tool != claim.tool {
-        return ("nothing", "another call", Due::Conflict);
+        return ("nothing", "another call", ExpectedClaim::Conflict);
     }
     let column = by.column();
     let owner = record.owner.clone();
     let (row, due) = match &record.state {
-        RecordState::Inflight if owner == claim.owner => ("own token, in flight", Due::Mine),
-        RecordState::Inflight if holds(record, sight(&owner), now) => (
+        DedupeState::Inflight if owner == claim.owner => ("own token, in flight", ExpectedClaim::Mine),
+        DedupeState::Inflight if holds(record, sight(&owner), now) => (
             "in flight, held",
-            if by == By::Explicit && claim.best_effort { Due::Busy } else { Due::Follow(record.key) },
+            if by == ClaimLookup::Explicit && claim.best_effort {
+                ExpectedClaim::Busy
+            } else {
+                ExpectedClaim::Follow(record.key)
+            },
         ),
-        RecordState::Inflight if !record.started => ("in flight, lapsed, not started", Due::Mine),
-        RecordState::Inflight if record.retry_safe => ("in flight, lapsed, safe to repeat", Due::Mine),
-        RecordState::Inflight => {
-            let at = over_by(record, sight(&owner), &claim.rules, now);
-            ("in flight, lapsed, started", if at > now { Due::NotYet(owner) } else { Due::Final(owner) })
+        DedupeState::Inflight if !record.started => ("in flight, lapsed, not started", ExpectedClaim::Mine),
+        DedupeState::Inflight if record.retry_safe => {
+            ("in flight, lapsed, safe to repeat", ExpectedClaim::Mine)
         }
-        RecordState::Done(_) => done(claim, record, by, known, now),
-        RecordState::Failed(failure) => {
+        DedupeState::Inflight => {
+            let at = over_by(record, sight(&owner), &claim.rules, now);
+            (
+                "in flight, lapsed, started",
+                if at > now { ExpectedClaim::NotYet(owner) } else { ExpectedClaim::Final(owner) },
+            )
+        }
+        DedupeState::Done(_) => done(claim, record, by, known, now),
+        DedupeState::Failed(failure) => {
             let kept = match (by, claim.rules.cache_failures) {
-                (By::Waiting, _) => true,
-                (By::CallId | By::Equal, _) | (By::Explicit, CacheFailures::None) => false,
-                (By::Explicit, CacheFailures::Terminal) => failure.terminal,
-                (By::Explicit, CacheFailures::All) => !(claim.best_effort && failure.retriable),
+                (ClaimLookup::Waiting, _) => true,
+                (ClaimLookup::CallId | ClaimLookup::Equal, _)
+                | (ClaimLookup::Explicit, FailureReplayPolicy::None) => false,
+                (ClaimLookup::Explicit, FailureReplayPolicy::Terminal) => failure.terminal,
+                (ClaimLookup::Explicit, FailureReplayPolicy::All) => {
+                    !(claim.best_effort && failure.retriable)
+                }
             };
             match kept {
-                true => ("failed, kept", Due::Replay(owner, again(by))),
-                false => ("failed, not kept", Due::Mine),
+                true => ("failed, kept", ExpectedClaim::Replay(owner, again(by))),
+                false => ("failed, not kept", ExpectedClaim::Mine),
             }
         }
-        RecordState::Unknown(_) => unknown(claim, record, by, known, sight, now),
-        RecordState::Cancelled => ("failed, not kept", Due::Mine),
+        DedupeState::Unknown(_) => unknown(claim, record, by, known, sight, now),
+        DedupeState::Cancelled => ("failed, not kept", ExpectedClaim::Mine),
     };
     (row, column, due)
 }
 
-fn again(by: By) -> ReplayReason {
+fn again(by: ClaimLookup) -> ReplayReason {
     match by {
-        By::Waiting => ReplayReason::Waited,
-        By::Explicit | By::CallId | By::Equal => ReplayReason::SameKey,
+        ClaimLookup::Waiting => ReplayReason::Waited,
+        ClaimLookup::Explicit | ClaimLookup::CallId | ClaimLookup::Equal => ReplayReason::SameKey,
     }
 }
 
-fn done(claim: &Claim, record: &Record, by: By, known: &Known, now: Timestamp) -> (&'static str, Due) {
+fn done(
+    claim: &Claim,
+    record: &DedupeRecord,
+    by: ClaimLookup,
+    known: &LocalKnowledge,
+    now: Timestamp,
+) -> (&'static str, ExpectedClaim) {
     let owner = || record.owner.clone();
     let is_delivered = delivered(record, known).is_some();
     let row = if is_delivered { "done, delivered" } else { "done, not delivered" };
-    if by != By::Equal {
-        return (row, Due::Replay(owner(), again(by)));
+    if by != ClaimLookup::Equal {
+        return (row, ExpectedClaim::Replay(owner(), again(by)));
     }
     if !is_delivered {
         return match now < record.updated + claim.rules.undelivered {
-            true => (row, Due::Replay(owner(), ReplayReason::Undelivered)),
-            false => ("done, not delivered for long", Due::Mine),
+            true => (row, ExpectedClaim::Replay(owner(), ReplayReason::Undelivered)),
+            false => ("done, not delivered for long", ExpectedClaim::Mine),
         };
     }
-    let two_ids = matches!(claim.address, Address::CallId { id, .. } if record.call_id.is_some_and(|theirs| theirs != id));
+    let two_ids = matches!(claim.address, RecordAddress::CallId { id, .. } if record.call_id.is_some_and(|theirs| theirs != id));
     let handed_over_later = known.overlapped.contains(&record.owner);
     let handed_over_before = known.answered_unsaved.contains(&record.owner);
     let saved_later = claim.age > now.since(record.updated);
     let overlaps = handed_over_later || saved_later && !handed_over_before;
     match claim.rules.double_dispatch && overlaps && !two_ids {
         true if !handed_over_later => {
-            ("done, delivered, overlaps by age", Due::Replay(owner(), ReplayReason::DoubleDispatch))
+            ("done, delivered, overlaps by age", ExpectedClaim::Replay(owner(), ReplayReason::DoubleDispatch))
         }
-        true => ("done, delivered, overlaps", Due::Replay(owner(), ReplayReason::DoubleDispatch)),
-        false => (row, Due::Mine),
+        true => ("done, delivered, overlaps", ExpectedClaim::Replay(owner(), ReplayReason::DoubleDispatch)),
+        false => (row, ExpectedClaim::Mine),
     }
 }
 
 fn unknown(
     claim: &Claim,
-    record: &Record,
-    by: By,
-    known: &Known,
-    sight: Sight<'_>,
+    record: &DedupeRecord,
+    by: ClaimLookup,
+    known: &LocalKnowledge,
+    sight: LeaseSightFn<'_>,
     now: Timestamp,
-) -> (&'static str, Due) {
+) -> (&'static str, ExpectedClaim) {
     let owner = record.owner.clone();
-    if settles(record) == Settles::WhenOwnerSays && !holds(record, sight(&owner), now) {
+    if settles(record) == SettleTime::WhenOwnerReports && !holds(record, sight(&owner), now) {
         let is_over = over_by(record, sight(&owner), &claim.rules, now) <= now;
-        return ("unknown, its owner is gone", if is_over { Due::Final(owner) } else { Due::NotYet(owner) });
+        return (
+            "unknown, its owner is gone",
+            if is_over { ExpectedClaim::Final(owner) } else { ExpectedClaim::NotYet(owner) },
+        );
     }
     if !is_settled(record, now) {
-        return ("unknown, not settled", Due::NotYet(owner));
+        return ("unknown, not settled", ExpectedClaim::NotYet(owner));
     }
     let Some(told) = delivered(record, known) else {
-        return ("unknown, settled, not told", Due::Final(owner));
+        return ("unknown, settled, not told", ExpectedClaim::Final(owner));
     };
     let row = if known.verified.contains(&owner) {
         "unknown, settled, told and verified"
@@ -676,94 +720,107 @@ fn unknown(
     } else {
         "unknown, settled, told"
     };
-    let holds = claim.rules.after_unknown == AfterUnknown::Hold || record.expires.is_none();
-    let runs = by == By::Equal && !holds && row != "unknown, settled, told";
-    (row, if runs { Due::Mine } else { Due::Final(owner) })
+    let holds = claim.rules.after_unknown == UnknownOutcomePolicy::Hold || record.expires.is_none();
+    let runs = by == ClaimLookup::Equal && !holds && row != "unknown, settled, told";
+    (row, if runs { ExpectedClaim::Mine } else { ExpectedClaim::Final(owner) })
 }
 
-/// The record that a claim is decided by, and how it was found.
+/// Returns the record that decides a claim, and how it was found.
 fn found<'r>(
     claim: &Claim,
-    sight: Sight<'_>,
+    sight: LeaseSightFn<'_>,
     now: Timestamp,
-    before: &'r Records,
-) -> Option<(&'r Record, By)> {
-    let fresh = |record: &&Record| record.expires.is_none_or(|expires| now < expires);
-    let same = |record: &&Record| record.digest == claim.digest && record.tool == claim.tool;
-    // Where nobody gave the key, answers from before duplicates were recognised again count as nothing.
-    let counts = |record: &&Record| {
+    before: &'r MemoryRecords,
+) -> Option<(&'r DedupeRecord, ClaimLookup)> {
+    let fresh = |record: &&DedupeRecord| record.expires.is_none_or(|expires| now < expires);
+    let same = |record: &&DedupeRecord| record.digest == claim.digest && record.tool == claim.tool;
+    // Without an explicit key, answers from before deduplication was switched on again do not count.
+    let counts = |record: &&DedupeRecord| {
         record.is_open() || claim.rules.computed_since.is_none_or(|since| since <= record.updated)
     };
-    let get = |key: &Key| before.get(key).filter(fresh);
-    let is_gone = |record: &Record| {
-        record.state == RecordState::Inflight
+    let get = |key: &RecordKey| before.get(key).filter(fresh);
+    let is_gone = |record: &DedupeRecord| {
+        record.state == DedupeState::Inflight
             && record.owner != claim.owner
             && !holds(record, sight(&record.owner), now)
             && (!record.started || record.retry_safe)
     };
     match (claim.role, claim.address) {
-        (Role::Fresh, Address::Explicit(key)) => {
-            get(&key).filter(counts).map(|record| (record, By::Explicit))
+        (ClaimRole::Fresh, RecordAddress::Explicit(key)) => {
+            get(&key).filter(counts).map(|record| (record, ClaimLookup::Explicit))
         }
-        (Role::Fresh, Address::CallId { id: own, index } | Address::Keyless { run: own, index }) => {
+        (
+            ClaimRole::Fresh,
+            RecordAddress::CallId { id: own, index } | RecordAddress::Keyless { run: own, index },
+        ) => {
             let own = get(&own).filter(same);
             let equal = before.indexed(Some(index)).filter(fresh).filter(same).filter(counts);
-            // A dispatch that failed, or never started, stands back behind an equal run that is open or owes its answer.
+            // A dispatch that failed or never started yields to an equal run that is open or whose answer is not
+            // delivered.
             let open = equal.filter(|equal| match equal.state {
-                RecordState::Inflight | RecordState::Unknown(_) => true,
-                RecordState::Done(_) => {
+                DedupeState::Inflight | DedupeState::Unknown(_) => true,
+                DedupeState::Done(_) => {
                     equal.delivered.is_none() && now < equal.updated + claim.rules.undelivered
                 }
-                RecordState::Failed(_) | RecordState::Cancelled => false,
+                DedupeState::Failed(_) | DedupeState::Cancelled => false,
             });
             match (own, open) {
                 (Some(own), Some(open))
                     if own.key != open.key
                         && (is_gone(own)
-                            || matches!(own.state, RecordState::Failed(_) | RecordState::Cancelled)) =>
+                            || matches!(own.state, DedupeState::Failed(_) | DedupeState::Cancelled)) =>
                 {
-                    Some((open, By::Equal))
+                    Some((open, ClaimLookup::Equal))
                 }
-                (Some(own), _) => Some((own, By::CallId)),
-                (None, _) => equal.map(|equal| (equal, By::Equal)),
+                (Some(own), _) => Some((own, ClaimLookup::CallId)),
+                (None, _) => equal.map(|equal| (equal, ClaimLookup::Equal)),
             }
         }
-        (Role::Waiter { followed }, address) => {
-            let is_explicit = matches!(address, Address::Explicit(_));
-            let meant = |record: &&Record| is_explicit || same(record);
+        (ClaimRole::Waiter { followed }, address) => {
+            let is_explicit = matches!(address, RecordAddress::Explicit(_));
+            let meant = |record: &&DedupeRecord| is_explicit || same(record);
             let followed = get(&followed).filter(meant);
             let own = get(&address.own()).filter(meant).filter(|own| !is_explicit || counts(own));
             let equal = before.indexed(address.index()).filter(fresh).filter(meant).filter(counts);
-            let held = |record: &&Record| !is_gone(record);
+            let held = |record: &&DedupeRecord| !is_gone(record);
             let picked = followed.filter(held).or(own.filter(held)).or(equal).or(own).or(followed);
-            picked.map(|record| (record, By::Waiting))
+            picked.map(|record| (record, ClaimLookup::Waiting))
         }
     }
 }
 
-/// When an attempt is over whose owner does not say so any more: after the linger where nobody could see its end, when the leash
-/// has ended its child, or when its owner would have seen the end.
-fn over_by(record: &Record, sight: LeaseSight, rules: &Rules, now: Timestamp) -> Timestamp {
+/// Returns the time at which the attempt of a vanished owner is over: after the linger if its end could not be
+/// observed, when the leash has ended its child, or when its owner would have observed the end.
+fn over_by(record: &DedupeRecord, sight: LeaseOwnerState, rules: &DedupeRules, now: Timestamp) -> Timestamp {
     match (record.seen_end_by, sight) {
         (None, _) => now + rules.linger,
-        (Some(_), LeaseSight::Gone) => now + Duration::from_secs(5) + rules.settle,
-        (Some(by), LeaseSight::Alive | LeaseSight::Time) => by.max(now) + rules.settle,
+        (Some(_), LeaseOwnerState::Gone) => now + Duration::from_secs(5) + rules.settle,
+        (Some(by), LeaseOwnerState::Alive | LeaseOwnerState::Time) => by.max(now) + rules.settle,
     }
 }
 
-/// The record of a run of which its owner says nothing any more. What was seen of it before stays.
-fn marked_unknown(record: &Record, sight: LeaseSight, rules: &Rules, now: Timestamp) -> Record {
-    let settles = Settles::By(over_by(record, sight, rules, now));
+/// Returns the record of a run whose owner has vanished. Earlier observations stay.
+fn marked_unknown(
+    record: &DedupeRecord,
+    sight: LeaseOwnerState,
+    rules: &DedupeRules,
+    now: Timestamp,
+) -> DedupeRecord {
+    let settles = SettleTime::By(over_by(record, sight, rules, now));
     let unknown = match &record.state {
-        RecordState::Unknown(unknown) => UnknownOutcome { settles, ..unknown.clone() },
-        RecordState::Inflight | RecordState::Done(_) | RecordState::Failed(_) | RecordState::Cancelled => {
-            let observed = if sight == LeaseSight::Gone { Observed::ProcessDied } else { Observed::NoAnswer };
-            UnknownOutcome { settles, observed, words: None, output: None }
+        DedupeState::Unknown(unknown) => UnknownOutcome { settles, ..unknown.clone() },
+        DedupeState::Inflight | DedupeState::Done(_) | DedupeState::Failed(_) | DedupeState::Cancelled => {
+            let observed = if sight == LeaseOwnerState::Gone {
+                UnknownOutcomeReason::ProcessDied
+            } else {
+                UnknownOutcomeReason::NoAnswer
+            };
+            UnknownOutcome { settles, observed, details: None, output: None }
         }
     };
-    let is_held = rules.after_unknown == AfterUnknown::Hold || record.expires.is_none();
-    Record {
-        state: RecordState::Unknown(unknown),
+    let is_held = rules.after_unknown == UnknownOutcomePolicy::Hold || record.expires.is_none();
+    DedupeRecord {
+        state: DedupeState::Unknown(unknown),
         delivered: None,
         version: record.version + 1,
         updated: now,
@@ -772,47 +829,49 @@ fn marked_unknown(record: &Record, sight: LeaseSight, rules: &Rules, now: Timest
     }
 }
 
-/// A version that no record under this key has had.
-fn never_had(claimed: &Record, now: Timestamp) -> u64 {
+/// Returns a version that no record under this key has had.
+fn never_had(claimed: &DedupeRecord, now: Timestamp) -> u64 {
     now.as_millis().max(claimed.version + 1)
 }
 
-fn delivered(record: &Record, known: &Known) -> Option<Timestamp> {
+fn delivered(record: &DedupeRecord, known: &LocalKnowledge) -> Option<Timestamp> {
     let here = known.delivered.iter().find(|(receipt, _)| *receipt == record.receipt()).map(|(_, at)| *at);
     record.delivered.or(here)
 }
 
-fn settles(record: &Record) -> Settles {
+fn settles(record: &DedupeRecord) -> SettleTime {
     match &record.state {
-        RecordState::Unknown(unknown) => unknown.settles,
-        RecordState::Inflight | RecordState::Done(_) | RecordState::Failed(_) | RecordState::Cancelled => {
-            Settles::WhenOwnerSays
+        DedupeState::Unknown(unknown) => unknown.settles,
+        DedupeState::Inflight | DedupeState::Done(_) | DedupeState::Failed(_) | DedupeState::Cancelled => {
+            SettleTime::WhenOwnerReports
         }
     }
 }
 
-fn is_settled(record: &Record, now: Timestamp) -> bool {
+fn is_settled(record: &DedupeRecord, now: Timestamp) -> bool {
     match settles(record) {
-        Settles::WhenOwnerSays => false,
-        Settles::By(at) => now >= at,
-        Settles::Settled => true,
+        SettleTime::WhenOwnerReports => false,
+        SettleTime::By(at) => now >= at,
+        SettleTime::Settled => true,
     }
 }
 
-/// Whether the time that is said is better than the one that is known.
-fn says_more(known: Settles, said: SettlesIn, now: Timestamp) -> bool {
+/// Returns true if the new end is more precise than the known one.
+fn says_more(known: SettleTime, said: SettleDelay, now: Timestamp) -> bool {
     match (known, said) {
-        (Settles::Settled, _) | (_, SettlesIn::WhenOwnerSays) => false,
-        // What was once announced is not put off.
-        (Settles::By(known), SettlesIn::After(span)) => now + span < known,
-        (Settles::WhenOwnerSays, SettlesIn::After(_)) | (_, SettlesIn::Settled) => true,
+        (SettleTime::Settled, _) | (_, SettleDelay::WhenOwnerReports) => false,
+        // An announced time is never moved to later.
+        (SettleTime::By(known), SettleDelay::After(span)) => now + span < known,
+        (SettleTime::WhenOwnerReports, SettleDelay::After(_)) | (_, SettleDelay::Settled) => true,
     }
 }
 
-/// The keys of records that are not what they were.
-fn changes(before: &Records, after: &Records) -> Vec<Key> {
-    let is_other = |one: &Record, other: Option<&Record>| other.is_none_or(|other| !std::ptr::eq(one, other));
-    let mut keys: Vec<Key> = after
+/// Returns the keys of records that have changed.
+fn changes(before: &MemoryRecords, after: &MemoryRecords) -> Vec<RecordKey> {
+    let is_other = |one: &DedupeRecord, other: Option<&DedupeRecord>| {
+        other.is_none_or(|other| !std::ptr::eq(one, other))
+    };
+    let mut keys: Vec<RecordKey> = after
         .iter()
         .filter(|record| is_other(record, before.get(&record.key)))
         .map(|record| record.key)
@@ -821,12 +880,13 @@ fn changes(before: &Records, after: &Records) -> Vec<Key> {
     keys
 }
 
-/// Whether a claim holds: as long as its process is known to live, or until its lease ends where only time can tell.
-pub(crate) fn holds(record: &Record, sight: LeaseSight, now: Timestamp) -> bool {
+/// Returns true if a claim holds: as long as its process is known to live, or until its lease ends if only time can
+/// tell.
+pub(crate) fn holds(record: &DedupeRecord, sight: LeaseOwnerState, now: Timestamp) -> bool {
     match (sight, record.lease) {
-        (LeaseSight::Alive, _) => true,
-        (LeaseSight::Gone, _) => false,
-        (LeaseSight::Time, Lease::Record) => true,
-        (LeaseSight::Time, Lease::Until(until)) => until > now,
+        (LeaseOwnerState::Alive, _) => true,
+        (LeaseOwnerState::Gone, _) => false,
+        (LeaseOwnerState::Time, Lease::Record) => true,
+        (LeaseOwnerState::Time, Lease::Until(until)) => until > now,
     }
 }

@@ -1,9 +1,9 @@
-//! The simulation itself is tested: it finds what is wrong, and only that.
+//! Tests of the simulation itself: it finds the planted defects, and nothing else.
 
 use crate::{Defect, run};
 
-/// Seeds that once broke a promise run first, so that what was fixed stays fixed. A seed becomes another world when something is
-/// drawn in another way, so each mistake has a test of its own in the core besides.
+/// Seeds that once broke an invariant. They run first, so that fixed defects stay fixed. A seed becomes another world
+/// when draws change, so each defect also has a test of its own in the core.
 const OLD_SEEDS: [u64; 18] = [
     0, 174, 610, 878, 981, 3_051, 3_120, 3_936, 6_948, 8_202, 9_927, 12_804, 14_635, 15_100, 21_642, 34_350,
     45_672, 63_286,
@@ -31,7 +31,7 @@ fn sf_8_worlds_are_as_rich_as_they_have_to_be() {
         "many outcomes are unknown: {total:?}"
     );
     assert!(total.run_again > 20, "some of them run again: {total:?}");
-    assert!(total.reads > 100 && total.resolved > 10, "people and clients look into them: {total:?}");
+    assert!(total.reads > 100 && total.resolved > 10, "operators and clients check them: {total:?}");
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn sf_8_every_planted_defect_is_found() {
             failure.invariant,
             failure.how
         );
-        assert!(!failure.story.is_empty(), "a failure tells its story");
+        assert!(!failure.story.is_empty(), "a failure has a story");
     }
 }
 

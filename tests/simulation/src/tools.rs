@@ -1,24 +1,24 @@
-//! What tools do: their work, their answers, and neither.
+//! The tools: their work, their answers, and the lack of either.
 
 use steadfast_core::breaker;
-use steadfast_core::call::{AttemptEnd, Cut, Event, Outcome};
-use steadfast_core::classify::{Fault, RetryAfter, Source, Transport};
+use steadfast_core::call::{AttemptEndVisibility, AttemptReport, CallEvent, CutReason};
+use steadfast_core::classify::{AttemptFault, FaultSource, RetryAfter, TransportError};
 use steadfast_core::code::Code;
-use steadfast_core::dedupe::{Failure, Record, RecordState};
+use steadfast_core::dedupe::{CallFailure, DedupeRecord, DedupeState};
 use steadfast_core::guard::{self, GuardedCall};
-use steadfast_core::output::{Output, RawJson};
+use steadfast_core::output::{RawJson, ToolOutput};
 use steadfast_core::policy::ToolClass;
 
 use crate::Defect;
-use crate::invariants::{self, Broken};
-use crate::model::{Effect, Intent, Kind, Wish};
+use crate::invariants::{self, InvariantViolation};
+use crate::model::{CallIdentity, ClientGoal, Effect, UniqueEffect};
 use crate::settling::AttemptEvent;
-use crate::system::{Attempt, Probe, World, is_shared};
-use crate::transition::{Happening, digest, success, tool};
+use crate::system::{ProbeAttempt, RunningAttempt, SimulatedWorld, is_shared};
+use crate::transition::{SimulationEvent, digest, success, tool};
 use crate::turns;
 
-impl World {
-    pub(crate) fn start_tool(&mut self, node: usize, number: u64) -> Result<(), Broken> {
+impl SimulatedWorld {
+    pub(crate) fn start_tool(&mut self, node: usize, number: u64) -> Result<(), InvariantViolation> {
         let (now, clock, life) = (self.now, self.clock(node), self.nodes[node].identity.started);
         let policy = self.policy();
         self.attempts += 1;
@@ -26,12 +26,13 @@ impl World {
         let home = &mut self.nodes[node];
         let epoch = home.epoch;
         let Some(running) = home.calls.get_mut(&number) else { return Ok(()) };
-        // What it asked for may have become needless: somebody else closed the breaker.
+        // The probe may no longer be needed, because another process closed the breaker.
         let shared = is_shared(&running.call.request().tool);
         let half_open = shared && home.breaker.state(&policy.breaker, clock) == breaker::State::HalfOpen;
         let asked = running.asked_to_probe.take().filter(|_| half_open);
-        let probe = asked.map(|(since, heard)| Probe { epoch: home.breaker.epoch(), since, alone: !heard });
-        running.attempt = Some(Attempt {
+        let probe =
+            asked.map(|(since, heard)| ProbeAttempt { epoch: home.breaker.epoch(), since, alone: !heard });
+        running.attempt = Some(RunningAttempt {
             number: attempt_number,
             epoch,
             probe,
@@ -49,7 +50,7 @@ impl World {
         running.last_attempt = attempt_number;
         running.child_is_ending = false;
         let begun = *running.first_attempt.get_or_insert(now);
-        let (wish, record) = (running.wish, running.call.claimed().cloned());
+        let (wish, record) = (running.wish, running.call.claimed_record().cloned());
         let dispatch = running.dispatch;
         self.may_start(node, number)?;
         self.plan_progress(node, number, attempt_number);
@@ -60,26 +61,27 @@ impl World {
             self.one_probe(node, probe)?;
         }
         if let Some(submission) = submission {
-            self.turn_may_start(submission, self.model.wishes[wish].kind, claimed, first)?;
+            self.turn_may_start(submission, self.model.goals[wish].kind, claimed, first)?;
         }
         if let Some(record) = &record {
             self.sent.insert(record.owner.clone());
             if first {
                 self.later(
                     self.renewal(),
-                    Happening::Renew { node, life, number, owner: record.owner.clone() },
+                    SimulationEvent::Renew { node, life, number, owner: record.owner.clone() },
                 );
             }
         }
         let owner = record.as_ref().map(|record| record.owner.clone());
-        // In the storm some take longer than they may.
-        let works = self.rng.between(1, if self.stormy() { 3_000 } else { 1_000 }) + self.toils();
-        let Wish { client, kind, arguments, .. } = self.model.wishes[wish].clone();
+        // While faults occur, some take longer than they may.
+        let works =
+            self.rng.between(1, if self.faults_active() { 3_000 } else { 1_000 }) + self.draw_tool_delay();
+        let ClientGoal { client, kind, arguments, .. } = self.model.goals[wish].clone();
         let intent = match kind {
-            Kind::Explicit(key) => Some(Intent::Explicit(key)),
-            Kind::CallId => Some(Intent::CallId(wish, self.dispatches[dispatch].call)),
-            Kind::Keyless => None,
-            Kind::Turn(call) => Some(Intent::Turn(call)),
+            CallIdentity::Explicit(key) => Some(UniqueEffect::Explicit(key)),
+            CallIdentity::CallId => Some(UniqueEffect::CallId(wish, self.dispatches[dispatch].call)),
+            CallIdentity::Keyless => None,
+            CallIdentity::Turn(call) => Some(UniqueEffect::Turn(call)),
         };
         let effect = Effect {
             at: now,
@@ -91,18 +93,19 @@ impl World {
             number: attempt_number,
             submitted: submission.map(|submission| self.submissions[submission].arrived),
         };
-        let answer = |outcome| Happening::ToolAnswers {
+        let answer = |outcome| SimulationEvent::ToolAnswers {
             node,
             life,
             number,
             attempt: attempt_number,
             outcome: Box::new(outcome),
         };
-        if self.weather.mistaken && self.stormy() && self.model.wishes[wish].arguments == 0 {
-            let fault = Fault::new(Source::JsonRpc { code: -32602 }, "Missing required parameter: path");
-            self.later(works, answer(Outcome::Failure { fault, output: None }));
+        if self.weather.mistaken && self.faults_active() && self.model.goals[wish].arguments == 0 {
+            let fault =
+                AttemptFault::new(FaultSource::JsonRpc { code: -32602 }, "Missing required parameter: path");
+            self.later(works, answer(AttemptReport::Failure { fault, output: None }));
         } else if self.fault(self.weather.tool_hangs) {
-            // It may still do its work, some time, and it may still answer.
+            // It may still do its work later, and it may still answer.
             let some_time = self.rng.chance(60).then(|| self.rng.between(1_000, 400_000));
             self.start_work(node, effect, begun, some_time);
             if let Some(some_time) = some_time.filter(|_| self.rng.chance(50)) {
@@ -112,36 +115,39 @@ impl World {
             let fault = self.lost();
             let comes_after = self.before_or_after(works, 30_000);
             self.start_work(node, effect, begun, comes_after);
-            self.later(works + 1, answer(Outcome::Failure { fault, output: None }));
+            self.later(works + 1, answer(AttemptReport::Failure { fault, output: None }));
         } else if self.fault(self.weather.tool_doubts) {
-            // An error that does not say whether it had its effect, before or after it has.
-            let fault = self.doubt();
+            // An error that does not say whether the effect happened, before or after it has.
+            let fault = self.draw_doubtful_error();
             let settle = u64::try_from(self.weather.policy.settling.settle.as_millis()).unwrap_or(0);
             let comes_after = self.before_or_after(works, settle);
             self.start_work(node, effect, begun, comes_after);
-            self.later(works + 1, answer(Outcome::Failure { fault, output: None }));
+            self.later(works + 1, answer(AttemptReport::Failure { fault, output: None }));
         } else if self.fault(self.weather.tool_fails) {
             let fault = match self.rng.between(0, 4) {
-                0 => Fault::new(
-                    Source::Transport { error: Transport::ConnectionRefused, written: false },
+                0 => AttemptFault::new(
+                    FaultSource::Transport { error: TransportError::ConnectionRefused, written: false },
                     "connection refused",
                 ),
-                1 => Fault {
+                1 => AttemptFault {
                     retry_after: self.retry_after().map(RetryAfter::Delay),
-                    ..Fault::new(Source::Http { status: 429 }, "too many requests")
+                    ..AttemptFault::new(FaultSource::Http { status: 429 }, "too many requests")
                 },
-                2 => Fault::new(Source::JsonRpc { code: -32602 }, "Missing required parameter: path"),
+                2 => AttemptFault::new(
+                    FaultSource::JsonRpc { code: -32602 },
+                    "Missing required parameter: path",
+                ),
                 3 if self.third.chance(50) => {
-                    Fault::new(Source::IsError, "rate limit exceeded, try again later")
+                    AttemptFault::new(FaultSource::IsError, "rate limit exceeded, try again later")
                 }
-                3 => Fault::new(Source::IsError, "no such account"),
-                _ => Fault::new(Source::Http { status: 400 }, "bad request"),
+                3 => AttemptFault::new(FaultSource::IsError, "no such account"),
+                _ => AttemptFault::new(FaultSource::Http { status: 400 }, "bad request"),
             };
-            self.later(works, answer(Outcome::Failure { fault, output: None }));
-        } else if self.asks_first() {
-            // It wants to know something first, and does nothing.
-            let output = Output { content: RawJson::string("which one?"), metadata: None };
-            self.later(works, answer(Outcome::InputRequired { output }));
+            self.later(works, answer(AttemptReport::Failure { fault, output: None }));
+        } else if self.draw_question() {
+            // It needs input first, and does nothing.
+            let output = ToolOutput { content: RawJson::string("which one?"), metadata: None };
+            self.later(works, answer(AttemptReport::InputRequired { output }));
         } else {
             self.start_work(node, effect, begun, Some(works));
             let back = self.rng.between(1, 200);
@@ -150,7 +156,8 @@ impl World {
         Ok(())
     }
 
-    /// When an effect comes of which the answer says nothing: before the answer, within some time after it, or never.
+    /// Draws the delay of an effect that the answer leaves open: before the answer, within some time after it, or
+    /// never.
     fn before_or_after(&mut self, works: u64, span: u64) -> Option<u64> {
         if self.rng.chance(self.weather.effects_missing) {
             return None;
@@ -161,29 +168,29 @@ impl World {
         }
     }
 
-    /// How the answer to an attempt gets lost.
-    fn lost(&mut self) -> Fault {
-        let transport = |error| Source::Transport { error, written: true };
+    /// Draws the way in which the answer to an attempt gets lost.
+    fn lost(&mut self) -> AttemptFault {
+        let transport = |error| FaultSource::Transport { error, written: true };
         let source = match (self.weather.end, self.rng.between(0, 2)) {
-            (AttemptEnd::Seen, 0) => Source::Exit { code: None, signal: Some(9) },
-            (AttemptEnd::Unseen, 0) => transport(Transport::TimedOut),
-            (_, 1) => transport(Transport::ConnectionReset),
-            _ => transport(Transport::ConnectionClosed),
+            (AttemptEndVisibility::Visible, 0) => FaultSource::Exit { code: None, signal: Some(9) },
+            (AttemptEndVisibility::Hidden, 0) => transport(TransportError::TimedOut),
+            (_, 1) => transport(TransportError::ConnectionReset),
+            _ => transport(TransportError::ConnectionClosed),
         };
-        Fault::new(source, "connection lost")
+        AttemptFault::new(source, "connection lost")
     }
 
-    /// An error that proves nothing.
-    fn doubt(&mut self) -> Fault {
+    /// Draws an error that proves nothing.
+    fn draw_doubtful_error(&mut self) -> AttemptFault {
         match self.rng.between(0, 3) {
-            0 => Fault::new(Source::IsError, "Request timed out"),
-            1 => Fault::new(Source::Http { status: 504 }, "gateway timeout"),
-            2 => Fault::new(Source::Http { status: 500 }, "internal error"),
-            _ => Fault::new(Source::IsError, "connection reset by peer"),
+            0 => AttemptFault::new(FaultSource::IsError, "Request timed out"),
+            1 => AttemptFault::new(FaultSource::Http { status: 504 }, "gateway timeout"),
+            2 => AttemptFault::new(FaultSource::Http { status: 500 }, "internal error"),
+            _ => AttemptFault::new(FaultSource::IsError, "connection reset by peer"),
         }
     }
 
-    /// A tool is told that nobody waits for its answer any more. It may not care, say so, or still get through.
+    /// Sends a cancellation to a tool. It may ignore it, answer with an error, or still succeed.
     pub(crate) fn cancel_upstream(&mut self, node: usize, number: u64) {
         let life = self.nodes[node].identity.started;
         let Some(running) = self.nodes[node].calls.get_mut(&number) else { return };
@@ -192,10 +199,15 @@ impl World {
             Some(attempt) => attempt.cancelled = true,
             None => return,
         }
-        self.tell(format!("attempt {attempt} is told to stop"));
+        self.log_event(format!("attempt {attempt} is cancelled"));
         self.cancel_work(attempt);
-        let answer =
-            |outcome| Happening::ToolAnswers { node, life, number, attempt, outcome: Box::new(outcome) };
+        let answer = |outcome| SimulationEvent::ToolAnswers {
+            node,
+            life,
+            number,
+            attempt,
+            outcome: Box::new(outcome),
+        };
         if self.rng.chance(self.weather.cut_successes) {
             // Only if it has had its effect by then.
             let late = self.rng.between(1, 20_000);
@@ -203,33 +215,33 @@ impl World {
         } else if self.rng.chance(self.weather.cut_errors) {
             let soon = self.rng.between(1, 4_000);
             let fault = match self.rng.between(0, 2) {
-                // It had not even been sent, and is not sent any more.
+                // The attempt had not even been sent, and is not sent any more.
                 0 if !self.has_happened(attempt) && self.third.chance(50) => {
                     self.never_happens(attempt);
-                    Fault::new(
-                        Source::Transport { error: Transport::ConnectionClosed, written: false },
+                    AttemptFault::new(
+                        FaultSource::Transport { error: TransportError::ConnectionClosed, written: false },
                         "never sent",
                     )
                 }
-                0 => self.doubt(),
-                1 => Fault::new(Source::JsonRpc { code: -32_800 }, "request cancelled"),
-                _ => Fault::new(Source::IsError, "cancelled"),
+                0 => self.draw_doubtful_error(),
+                1 => AttemptFault::new(FaultSource::JsonRpc { code: -32_800 }, "request cancelled"),
+                _ => AttemptFault::new(FaultSource::IsError, "cancelled"),
             };
-            self.later(soon, answer(Outcome::Failure { fault, output: None }));
+            self.later(soon, answer(AttemptReport::Failure { fault, output: None }));
         }
     }
 
-    /// Whether the tool wants to know something before it does anything. Nothing is drawn in worlds where none does.
-    fn asks_first(&mut self) -> bool {
-        self.weather.tool_asks > 0 && self.stormy() && self.side.chance(self.weather.tool_asks)
+    /// Returns true if the tool asks for input before it does anything. In worlds where none does, nothing is drawn.
+    fn draw_question(&mut self) -> bool {
+        self.weather.tool_asks > 0 && self.faults_active() && self.side.chance(self.weather.tool_asks)
     }
 
-    pub(crate) fn effect(&mut self, effect: Effect) -> Result<(), Broken> {
+    pub(crate) fn effect(&mut self, effect: Effect) -> Result<(), InvariantViolation> {
         let effect = Effect { at: self.now, ..effect };
         let wish = effect.wish;
-        self.tell(format!(
+        self.log_event(format!(
             "EFFECT {} for wish {wish} ({:?}, arguments {})",
-            effect.number, self.model.wishes[wish].kind, effect.equal.1
+            effect.number, self.model.goals[wish].kind, effect.equal.1
         ));
         self.summary.effects += 1;
         if !self.retry_safe() {
@@ -239,10 +251,10 @@ impl World {
             if self.is_obedient(wish) {
                 invariants::once_for_the_obedient(&self.model, &effect)?;
             }
-        } else if let Some(Intent::Turn(made)) = effect.intent
+        } else if let Some(UniqueEffect::Turn(made)) = effect.intent
             && !is_safe_to_repeat(self.weather.policy.class)
         {
-            // That a tool may be called again does not mean that another one may do the same.
+            // A tool that may be called again does not allow another one to do the same.
             turns::done_once(&self.model, made, &effect)?;
         }
         self.model.effects.push(effect);
@@ -255,7 +267,7 @@ impl World {
         is_safe_to_repeat(policy.class)
             || vouched
             || (policy.class == ToolClass::Unknown
-                && policy.repeat.ambiguous == steadfast_core::policy::Ambiguous::Retry)
+                && policy.repeat.ambiguous == steadfast_core::policy::AmbiguousOutcomePolicy::Retry)
     }
 
     pub(crate) fn tool_answers(
@@ -263,14 +275,14 @@ impl World {
         node: usize,
         number: u64,
         attempt: u64,
-        outcome: Outcome,
-    ) -> Result<(), Broken> {
+        outcome: AttemptReport,
+    ) -> Result<(), InvariantViolation> {
         let policy = self.policy();
         let (now, clock) = (self.now, self.clock(node));
         let current = self.nodes[node].calls.get(&number).and_then(|running| running.attempt);
         let Some(current) = current.filter(|current| current.number == attempt) else { return Ok(()) };
-        // What has not been done cannot be reported as done.
-        let is_early = matches!(outcome, Outcome::Success { .. }) && !self.has_happened(attempt);
+        // An effect that has not happened cannot be reported as done.
+        let is_early = matches!(outcome, AttemptReport::Success { .. }) && !self.has_happened(attempt);
         if is_early && self.defect != Some(Defect::AnswerBeforeEffect) {
             return Ok(());
         }
@@ -281,16 +293,16 @@ impl World {
         }
         self.attempt_answered(node, number, attempt, &outcome);
         if self.defect == Some(Defect::ErrorAfterCutCounts)
-            && let Outcome::Failure { fault, .. } = &outcome
+            && let AttemptReport::Failure { fault, .. } = &outcome
         {
             self.take_for_an_answer(node, number, fault);
         }
         let (arguments, client) = {
-            let wish = &self.model.wishes[self.nodes[node].calls[&number].wish];
+            let wish = &self.model.goals[self.nodes[node].calls[&number].wish];
             (wish.arguments, wish.client)
         };
         if self.defect == Some(Defect::GuardCountsRetries)
-            && let Outcome::Failure { fault, .. } = &outcome
+            && let AttemptReport::Failure { fault, .. } = &outcome
         {
             let tool = tool();
             let call = GuardedCall { tool: &tool, arguments: digest(arguments), turn: None };
@@ -298,7 +310,7 @@ impl World {
                 let _remarks = guard.end(
                     &policy.guard,
                     call,
-                    guard::Ending::Failure { message: &fault.message, mistake: None },
+                    guard::GuardedResult::Failure { message: &fault.message, mistake: None },
                     clock,
                 );
             }
@@ -307,11 +319,13 @@ impl World {
             let home = &mut self.nodes[node];
             if let Ok((ticket, _)) = home.breaker.admit(&policy.breaker, clock) {
                 let verdict = match &outcome {
-                    Outcome::Success { .. } | Outcome::InputRequired { .. } => {
-                        breaker::Verdict::Success { took: now.since(current.started) }
+                    AttemptReport::Success { .. } | AttemptReport::InputRequired { .. } => {
+                        breaker::BreakerVerdict::Success { took: now.since(current.started) }
                     }
-                    Outcome::Failure { .. } | Outcome::NotRun { .. } | Outcome::Remembered(_) => {
-                        breaker::Verdict::Failure { took: now.since(current.started) }
+                    AttemptReport::Failure { .. }
+                    | AttemptReport::NotRun { .. }
+                    | AttemptReport::Replayed(_) => {
+                        breaker::BreakerVerdict::Failure { took: now.since(current.started) }
                     }
                 };
                 if let Some(transition) = home.breaker.record(&policy.breaker, ticket, verdict, clock) {
@@ -325,28 +339,28 @@ impl World {
                 }
             }
         }
-        if matches!(outcome, Outcome::Success { .. }) {
+        if matches!(outcome, AttemptReport::Success { .. }) {
             let owner = self.nodes[node]
                 .calls
                 .get(&number)
-                .and_then(|running| running.call.claimed())
+                .and_then(|running| running.call.claimed_record())
                 .map(|record| record.owner.clone());
             self.model.answered.extend(owner);
         }
         if let Some(running) = self.nodes[node].calls.get_mut(&number) {
-            let owner = running.call.claimed().map(|record| record.owner.clone());
+            let owner = running.call.claimed_record().map(|record| record.owner.clone());
             running.attempt = None;
-            if let Some(owner) = owner.filter(|_| matches!(outcome, Outcome::Success { .. })) {
+            if let Some(owner) = owner.filter(|_| matches!(outcome, AttemptReport::Success { .. })) {
                 self.model.ended.entry(owner).or_insert(now);
             }
         }
-        self.drive_ended(node, number, current, Event::Ran(outcome))
+        self.drive_ended(node, number, current, CallEvent::Ran(outcome))
     }
 
-    pub(crate) fn cut(&mut self, node: usize, number: u64, cut: Cut) -> Result<(), Broken> {
+    pub(crate) fn cut(&mut self, node: usize, number: u64, cut: CutReason) -> Result<(), InvariantViolation> {
         let (now, time) = (self.now, self.weather.policy.time);
         if let Some(running) = self.nodes[node].calls.get_mut(&number) {
-            // Its caller is out of patience, and the tool still has time.
+            // The caller's time is up, and the tool still has time.
             running.out_of_time = running.attempt.is_some_and(|attempt| {
                 now.since(attempt.heard) < time.attempt && now.since(attempt.started) < time.total
             });
@@ -355,16 +369,25 @@ impl World {
         let Some(attempt) = attempt else { return Ok(()) };
         self.cancel_work(attempt.number);
         self.abandon_attempt(attempt.number);
-        let fault =
-            Fault::new(Source::Timeout { after: self.now.since(attempt.started) }, format!("cut: {cut:?}"));
-        self.drive_ended(node, number, attempt, Event::Ran(Outcome::Failure { fault, output: None }))
+        let fault = AttemptFault::new(
+            FaultSource::Timeout { after: self.now.since(attempt.started) },
+            format!("cut: {cut:?}"),
+        );
+        self.drive_ended(
+            node,
+            number,
+            attempt,
+            CallEvent::Ran(AttemptReport::Failure { fault, output: None }),
+        )
     }
 
-    /// What a tool says to the cut is stored as its answer; only a defect does that.
-    fn take_for_an_answer(&mut self, node: usize, number: u64, fault: &Fault) {
+    /// Stores a tool's reply to a cut as its answer. Only a defect does that.
+    fn take_for_an_answer(&mut self, node: usize, number: u64, fault: &AttemptFault) {
         let Some(running) = self.nodes[node].calls.get(&number) else { return };
-        let Some(claimed) = running.call.claimed().filter(|_| running.call.is_settling()) else { return };
-        let failure = Failure {
+        let Some(claimed) = running.call.claimed_record().filter(|_| running.call.is_settling()) else {
+            return;
+        };
+        let failure = CallFailure {
             code: Code::ToolError,
             message: fault.message.clone().into(),
             retriable: false,
@@ -376,36 +399,37 @@ impl World {
         };
         let record = self.store.records.get(&claimed.key).filter(|record| record.owner == claimed.owner);
         if let Some(record) = record.cloned() {
-            self.store.put_directly(Record { state: RecordState::Failed(failure), ..record });
+            self.store.put_directly(DedupeRecord { state: DedupeState::Failed(failure), ..record });
         }
     }
 
-    /// Until when an attempt may still take effect that has answered like this.
-    fn attempt_answered(&mut self, node: usize, number: u64, attempt: u64, outcome: &Outcome) {
-        let Outcome::Failure { fault, .. } = outcome else { return };
+    /// Limits the time until which an attempt with this answer may still take effect.
+    fn attempt_answered(&mut self, node: usize, number: u64, attempt: u64, outcome: &AttemptReport) {
+        let AttemptReport::Failure { fault, .. } = outcome else { return };
         let Some(running) = self.nodes[node].calls.get(&number) else { return };
         let settling = self.weather.policy.settling;
         let is_cut = running.call.is_settling();
         let is_cancelled = running.attempt.is_some_and(|attempt| attempt.cancelled);
-        let is_lost = matches!(fault.source, Source::Transport { .. } | Source::Exit { .. });
+        let is_lost = matches!(fault.source, FaultSource::Transport { .. } | FaultSource::Exit { .. });
         match is_lost {
             true => self.abandon_attempt(attempt),
-            // An error that comes after the cut is not the end of it.
+            // An error that comes after the cut does not end the attempt.
             false if is_cut => {}
-            // Nor is one that comes after its caller has withdrawn the call.
+            // Nor does one that comes after its caller has withdrawn the call.
             false if is_cancelled => self.limit_effect(attempt, self.now + settling.linger),
             false => self.limit_effect(attempt, self.now + settling.settle),
         }
     }
 
-    /// Feeds the end of an attempt, with the attempt lent back so that its epoch can be held against the breaker's.
+    /// Feeds the end of an attempt. The attempt is put back first, so that its epoch can be compared with the
+    /// breaker's.
     pub(crate) fn drive_ended(
         &mut self,
         node: usize,
         number: u64,
-        attempt: Attempt,
-        event: Event,
-    ) -> Result<(), Broken> {
+        attempt: RunningAttempt,
+        event: CallEvent,
+    ) -> Result<(), InvariantViolation> {
         if let Some(running) = self.nodes[node].calls.get_mut(&number) {
             running.attempt = Some(attempt);
         }
@@ -420,7 +444,7 @@ impl World {
     }
 }
 
-/// Returns whether a second run does no harm.
+/// Returns true if a second run does no harm.
 fn is_safe_to_repeat(class: ToolClass) -> bool {
     matches!(class, ToolClass::ReadOnly | ToolClass::Idempotent)
 }

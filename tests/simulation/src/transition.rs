@@ -1,26 +1,28 @@
-//! What can happen, and what follows from it.
+//! The events of the simulation and their consequences.
 
 use steadfast_core::Timestamp;
-use steadfast_core::approval::Wanted;
-use steadfast_core::breaker::{self, Snapshot};
-use steadfast_core::call::{CallResult, Event, Outcome, Request, StoreFault, Wake};
-use steadfast_core::dedupe::{Claim, Known, Owner, Receipt, Record, Release, Save};
+use steadfast_core::approval::ApprovalSubject;
+use steadfast_core::breaker::{self, BreakerSnapshot};
+use steadfast_core::call::{AttemptReport, CallEvent, CallRequest, CallResult, StoreFault, WakeReason};
+use steadfast_core::dedupe::{
+    Claim, ClaimOwner, DedupeRecord, DeliveryReceipt, LocalKnowledge, ReleaseRequest, SaveRequest,
+};
 use steadfast_core::id::{Digest, Namespace, ToolName, ToolRef};
-use steadfast_core::key::Key;
-use steadfast_core::output::{Output, RawJson};
+use steadfast_core::key::RecordKey;
+use steadfast_core::output::{RawJson, ToolOutput};
 
 use crate::clients::Departure;
-use crate::invariants::Broken;
-use crate::model::{Kind, Wish};
+use crate::invariants::InvariantViolation;
+use crate::model::{CallIdentity, ClientGoal};
+use crate::scenario::ClientBehavior;
 use crate::sharing::times_by_hand;
-use crate::system::World;
-use crate::turns::TurnHappening;
-use crate::weather::Agent;
+use crate::system::SimulatedWorld;
+use crate::turns::SimulatedTurnEvent;
 
-/// Something that happens at its time.
+/// A scheduled event.
 #[derive(Debug)]
-pub(crate) enum Happening {
-    /// A client sends a wish, again if need be.
+pub(crate) enum SimulationEvent {
+    /// A client sends a call for a goal, again if need be.
     Send {
         wish: usize,
     },
@@ -28,7 +30,7 @@ pub(crate) enum Happening {
     Arrive {
         dispatch: usize,
     },
-    /// A client has waited long enough.
+    /// A client stops waiting.
     Impatient {
         dispatch: usize,
     },
@@ -36,7 +38,7 @@ pub(crate) enum Happening {
     Break {
         connection: usize,
     },
-    /// A process hears that a caller has left its call.
+    /// A process learns that a caller has left its call.
     Left {
         node: usize,
         life: u64,
@@ -50,24 +52,24 @@ pub(crate) enum Happening {
         life: u64,
         number: u64,
         command: u64,
-        what: Box<Command>,
-        then: Then,
+        what: Box<StoreCommand>,
+        then: ReplyHandling,
     },
-    /// The store's answer reaches the process.
+    /// The store's reply reaches the process.
     Reply {
         node: usize,
         life: u64,
         number: u64,
         command: u64,
-        event: Box<Event>,
+        event: Box<CallEvent>,
     },
-    /// The time that a call named has come.
+    /// A timer of a call fires.
     Timer {
         node: usize,
         life: u64,
         number: u64,
     },
-    /// A follower looks for itself, in case a wake-up was lost.
+    /// A follower polls, in case a wake-up was lost.
     LookOut {
         node: usize,
         life: u64,
@@ -79,16 +81,16 @@ pub(crate) enum Happening {
         node: usize,
         life: u64,
         number: u64,
-        key: Key,
+        key: RecordKey,
     },
-    /// A holder renews.
+    /// A holder renews its lease.
     Renew {
         node: usize,
         life: u64,
         number: u64,
-        owner: Owner,
+        owner: ClaimOwner,
     },
-    /// A tool has done its work.
+    /// A tool takes effect.
     Effect {
         attempt: u64,
     },
@@ -99,16 +101,16 @@ pub(crate) enum Happening {
         number: u64,
         attempt: u64,
     },
-    /// The time has passed after which a run was announced to be settled.
+    /// The time has passed by which a run was announced to be settled.
     SettleDeadline {
-        owner: Owner,
-        key: Key,
+        owner: ClaimOwner,
+        key: RecordKey,
         begun: Timestamp,
         told: Timestamp,
     },
     /// An operator resolves an unknown outcome, and tries again if it is too early.
     Resolve {
-        key: Key,
+        key: RecordKey,
         tries: u32,
     },
     /// A client makes a verification read.
@@ -132,9 +134,9 @@ pub(crate) enum Happening {
         life: u64,
         number: u64,
         attempt: u64,
-        outcome: Box<Outcome>,
+        outcome: Box<AttemptReport>,
     },
-    /// A person answers.
+    /// An operator answers.
     Person {
         node: usize,
         life: u64,
@@ -144,26 +146,26 @@ pub(crate) enum Happening {
     Delivered {
         dispatch: usize,
         result: Box<CallResult>,
-        about: Option<(Key, Owner)>,
+        about: Option<(RecordKey, ClaimOwner)>,
     },
-    /// A process looks whether a connection is still open.
+    /// A process checks whether a connection is still open.
     StillOpen {
         node: usize,
         life: u64,
         connection: usize,
-        receipt: Receipt,
+        receipt: DeliveryReceipt,
     },
-    /// A process stores what its breaker knows.
+    /// A process stores the state of its breaker.
     Share {
         node: usize,
         life: u64,
     },
-    /// A process hears that another has stored what its breaker knows.
+    /// A process learns that another one has stored the state of its breaker.
     Shared {
         node: usize,
         life: u64,
     },
-    /// A process tries again what it could not get through.
+    /// A process repeats its deferred writes.
     Keep {
         node: usize,
         life: u64,
@@ -171,7 +173,7 @@ pub(crate) enum Happening {
     Crash {
         node: usize,
     },
-    /// A process ends as it should.
+    /// A process shuts down in order.
     Stop {
         node: usize,
     },
@@ -189,7 +191,7 @@ pub(crate) enum Happening {
     Emptied,
     /// An operator accepts that records are lost.
     LossAccepted,
-    /// Somebody blocks the tool at a process, for so many milliseconds.
+    /// An operator blocks the tool at a process, for this many milliseconds.
     Block {
         node: usize,
         until: u64,
@@ -198,7 +200,7 @@ pub(crate) enum Happening {
         node: usize,
         life: u64,
     },
-    /// A person trusts the tool again.
+    /// An operator restores trust in the tool.
     Pardon {
         node: usize,
     },
@@ -209,79 +211,83 @@ pub(crate) enum Happening {
         number: u64,
         attempt: u64,
     },
-    Turn(TurnHappening),
+    Turn(SimulatedTurnEvent),
 }
 
-/// What a store is asked to do.
+/// A request to the store.
 #[derive(Clone, Debug)]
-pub(crate) enum Command {
-    Claim(Claim, Known),
-    Spend { grant: steadfast_core::approval::GrantId, owner: Owner },
-    Start { key: Key, owner: Owner },
-    Renew(Record, Timestamp),
-    Share(u64, Snapshot),
-    Save(Save),
-    Release(Release),
-    Delivered(Receipt, Timestamp),
+pub(crate) enum StoreCommand {
+    Claim(Claim, LocalKnowledge),
+    Spend { grant: steadfast_core::approval::GrantId, owner: ClaimOwner },
+    Start { key: RecordKey, owner: ClaimOwner },
+    Renew(DedupeRecord, Timestamp),
+    Share(u64, BreakerSnapshot),
+    Save(SaveRequest),
+    Release(ReleaseRequest),
+    Delivered(DeliveryReceipt, Timestamp),
 }
 
-/// What becomes of the answer to a command.
+/// The handling of the reply to a command.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Then {
+pub(crate) enum ReplyHandling {
     Answer,
     LoseTheAnswer,
     Nobody,
 }
 
-impl World {
-    /// Wishes, crashes and all the rest that the day will bring.
-    pub(crate) fn open_the_day(&mut self) {
+impl SimulatedWorld {
+    /// Schedules goals, crashes and all other initial events.
+    pub(crate) fn schedule_initial_events(&mut self) {
         let storm = self.weather.storm;
         let mut sends = Vec::new();
         for client in 0..self.weather.clients {
             for _ in 0..self.weather.wishes {
                 let kind = match self.rng.between(0, 3) {
-                    0 => Kind::Explicit(self.rng.between(0, 2)),
-                    1 => Kind::CallId,
-                    _ => Kind::Keyless,
+                    0 => CallIdentity::Explicit(self.rng.between(0, 2)),
+                    1 => CallIdentity::CallId,
+                    _ => CallIdentity::Keyless,
                 };
                 let arguments = match kind {
-                    // A key stands for its arguments; now and then somebody uses it wrongly.
-                    Kind::Explicit(key) if self.rng.chance(90) => key % self.weather.arguments,
-                    Kind::Explicit(_) | Kind::CallId | Kind::Keyless | Kind::Turn(_) => {
-                        self.rng.between(0, self.weather.arguments - 1)
-                    }
+                    // A key identifies its arguments. Sometimes a client misuses it.
+                    CallIdentity::Explicit(key) if self.rng.chance(90) => key % self.weather.arguments,
+                    CallIdentity::Explicit(_)
+                    | CallIdentity::CallId
+                    | CallIdentity::Keyless
+                    | CallIdentity::Turn(_) => self.rng.between(0, self.weather.arguments - 1),
                 };
                 let (kind, arguments) = match self.weather.one_key {
-                    true => (Kind::Explicit(0), self.third.between(0, self.weather.arguments - 1)),
+                    true => (CallIdentity::Explicit(0), self.third.between(0, self.weather.arguments - 1)),
                     false => (kind, arguments),
                 };
-                self.model.wishes.push(Wish::new(client, kind, arguments));
-                let wish = self.model.wishes.len() - 1;
+                self.model.goals.push(ClientGoal::new(client, kind, arguments));
+                let wish = self.model.goals.len() - 1;
                 let at = self.rng.between(0, storm);
-                self.later(at, Happening::Send { wish });
+                self.later(at, SimulationEvent::Send { wish });
                 sends.push(at);
-                // Where the second one comes after the answer to the first it is meant as a second one.
+                // A second call that arrives after the answer to the first is meant as a second one.
                 if self.rng.chance(self.weather.double) && !self.is_obedient(wish) {
                     let twice = self.rng.between(1, 30);
-                    self.later(at + twice, Happening::Send { wish });
+                    self.later(at + twice, SimulationEvent::Send { wish });
                 }
             }
-            if self.weather.agents[client] == Agent::Naive {
+            if self.weather.agents[client] == ClientBehavior::Naive {
                 for _ in 0..self.rng.between(0, 3) {
                     let at = self.rng.between(0, storm);
-                    self.later(at, Happening::Verify { client });
+                    self.later(at, SimulationEvent::Verify { client });
                 }
             }
         }
         self.plan_turns();
         for node in 0..self.nodes.len() {
             for (percent, make) in [
-                (self.weather.crash, (|node| Happening::Crash { node }) as fn(usize) -> Happening),
-                (self.weather.stops, |node| Happening::Stop { node }),
-                (self.weather.freeze, |node| Happening::Freeze { node }),
-                (self.weather.operator, |node| Happening::Operator { node }),
-                (self.weather.jump, |_| Happening::Jump),
+                (
+                    self.weather.crash,
+                    (|node| SimulationEvent::Crash { node }) as fn(usize) -> SimulationEvent,
+                ),
+                (self.weather.stops, |node| SimulationEvent::Stop { node }),
+                (self.weather.freeze, |node| SimulationEvent::Freeze { node }),
+                (self.weather.operator, |node| SimulationEvent::Operator { node }),
+                (self.weather.jump, |_| SimulationEvent::Jump),
             ] {
                 for _ in 0..3 {
                     if self.rng.chance(percent) {
@@ -292,35 +298,35 @@ impl World {
             }
         }
         self.plan_blocks(&sends);
-        // A tool that failed often enough is blocked until a person trusts it again. Somebody does, after the storm.
+        // A tool that failed often enough is blocked until an operator restores trust. That happens after the faults.
         for node in 0..self.nodes.len() {
             for after in [300_000, 1_800_000, 3_600_000] {
-                self.later(storm + after, Happening::Pardon { node });
+                self.later(storm + after, SimulationEvent::Pardon { node });
             }
         }
         if self.weather.operator > 0 {
             for node in 0..self.nodes.len() {
-                self.later(storm + 300_000, Happening::Operator { node });
+                self.later(storm + 300_000, SimulationEvent::Operator { node });
             }
         }
         for _ in 0..self.weather.emptyings {
-            // Most often while something is under way; an idle store has little to lose.
+            // Most often while calls are in flight, because an idle store has little to lose.
             let at = if self.side.chance(75) {
                 *self.side.pick(&sends) + self.side.between(1, 5_000)
             } else {
                 self.side.between(0, storm)
             };
-            self.later(at.min(storm), Happening::Emptied);
-            // What takes the store down may take a process along; it comes back without knowing the old marker.
+            self.later(at.min(storm), SimulationEvent::Emptied);
+            // The cause of the loss may also kill a process. It restarts without knowing the old marker.
             if self.side.chance(40) {
                 let node = usize::try_from(self.side.next() % self.nodes.len() as u64).unwrap_or(0);
                 let crash = at + self.side.between(0, 5_000);
-                self.later(crash.min(storm), Happening::Crash { node });
+                self.later(crash.min(storm), SimulationEvent::Crash { node });
             }
         }
     }
 
-    pub(crate) fn happen(&mut self, happening: Happening) -> Result<(), Broken> {
+    pub(crate) fn happen(&mut self, happening: SimulationEvent) -> Result<(), InvariantViolation> {
         if let Some((node, life)) = happening.at_process() {
             let home = &self.nodes[node];
             if !home.alive || home.identity.started != life {
@@ -333,119 +339,125 @@ impl World {
             }
         }
         match happening {
-            Happening::Send { wish } => self.send(wish),
-            Happening::Arrive { dispatch } => self.arrive(dispatch),
-            Happening::Impatient { dispatch } => self.impatient(dispatch),
-            Happening::Break { connection } => self.break_connection(connection),
-            Happening::Left { node, number, dispatch, how, .. } => {
+            SimulationEvent::Send { wish } => self.send(wish),
+            SimulationEvent::Arrive { dispatch } => self.arrive(dispatch),
+            SimulationEvent::Impatient { dispatch } => self.impatient(dispatch),
+            SimulationEvent::Break { connection } => self.break_connection(connection),
+            SimulationEvent::Left { node, number, dispatch, how, .. } => {
                 if matches!(how, Departure::Cancels) {
                     self.crosses_its_answer(node, dispatch);
                 }
                 self.leave(node, number, how)
             }
-            Happening::Command { node, life, number, command, what, then } => {
+            SimulationEvent::Command { node, life, number, command, what, then } => {
                 let event = self.apply(node, *what);
                 let answer = match then {
-                    Then::Answer => event,
-                    Then::LoseTheAnswer => Some(Event::StoreFailed(StoreFault::Unanswered)),
-                    Then::Nobody => None,
+                    ReplyHandling::Answer => event,
+                    ReplyHandling::LoseTheAnswer => Some(CallEvent::StoreFailed(StoreFault::Unanswered)),
+                    ReplyHandling::Nobody => None,
                 };
                 if let Some(event) = answer {
-                    let late = if matches!(event, Event::StoreFailed(_)) { self.slowly() } else { 0 };
+                    let late = if matches!(event, CallEvent::StoreFailed(_)) {
+                        self.draw_failure_delay()
+                    } else {
+                        0
+                    };
                     let delay = self.rng.between(0, 3) + late;
                     self.later(
                         delay,
-                        Happening::Reply { node, life, number, command, event: Box::new(event) },
+                        SimulationEvent::Reply { node, life, number, command, event: Box::new(event) },
                     );
                 }
                 Ok(())
             }
-            Happening::Reply { node, number, command, event, .. } => {
+            SimulationEvent::Reply { node, number, command, event, .. } => {
                 let expected =
                     self.nodes[node].calls.get(&number).is_some_and(|running| running.command == command);
                 self.probe_was_heard(node, number, &event);
                 if expected { self.drive(node, number, *event) } else { Ok(()) }
             }
-            Happening::Timer { node, number, .. } => {
+            SimulationEvent::Timer { node, number, .. } => {
                 if let Some(running) = self.nodes[node].calls.get_mut(&number) {
                     running.woken_at = None;
                 }
                 let due = self.nodes[node].calls.get(&number).and_then(|running| running.call.wake_at());
                 if due.is_some_and(|due| due <= self.clock(node)) {
-                    self.drive(node, number, Event::Woke(Wake::Time))
+                    self.drive(node, number, CallEvent::Woke(WakeReason::Time))
                 } else {
                     Ok(())
                 }
             }
-            Happening::LookOut { node, number, command, .. } => {
+            SimulationEvent::LookOut { node, number, command, .. } => {
                 let follows = self.nodes[node]
                     .calls
                     .get(&number)
                     .is_some_and(|running| running.follows.is_some() && running.command == command);
-                if follows { self.drive(node, number, Event::Woke(Wake::Changed)) } else { Ok(()) }
+                if follows { self.drive(node, number, CallEvent::Woke(WakeReason::Changed)) } else { Ok(()) }
             }
-            Happening::Changed { node, number, key, .. } => {
+            SimulationEvent::Changed { node, number, key, .. } => {
                 let follows = self.nodes[node]
                     .calls
                     .get(&number)
                     .is_some_and(|running| running.follows == Some(key) || running.awaits == Some(key));
-                if follows { self.drive(node, number, Event::Woke(Wake::Changed)) } else { Ok(()) }
+                if follows { self.drive(node, number, CallEvent::Woke(WakeReason::Changed)) } else { Ok(()) }
             }
-            Happening::Renew { node, number, owner, .. } => self.renew(node, number, &owner),
-            Happening::Effect { attempt } => self.effect_due(attempt),
-            Happening::ChildEnded { node, number, attempt, .. } => self.child_ended(node, number, attempt),
-            Happening::SettleDeadline { owner, key, begun, told } => {
+            SimulationEvent::Renew { node, number, owner, .. } => self.renew(node, number, &owner),
+            SimulationEvent::Effect { attempt } => self.effect_due(attempt),
+            SimulationEvent::ChildEnded { node, number, attempt, .. } => {
+                self.child_ended(node, number, attempt)
+            }
+            SimulationEvent::SettleDeadline { owner, key, begun, told } => {
                 self.check_settled(&owner, key, begun, told)
             }
-            Happening::Resolve { key, tries } => {
+            SimulationEvent::Resolve { key, tries } => {
                 self.resolve(key, tries);
                 Ok(())
             }
-            Happening::Verify { client } => {
+            SimulationEvent::Verify { client } => {
                 self.verify(client, None, None, None, 0);
                 Ok(())
             }
-            Happening::ReadArrives { read } => self.read_arrives(read),
-            Happening::ReadEnds { node, read, .. } => {
+            SimulationEvent::ReadArrives { read } => self.read_arrives(read),
+            SimulationEvent::ReadEnds { node, read, .. } => {
                 self.read_ends(node, read);
                 Ok(())
             }
-            Happening::ReadAnswered { read } => {
+            SimulationEvent::ReadAnswered { read } => {
                 self.read_answered(read);
                 Ok(())
             }
-            Happening::ToolAnswers { node, number, attempt, outcome, .. } => {
+            SimulationEvent::ToolAnswers { node, number, attempt, outcome, .. } => {
                 self.tool_answers(node, number, attempt, *outcome)
             }
-            Happening::Person { node, number, .. } => self.person(node, number),
-            Happening::Delivered { dispatch, result, about } => self.received(dispatch, &result, about),
-            Happening::StillOpen { node, connection, receipt, .. } => {
+            SimulationEvent::Person { node, number, .. } => self.person(node, number),
+            SimulationEvent::Delivered { dispatch, result, about } => self.received(dispatch, &result, about),
+            SimulationEvent::StillOpen { node, connection, receipt, .. } => {
                 if self.connections[connection].open {
-                    self.know(node, connection, Some(&receipt));
+                    self.record_deliveries(node, connection, Some(&receipt));
                 }
                 Ok(())
             }
-            Happening::Share { node, .. } => {
+            SimulationEvent::Share { node, .. } => {
                 self.share_now(node);
                 Ok(())
             }
-            Happening::Shared { node, .. } => {
+            SimulationEvent::Shared { node, .. } => {
                 self.adopt_shared(node);
                 Ok(())
             }
-            Happening::Keep { node, .. } => self.keep(node),
-            Happening::Crash { node } => {
+            SimulationEvent::Keep { node, .. } => self.keep(node),
+            SimulationEvent::Crash { node } => {
                 self.engines(node).into_iter().try_for_each(|engine| self.crash(engine))
             }
-            Happening::Stop { node } => {
+            SimulationEvent::Stop { node } => {
                 self.engines(node).into_iter().try_for_each(|engine| self.stop(engine))
             }
-            Happening::Restart { node } if self.nodes[node].alive => Ok(()),
-            Happening::Restart { node } => {
+            SimulationEvent::Restart { node } if self.nodes[node].alive => Ok(()),
+            SimulationEvent::Restart { node } => {
                 let life = self.nodes[node].identity.started + 1;
                 self.engines(node).into_iter().try_for_each(|engine| self.restart(engine, life))
             }
-            Happening::Freeze { node } => {
+            SimulationEvent::Freeze { node } => {
                 let span = match self.weather.naps {
                     true => self.third.between(9_000, 25_000),
                     false => self.rng.between(1_000, 300_000),
@@ -456,38 +468,38 @@ impl World {
                     home.frozen_until = home.frozen_until.max(until);
                 }
                 self.disturbed = self.disturbed.max(until);
-                self.tell(format!("process {node} is frozen for {span} ms"));
+                self.log_event(format!("process {node} is frozen for {span} ms"));
                 Ok(())
             }
-            Happening::Operator { node } if !self.nodes[node].alive => {
-                self.later(1_000, Happening::Operator { node });
+            SimulationEvent::Operator { node } if !self.nodes[node].alive => {
+                self.later(1_000, SimulationEvent::Operator { node });
                 Ok(())
             }
-            Happening::Operator { node } => {
+            SimulationEvent::Operator { node } => {
                 let now = self.clock(node);
-                let force = self.stormy() && self.rng.chance(50);
+                let force = self.faults_active() && self.rng.chance(50);
                 let until = self.before_an_operator_acts(node);
                 let home = &mut self.nodes[node];
                 let change =
                     if force { home.breaker.force_open(until, now) } else { home.breaker.reset(now) };
-                // A reset starts an epoch of its own, whether or not the state changes.
+                // A reset starts a new epoch, whether or not the state changes.
                 let spoke = change.is_some() || !force;
                 home.epoch += u64::from(spoke);
                 if spoke {
                     let state = if force { breaker::State::ForcedOpen } else { breaker::State::Closed };
-                    home.expected.becomes(state, until.filter(|_| force), now);
+                    home.expected.enter_state(state, until.filter(|_| force), now);
                 }
                 if spoke {
                     *self.model.words.entry(times_by_hand(&home.breaker.snapshot())).or_default() += 1;
                 }
                 self.share_soon(node);
-                self.tell(format!("an operator at process {node}: {change:?}"));
+                self.log_event(format!("an operator at process {node}: {change:?}"));
                 if force {
-                    self.later(60_000, Happening::Operator { node });
+                    self.later(60_000, SimulationEvent::Operator { node });
                 }
                 Ok(())
             }
-            Happening::Jump => {
+            SimulationEvent::Jump => {
                 let span = self.rng.between(1_000, 200_000);
                 let span = std::time::Duration::from_millis(span);
                 self.jumps.push((self.now, span));
@@ -496,41 +508,41 @@ impl World {
                 self.now = until;
                 self.disturbed = self.disturbed.max(until);
                 let span = span.as_millis();
-                self.tell(format!("the clock jumps by {span} ms"));
+                self.log_event(format!("the clock jumps by {span} ms"));
                 Ok(())
             }
-            Happening::Block { node, until } => {
+            SimulationEvent::Block { node, until } => {
                 self.block(node, until);
                 Ok(())
             }
-            Happening::Pardon { node } if !self.nodes[node].alive => {
-                self.later(1_000, Happening::Pardon { node });
+            SimulationEvent::Pardon { node } if !self.nodes[node].alive => {
+                self.later(1_000, SimulationEvent::Pardon { node });
                 Ok(())
             }
-            Happening::Pardon { node } => {
+            SimulationEvent::Pardon { node } => {
                 self.unblock(node);
                 Ok(())
             }
-            Happening::Unblock { node, .. } => {
+            SimulationEvent::Unblock { node, .. } => {
                 self.unblock(node);
                 Ok(())
             }
-            Happening::Progress { node, number, attempt, .. } => self.progress(node, number, attempt),
-            Happening::Emptied => {
+            SimulationEvent::Progress { node, number, attempt, .. } => self.progress(node, number, attempt),
+            SimulationEvent::Emptied => {
                 self.empty_the_store();
                 Ok(())
             }
-            Happening::LossAccepted => {
+            SimulationEvent::LossAccepted => {
                 self.accept_loss();
                 Ok(())
             }
-            Happening::Turn(happening) => self.turn_happens(happening),
+            SimulationEvent::Turn(happening) => self.turn_happens(happening),
         }
     }
 }
 
-impl Happening {
-    /// The process that this happens in, and which life of it.
+impl SimulationEvent {
+    /// Returns the process of this event, with its generation.
     fn at_process(&self) -> Option<(usize, u64)> {
         match self {
             Self::Reply { node, life, .. }
@@ -576,7 +588,7 @@ impl Happening {
     }
 }
 
-/// A command that has not reached the store after so long never does.
+/// Time after which a command that has not reached the store never does.
 pub(crate) const COMMAND_LIVES: std::time::Duration = std::time::Duration::from_millis(500);
 
 pub(crate) fn tool() -> ToolRef {
@@ -586,8 +598,8 @@ pub(crate) fn tool() -> ToolRef {
     }
 }
 
-pub(crate) fn wanted(request: &Request, blocked: bool) -> Wanted<'_> {
-    Wanted {
+pub(crate) fn wanted(request: &CallRequest, blocked: bool) -> ApprovalSubject<'_> {
+    ApprovalSubject {
         tool: &request.tool,
         arguments: request.digest,
         signature: &request.signature,
@@ -596,17 +608,17 @@ pub(crate) fn wanted(request: &Request, blocked: bool) -> Wanted<'_> {
     }
 }
 
-pub(crate) fn key(text: &str) -> Key {
-    Key(Digest::of(text.as_bytes()))
+pub(crate) fn key(text: &str) -> RecordKey {
+    RecordKey(Digest::of(text.as_bytes()))
 }
 
 pub(crate) fn digest(arguments: u64) -> Digest {
     Digest::of(format!("arguments {arguments}").as_bytes())
 }
 
-pub(crate) fn success(attempt: u64) -> Outcome {
-    Outcome::Success {
-        output: Output { content: RawJson::string(&format!("effect {attempt}")), metadata: None },
+pub(crate) fn success(attempt: u64) -> AttemptReport {
+    AttemptReport::Success {
+        output: ToolOutput { content: RawJson::string(&format!("effect {attempt}")), metadata: None },
         concern: None,
     }
 }

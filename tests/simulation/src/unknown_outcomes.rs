@@ -1,19 +1,20 @@
-//! Runs of unknown outcome: what clients were told about them, and the promises that depend on it.
+//! Runs with an unknown outcome: the responses about them, and the promises that depend on these.
 
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::call::{CallResult, Recorded, Stage};
+use steadfast_core::call::{CallResult, RecordStatus, ResultStage};
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{
-    Claim, Failure, Owner, Receipt, Record, RecordState, Resolution, ResolveVerdict, Role, Rules,
+    CallFailure, Claim, ClaimOwner, ClaimRole, DedupeRecord, DedupeRules, DedupeState, DeliveryReceipt,
+    Resolution, ResolveVerdict,
 };
-use steadfast_core::key::Key;
+use steadfast_core::key::RecordKey;
 
-use crate::invariants::{self, Broken, clock};
-use crate::model::{Effect, Model};
-use crate::system::{World, sight};
-use crate::transition::Happening;
+use crate::invariants::{self, InvariantViolation, clock};
+use crate::model::{Effect, GroundTruth};
+use crate::system::{SimulatedWorld, lease_sight};
+use crate::transition::SimulationEvent;
 
 /// The meaning of an answer for the client that receives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +25,7 @@ pub(crate) enum ResponseKind {
     FinalUnknown,
     /// The outcome is unknown, and the run is settled after at most this time.
     PendingUnknown(Duration),
-    /// The run goes on.
+    /// The run is still in flight.
     StillRunning,
     /// A refusal, or a question that comes before the run.
     Refusal,
@@ -33,22 +34,22 @@ pub(crate) enum ResponseKind {
 impl ResponseKind {
     pub(crate) fn of(result: &CallResult) -> Self {
         match (&result.ended, result.unknown) {
-            (Ok(_), _) if result.stage == Stage::Final => Self::Result,
+            (Ok(_), _) if result.stage == ResultStage::Final => Self::Result,
             (Ok(_), _) => Self::Refusal,
             (Err(_), Some(told)) if told.ended => Self::FinalUnknown,
             (Err(failure), Some(_)) => match failure.retry_after {
                 Some(patience) => Self::PendingUnknown(patience),
-                // The time of its caller is up, and it goes on.
+                // The caller's time is up, and the run goes on.
                 None => Self::StillRunning,
             },
-            (Err(Failure { code: Code::InFlight, .. }), None) => Self::StillRunning,
+            (Err(CallFailure { code: Code::InFlight, .. }), None) => Self::StillRunning,
             (Err(failure), None) if invariants::is_refusal(failure.code) => Self::Refusal,
             (Err(_), None) => Self::Result,
         }
     }
 }
 
-/// What was said about a run of unknown outcome, and what followed from it.
+/// The responses about a run with an unknown outcome, and their consequences.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct UnknownRun {
     /// The first final response, whether or not it arrived.
@@ -57,57 +58,63 @@ pub(crate) struct UnknownRun {
     final_heard: Option<(Timestamp, usize)>,
     /// The first success of a verification read that began after that.
     verified: Option<Timestamp>,
-    /// Somebody has acted on it: an equal call was claimed, or it was resolved as not run.
+    /// Time at which a client or operator first acted on it: an equal call was claimed, or the run was resolved as not
+    /// run.
     relied_on: Option<Timestamp>,
 }
 
-impl Model {
-    /// A final unknown-outcome response has reached its client.
-    pub(crate) fn final_heard(&mut self, owner: &Owner, client: usize, now: Timestamp) {
+impl GroundTruth {
+    /// Records that a final unknown-outcome response has reached its client.
+    pub(crate) fn final_heard(&mut self, owner: &ClaimOwner, client: usize, now: Timestamp) {
         self.unknown_runs.entry(owner.clone()).or_default().final_heard.get_or_insert((now, client));
     }
 
-    /// The runs of unknown outcome that this client knows to be settled.
-    pub(crate) fn told_as_settled(&self, client: usize) -> Vec<Owner> {
+    /// Returns the runs with an unknown outcome that this client knows to be settled.
+    pub(crate) fn told_as_settled(&self, client: usize) -> Vec<ClaimOwner> {
         let heard = |run: &UnknownRun| run.final_heard.is_some_and(|(_, whose)| whose == client);
         self.unknown_runs.iter().filter(|(_, run)| heard(run)).map(|(owner, _)| owner.clone()).collect()
     }
 
-    /// A verification read of these runs has succeeded.
-    pub(crate) fn verified(&mut self, owners: &[Owner], now: Timestamp) {
+    /// Records that a verification read of these runs has succeeded.
+    pub(crate) fn verified(&mut self, owners: &[ClaimOwner], now: Timestamp) {
         for owner in owners {
             self.unknown_runs.entry(owner.clone()).or_default().verified.get_or_insert(now);
         }
     }
 
-    /// Whether an equal call may run although the outcome of this run is unknown.
-    pub(crate) fn may_run_again(&self, owner: &Owner, after_telling: Duration, now: Timestamp) -> bool {
+    /// Returns true if an equal call may run although the outcome of this run is unknown.
+    pub(crate) fn may_run_again(&self, owner: &ClaimOwner, after_telling: Duration, now: Timestamp) -> bool {
         let Some(run) = self.unknown_runs.get(owner) else { return false };
         let verified = run.verified.is_some_and(|at| at <= now);
         run.final_heard.is_some_and(|(at, _)| at <= now && (verified || now.since(at) >= after_telling))
     }
 
-    fn rely_on(&mut self, owner: &Owner, now: Timestamp) {
+    fn rely_on(&mut self, owner: &ClaimOwner, now: Timestamp) {
         self.unknown_runs.entry(owner.clone()).or_default().relied_on.get_or_insert(now);
     }
 
-    fn is_relied_on(&self, owner: &Owner) -> bool {
+    fn is_relied_on(&self, owner: &ClaimOwner) -> bool {
         self.unknown_runs.get(owner).is_some_and(|run| run.relied_on.is_some())
     }
 }
 
-impl World {
+impl SimulatedWorld {
     /// Checked when a claim is granted. `found` are the records that the claim could find before.
-    pub(crate) fn check_run_again(&mut self, claim: &Claim, found: &[Record]) -> Option<Broken> {
+    pub(crate) fn check_run_again(
+        &mut self,
+        claim: &Claim,
+        found: &[DedupeRecord],
+    ) -> Option<InvariantViolation> {
         let now = self.now;
         if found.iter().any(|record| record.owner == claim.owner && record.is_open()) {
             return None;
         }
-        let is_unknown =
-            |record: &&Record| matches!(record.state, RecordState::Unknown(_)) && !record.is_expired(now);
+        let is_unknown = |record: &&DedupeRecord| {
+            matches!(record.state, DedupeState::Unknown(_)) && !record.is_expired(now)
+        };
         for record in found.iter().filter(is_unknown) {
             // Only equal calls run again by themselves, and only those that did not wait for the run.
-            let is_equal = claim.role == Role::Fresh && record.key != claim.address.own();
+            let is_equal = claim.role == ClaimRole::Fresh && record.key != claim.address.own();
             let after_telling = claim.rules.after_telling;
             if !is_equal || !self.model.may_run_again(&record.owner, after_telling, now) {
                 let run = self.model.unknown_runs.get(&record.owner);
@@ -125,20 +132,20 @@ impl World {
         None
     }
 
-    /// Checked when an answer is handed over: an unknown outcome is recorded before anybody is told, and the announced time
-    /// is long enough.
+    /// Checked when an answer is handed over: an unknown outcome is recorded before any caller receives it, and the
+    /// announced time is long enough.
     pub(crate) fn check_unknown_response(
         &mut self,
         node: usize,
         number: u64,
         result: &CallResult,
-        about: Option<&(Key, Owner)>,
-    ) -> Result<(), Broken> {
+        about: Option<&(RecordKey, ClaimOwner)>,
+    ) -> Result<(), InvariantViolation> {
         let now = self.now;
         let kind = ResponseKind::of(result);
         let Some((key, owner)) = about else { return Ok(()) };
         let record = self.store.records.get(key).filter(|record| record.owner == *owner);
-        let is_recorded = record.is_some_and(|record| record.state != RecordState::Inflight);
+        let is_recorded = record.is_some_and(|record| record.state != DedupeState::Inflight);
         match kind {
             ResponseKind::FinalUnknown => {
                 self.summary.final_responses += 1;
@@ -148,7 +155,7 @@ impl World {
                 self.summary.pending_responses += 1;
                 let begun = record.map_or(now, |record| record.created);
                 let deadline =
-                    Happening::SettleDeadline { owner: owner.clone(), key: *key, begun, told: now };
+                    SimulationEvent::SettleDeadline { owner: owner.clone(), key: *key, begun, told: now };
                 let slack = Duration::from_secs(1);
                 self.at(now + patience + slack, deadline);
             }
@@ -156,12 +163,12 @@ impl World {
         }
         let Some(running) = self.nodes[node].calls.get(&number) else { return Ok(()) };
         let arrived = self.nodes[node].moment(running.call.arrived());
-        let is_own = running.call.claimed().is_some_and(|record| record.owner == *owner);
+        let is_own = running.call.claimed_record().is_some_and(|record| record.owner == *owner);
         let is_excused = running.store_failed
             || running.fence_lost
             || self.model.is_relied_on(owner)
             || self.model.emptyings.iter().any(|emptying| emptying.at >= arrived);
-        if is_own && !is_excused && !(is_recorded && result.recorded == Recorded::Yes) {
+        if is_own && !is_excused && !(is_recorded && result.recorded == RecordStatus::Yes) {
             return Err((
                 "recorded before told",
                 format!("call {number} of process {node} answers {kind:?}, which is not recorded"),
@@ -170,23 +177,23 @@ impl World {
         Ok(())
     }
 
-    /// Checked when the time has passed after which a run was announced to be settled.
+    /// Checked when the time has passed by which a run was announced to be settled.
     pub(crate) fn check_settled(
         &self,
-        owner: &Owner,
-        key: Key,
+        owner: &ClaimOwner,
+        key: RecordKey,
         begun: Timestamp,
         told: Timestamp,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), InvariantViolation> {
         let faulty_store = self.weather.store_lost + self.weather.store_unanswered > 0;
         let is_excused = self.disturbed >= begun || faulty_store || self.unseen.contains(owner);
         let record = self.store.records.get(&key).filter(|record| record.owner == *owner);
         let is_settled = record.is_none_or(|record| match &record.state {
-            RecordState::Unknown(unknown) => unknown.is_settled(self.now),
-            RecordState::Inflight
-            | RecordState::Done(_)
-            | RecordState::Failed(_)
-            | RecordState::Cancelled => true,
+            DedupeState::Unknown(unknown) => unknown.is_settled(self.now),
+            DedupeState::Inflight
+            | DedupeState::Done(_)
+            | DedupeState::Failed(_)
+            | DedupeState::Cancelled => true,
         });
         if !is_settled && !is_excused {
             return Err((
@@ -202,15 +209,15 @@ impl World {
     }
 
     /// Checked when a tool takes effect.
-    pub(crate) fn check_not_settled(&self, effect: &Effect) -> Result<(), Broken> {
+    pub(crate) fn check_not_settled(&self, effect: &Effect) -> Result<(), InvariantViolation> {
         let Some(owner) = &effect.owner else { return Ok(()) };
         let mut records = self.store.records.iter().filter(|record| record.owner == *owner);
         let is_settled = records.any(|record| match &record.state {
-            RecordState::Unknown(unknown) => unknown.is_settled(self.now),
-            RecordState::Inflight
-            | RecordState::Done(_)
-            | RecordState::Failed(_)
-            | RecordState::Cancelled => false,
+            DedupeState::Unknown(unknown) => unknown.is_settled(self.now),
+            DedupeState::Inflight
+            | DedupeState::Done(_)
+            | DedupeState::Failed(_)
+            | DedupeState::Cancelled => false,
         });
         let run = self.model.unknown_runs.get(owner);
         let was_final = run.is_some_and(|run| run.final_given.is_some() || run.relied_on.is_some());
@@ -223,29 +230,30 @@ impl World {
         Ok(())
     }
 
-    /// An operator finds out what became of a run, and resolves it. Too early, the operator tries again later.
-    pub(crate) fn resolve(&mut self, key: Key, tries: u32) {
+    /// Resolves a run after an operator has checked it. If it is too early, the operator tries again later.
+    pub(crate) fn resolve(&mut self, key: RecordKey, tries: u32) {
         let now = self.now;
         let Some(record) = self.store.records.get(&key).filter(|record| record.is_open()) else {
-            // It has been settled meanwhile, and the operator is told so.
+            // The run has been settled meanwhile, and the operator learns that.
             let resolution = if self.third.chance(50) { Resolution::Ran } else { Resolution::DidNotRun };
             let (rules, nodes, leases) =
-                (Rules::from(&*self.weather.policy), &self.nodes, self.weather.leases);
+                (DedupeRules::from(&*self.weather.policy), &self.nodes, self.weather.leases);
             let _verdict =
-                self.store.resolve(&key, resolution, &rules, |owner| sight(nodes, leases, owner), now);
+                self.store.resolve(&key, resolution, &rules, |owner| lease_sight(nodes, leases, owner), now);
             return;
         };
         let owner = record.owner.clone();
         let ran = self.model.effects.iter().any(|effect| effect.owner.as_ref() == Some(&owner));
         let resolution = if ran { Resolution::Ran } else { Resolution::DidNotRun };
-        let rules = Rules::from(&*self.weather.policy);
+        let rules = DedupeRules::from(&*self.weather.policy);
         let (nodes, leases, before) = (&self.nodes, self.weather.leases, record.version);
-        let verdict = self.store.resolve(&key, resolution, &rules, |owner| sight(nodes, leases, owner), now);
+        let verdict =
+            self.store.resolve(&key, resolution, &rules, |owner| lease_sight(nodes, leases, owner), now);
         if self.store.records.get(&key).is_some_and(|record| record.owner == owner && record.version > before)
         {
             self.holder_missed(&owner);
         }
-        self.tell(format!("an operator resolves {owner:?} as {resolution:?}: {verdict:?}"));
+        self.log_event(format!("an operator resolves {owner:?} as {resolution:?}: {verdict:?}"));
         match verdict {
             ResolveVerdict::Resolved => {
                 self.summary.resolved += 1;
@@ -256,15 +264,15 @@ impl World {
                 }
             }
             ResolveVerdict::NotSettled(_) if tries > 0 => {
-                self.later(10_000, Happening::Resolve { key, tries: tries - 1 });
+                self.later(10_000, SimulationEvent::Resolve { key, tries: tries - 1 });
             }
             ResolveVerdict::NotSettled(_) | ResolveVerdict::NotUnknown => {}
         }
     }
 
-    /// The receipt of the record as it is now. Only defects ask for it.
-    pub(crate) fn current_receipt(&self, about: Option<&(Key, Owner)>) -> Option<Receipt> {
+    /// Returns the receipt of the current record. Only defects ask for it.
+    pub(crate) fn current_receipt(&self, about: Option<&(RecordKey, ClaimOwner)>) -> Option<DeliveryReceipt> {
         let (key, owner) = about?;
-        self.store.records.get(key).filter(|record| record.owner == *owner).map(Record::receipt)
+        self.store.records.get(key).filter(|record| record.owner == *owner).map(DedupeRecord::receipt)
     }
 }

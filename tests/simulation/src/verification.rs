@@ -1,43 +1,44 @@
-//! Verification reads: clients find out whether a call of unknown outcome had its effect.
+//! Verification reads, with which clients check whether a call with an unknown outcome took effect.
 //!
-//! When a read begins, the process remembers which runs its session knows to be settled: their final unknown-outcome response
-//! was delivered. When the read succeeds, the session has verified those runs. A read that began earlier proves nothing.
+//! When a read begins, the process remembers which runs its session knows to be settled: their final unknown-outcome
+//! response was delivered. When the read succeeds, the session has verified those runs. A read that began earlier
+//! proves nothing.
 
-use steadfast_core::dedupe::Owner;
-use steadfast_core::key::Key;
+use steadfast_core::dedupe::ClaimOwner;
+use steadfast_core::key::RecordKey;
 
 use crate::Defect;
-use crate::invariants::Broken;
-use crate::model::Kind;
-use crate::system::{Connection, World};
-use crate::transition::Happening;
+use crate::invariants::InvariantViolation;
+use crate::model::CallIdentity;
+use crate::system::{SimulatedConnection, SimulatedWorld};
+use crate::transition::SimulationEvent;
 
 /// One verification read.
 #[derive(Clone, Debug)]
-pub(crate) struct Read {
+pub(crate) struct VerificationRead {
     client: usize,
     connection: usize,
-    /// The wish whose client waits for the result; nothing if nobody does.
+    /// The goal whose client waits for the result, if any.
     wish: Option<usize>,
     /// The record of the run, if the same call is not run again before an operator has resolved it.
-    held: Option<Key>,
-    /// The runs that the process knew to be told as settled when the read began.
-    verifies: Vec<Owner>,
-    /// The runs that were, whatever the process knew.
-    truly_verifies: Vec<Owner>,
-    /// How many such effects there are, once that was read.
+    held: Option<RecordKey>,
+    /// The runs that the process knew to be reported as settled when the read began.
+    verifies: Vec<ClaimOwner>,
+    /// The runs that were reported as settled, whatever the process knew.
+    truly_verifies: Vec<ClaimOwner>,
+    /// Number of such effects, once the read has counted them.
     found: Option<usize>,
     is_open: bool,
 }
 
-impl World {
+impl SimulatedWorld {
     /// Sends a verification read, on the given connection if it is still open.
     pub(crate) fn verify(
         &mut self,
         client: usize,
         connection: Option<usize>,
         wish: Option<usize>,
-        held: Option<Key>,
+        held: Option<RecordKey>,
         delay: u64,
     ) {
         let open = connection.filter(|connection| self.connections[*connection].open);
@@ -45,7 +46,7 @@ impl World {
             let node = self.any_node();
             self.line(client, node)
         });
-        self.reads.push(Read {
+        self.reads.push(VerificationRead {
             client,
             connection,
             wish,
@@ -57,12 +58,12 @@ impl World {
         });
         let read = self.reads.len() - 1;
         let travel = delay + self.rng.between(0, 5);
-        self.later(travel, Happening::ReadArrives { read });
+        self.later(travel, SimulationEvent::ReadArrives { read });
     }
 
-    pub(crate) fn read_arrives(&mut self, read: usize) -> Result<(), Broken> {
-        let Read { client, connection, is_open, .. } = self.reads[read];
-        let Connection { node, life, open } = self.connections[connection];
+    pub(crate) fn read_arrives(&mut self, read: usize) -> Result<(), InvariantViolation> {
+        let VerificationRead { client, connection, is_open, .. } = self.reads[read];
+        let SimulatedConnection { node, life, open } = self.connections[connection];
         if !is_open {
             return Ok(());
         }
@@ -76,38 +77,38 @@ impl World {
         }
         if home.frozen_until > self.now {
             let until = home.frozen_until;
-            self.at(until, Happening::ReadArrives { read });
+            self.at(until, SimulationEvent::ReadArrives { read });
             return Ok(());
         }
-        self.know(node, connection, None);
+        self.record_deliveries(node, connection, None);
         self.summary.reads += 1;
         self.reads[read].verifies = self.told_as_settled(node, client);
         self.reads[read].truly_verifies = self.model.told_as_settled(client);
-        // It shows the state at some moment while it runs.
+        // It shows the state at some time while it runs.
         self.reads[read].found = self.rng.chance(50).then(|| self.count_effects(read));
-        self.tell(format!("process {node}: client {client} verifies, read {read}"));
+        self.log_event(format!("process {node}: client {client} verifies, read {read}"));
         let takes = self.rng.between(1, 3_000);
-        self.later(takes, Happening::ReadEnds { node, life, read });
+        self.later(takes, SimulationEvent::ReadEnds { node, life, read });
         Ok(())
     }
 
-    /// The runs of unknown outcome of which this process knows that the client was told that they are settled.
-    fn told_as_settled(&self, node: usize, client: usize) -> Vec<Owner> {
+    /// Returns the runs whose final unknown-outcome response has reached the client, as far as this process knows.
+    fn told_as_settled(&self, node: usize, client: usize) -> Vec<ClaimOwner> {
         let told = self.nodes[node].told.iter().filter(|(_, whose)| **whose == client);
         told.map(|(owner, _)| owner.clone()).collect()
     }
 
     fn count_effects(&self, read: usize) -> usize {
-        self.reads[read].wish.map_or(0, |wish| self.model.effects_like(&self.model.wishes[wish]))
+        self.reads[read].wish.map_or(0, |wish| self.model.effects_like(&self.model.goals[wish]))
     }
 
     pub(crate) fn read_ends(&mut self, node: usize, read: usize) {
         let now = self.now;
-        if self.stormy() && self.rng.chance(20) {
-            self.tell(format!("process {node}: read {read} fails"));
+        if self.faults_active() && self.rng.chance(20) {
+            self.log_event(format!("process {node}: read {read} fails"));
             return self.verify_again(read);
         }
-        let Read { client, connection, found, .. } = self.reads[read];
+        let VerificationRead { client, connection, found, .. } = self.reads[read];
         let owners = match self.defect {
             Some(Defect::EarlierReadCounts) => self.told_as_settled(node, client),
             Some(_) | None => self.reads[read].verifies.clone(),
@@ -121,11 +122,11 @@ impl World {
             return self.verify_again(read);
         }
         let travel = self.rng.between(0, 5);
-        self.later(travel, Happening::ReadAnswered { read });
+        self.later(travel, SimulationEvent::ReadAnswered { read });
     }
 
     pub(crate) fn read_answered(&mut self, read: usize) {
-        let Read { connection, wish, held, found, is_open, .. } = self.reads[read];
+        let VerificationRead { connection, wish, held, found, is_open, .. } = self.reads[read];
         if !is_open {
             return;
         }
@@ -133,26 +134,28 @@ impl World {
             return self.verify_again(read);
         }
         self.reads[read].is_open = false;
-        let Some(wish) = wish.filter(|wish| !self.model.wishes[*wish].over) else { return };
+        let Some(wish) = wish.filter(|wish| !self.model.goals[*wish].over) else { return };
         let found = found.unwrap_or(0);
-        let before = match self.model.wishes[wish].kind {
-            Kind::Explicit(_) => 0,
-            Kind::CallId | Kind::Keyless | Kind::Turn(_) => self.model.wishes[wish].before.unwrap_or(0),
+        let before = match self.model.goals[wish].kind {
+            CallIdentity::Explicit(_) => 0,
+            CallIdentity::CallId | CallIdentity::Keyless | CallIdentity::Turn(_) => {
+                self.model.goals[wish].before.unwrap_or(0)
+            }
         };
-        self.tell(format!("wish {wish}: read {read} finds {found} effects, {before} of them are older"));
+        self.log_event(format!("wish {wish}: read {read} finds {found} effects, {before} of them are older"));
         self.has_verified(wish, found > before, held);
     }
 
     /// Sends the read once more, if a client waits for its result.
     fn verify_again(&mut self, read: usize) {
-        let Read { client, wish, held, .. } = self.reads[read];
+        let VerificationRead { client, wish, held, .. } = self.reads[read];
         if std::mem::replace(&mut self.reads[read].is_open, false) && wish.is_some() {
             let pause = self.rng.between(100, 2_000);
             self.verify(client, None, wish, held, pause);
         }
     }
 
-    /// A connection broke: its reads are sent again.
+    /// Handles a broken connection: its reads are sent again.
     pub(crate) fn verifications_lost(&mut self, connection: usize) {
         for read in 0..self.reads.len() {
             if self.reads[read].is_open && self.reads[read].connection == connection {

@@ -1,16 +1,17 @@
-//! Links between files of the repository: the file has to be there, and the heading that is named.
+//! Checks links between files of the repository: the file must exist, and so must the heading that is named.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Finding;
-use super::markdown::Page;
+use super::DocumentProblem;
+use super::markdown::MarkdownPage;
 
-/// The book: every page of this folder is in its table of contents.
+/// Folder of the book. All its pages must be in its table of contents.
 const BOOK: &str = "docs/";
 const SUMMARY: &str = "docs/SUMMARY.md";
 
-/// Checks all links of all pages. `exists` says whether there is a file or folder at a path from the top of the repository.
-pub(super) fn check(pages: &[Page], exists: impl Fn(&str) -> bool) -> Vec<Finding> {
+/// Checks all links of all pages. `exists` returns true if there is a file or folder at a path from the root of the
+/// repository.
+pub(super) fn check(pages: &[MarkdownPage], exists: impl Fn(&str) -> bool) -> Vec<DocumentProblem> {
     let anchors: BTreeMap<&str, &[String]> =
         pages.iter().map(|page| (page.path.as_str(), page.anchors.as_slice())).collect();
     let mut findings = Vec::new();
@@ -18,29 +19,29 @@ pub(super) fn check(pages: &[Page], exists: impl Fn(&str) -> bool) -> Vec<Findin
     for page in pages {
         for link in page.links() {
             let target = target(&page.path, &link.destination);
-            if let (SUMMARY, Ok(Target::Here { path, .. })) = (page.path.as_str(), &target) {
+            if let (SUMMARY, Ok(LinkTarget::Here { path, .. })) = (page.path.as_str(), &target) {
                 in_book.insert(path.clone());
             }
             let problem = target.and_then(|target| match target {
-                Target::Elsewhere => Ok(()),
-                Target::Here { path, .. } if !exists(&path) => Err(format!("there is no file {path}")),
-                Target::Here { path, anchor: Some(anchor) } => match anchors.get(path.as_str()) {
+                LinkTarget::Elsewhere => Ok(()),
+                LinkTarget::Here { path, .. } if !exists(&path) => Err(format!("there is no file {path}")),
+                LinkTarget::Here { path, anchor: Some(anchor) } => match anchors.get(path.as_str()) {
                     Some(has) if !has.contains(&anchor) => Err(format!("{path} has no heading #{anchor}")),
                     Some(_) | None => Ok(()),
                 },
-                Target::Here { .. } => Ok(()),
+                LinkTarget::Here { .. } => Ok(()),
             });
             if let Err(problem) = problem {
                 let problem = format!("the link `{}` is broken: {problem}", link.destination);
-                findings.push(Finding { file: page.path.clone(), line: link.line, problem });
+                findings.push(DocumentProblem { file: page.path.clone(), line: link.line, problem });
             }
         }
     }
     if anchors.contains_key(SUMMARY) {
-        let missing = |page: &&Page| {
+        let missing = |page: &&MarkdownPage| {
             page.path.starts_with(BOOK) && page.path != SUMMARY && !in_book.contains(&page.path)
         };
-        findings.extend(pages.iter().filter(missing).map(|page| Finding {
+        findings.extend(pages.iter().filter(missing).map(|page| DocumentProblem {
             file: page.path.clone(),
             line: 1,
             problem: format!("the page is not in {SUMMARY}; add it to the table of contents"),
@@ -50,8 +51,8 @@ pub(super) fn check(pages: &[Page], exists: impl Fn(&str) -> bool) -> Vec<Findin
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Target {
-    /// An address that is not checked.
+enum LinkTarget {
+    /// An external address, which is not checked.
     Elsewhere,
     Here {
         path: String,
@@ -60,9 +61,9 @@ enum Target {
 }
 
 /// Resolves a destination in the page at `from`.
-fn target(from: &str, destination: &str) -> Result<Target, String> {
+fn target(from: &str, destination: &str) -> Result<LinkTarget, String> {
     if has_scheme(destination) || destination.starts_with("//") {
-        return Ok(Target::Elsewhere);
+        return Ok(LinkTarget::Elsewhere);
     }
     if destination.is_empty() {
         return Err("it has no destination".to_owned());
@@ -75,7 +76,7 @@ fn target(from: &str, destination: &str) -> Result<Target, String> {
         None => (destination, None),
     };
     if path.is_empty() {
-        return Ok(Target::Here { path: from.to_owned(), anchor });
+        return Ok(LinkTarget::Here { path: from.to_owned(), anchor });
     }
     let mut parts: Vec<&str> = from.split('/').collect();
     parts.pop();
@@ -89,7 +90,7 @@ fn target(from: &str, destination: &str) -> Result<Target, String> {
             _ => parts.push(part),
         }
     }
-    Ok(Target::Here { path: parts.join("/"), anchor })
+    Ok(LinkTarget::Here { path: parts.join("/"), anchor })
 }
 
 fn has_scheme(destination: &str) -> bool {
@@ -104,7 +105,8 @@ mod tests {
     use super::*;
 
     fn problems(pages: &[(&str, &str)]) -> Vec<String> {
-        let pages: Vec<Page> = pages.iter().map(|(path, text)| Page::new(path, text)).collect();
+        let pages: Vec<MarkdownPage> =
+            pages.iter().map(|(path, text)| MarkdownPage::new(path, text)).collect();
         let files = ["README.md", "docs/a.md", "docs/images/a b.png", "docs/errors", "docs/errors/x.md"];
         let found = check(&pages, |path| files.contains(&path));
         found

@@ -3,23 +3,23 @@
 use std::collections::BTreeMap;
 
 /// One Markdown file.
-pub(super) struct Page {
-    /// From the top of the repository, with `/`.
+pub(super) struct MarkdownPage {
+    /// Path from the root of the repository, with `/`.
     pub(super) path: String,
-    /// The text with code and comments replaced by spaces. Every other character stays at its offset.
+    /// Text with code and comments replaced by spaces. Every other character stays at its offset.
     pub(super) prose: String,
-    /// The anchors that headings and HTML elements give.
+    /// Anchors from headings and HTML elements.
     pub(super) anchors: Vec<String>,
 }
 
 /// A link, or the source of an image.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Link {
+pub(super) struct MarkdownLink {
     pub(super) line: usize,
     pub(super) destination: String,
 }
 
-impl Page {
+impl MarkdownPage {
     pub(super) fn new(path: &str, text: &str) -> Self {
         let text = text.replace("\r\n", "\n");
         let blocks = without_blocks(&text);
@@ -30,13 +30,13 @@ impl Page {
         Self { path: path.to_owned(), prose, anchors }
     }
 
-    /// The line that an offset of `prose` is in, from 1.
+    /// Returns the line of an offset of `prose`, counted from 1.
     pub(super) fn line(&self, offset: usize) -> usize {
         self.prose.bytes().take(offset).filter(|&byte| byte == b'\n').count() + 1
     }
 
-    /// Inline links, images, link definitions, and `href` and `src` of HTML, in the order of the text.
-    pub(super) fn links(&self) -> Vec<Link> {
+    /// Returns inline links, images, link definitions, and `href` and `src` of HTML, in the order of the text.
+    pub(super) fn links(&self) -> Vec<MarkdownLink> {
         let mut found: Vec<(usize, String)> = self
             .prose
             .match_indices("](")
@@ -56,7 +56,7 @@ impl Page {
             found.extend(attributes(&self.prose, attribute).map(|(at, value)| (at, value.to_owned())));
         }
         found.sort();
-        found.into_iter().map(|(at, destination)| Link { line: self.line(at), destination }).collect()
+        found.into_iter().map(|(at, destination)| MarkdownLink { line: self.line(at), destination }).collect()
     }
 }
 
@@ -87,7 +87,7 @@ fn without_blocks(text: &str) -> String {
     between(&kept, "<!--", "-->")
 }
 
-/// Replaces what stands between two marks, and the marks, by spaces.
+/// Replaces the text between two marks, and the marks, by spaces.
 fn between(text: &str, opening: &str, closing: &str) -> String {
     let mut kept = String::with_capacity(text.len());
     let mut rest = text;
@@ -103,7 +103,7 @@ fn between(text: &str, opening: &str, closing: &str) -> String {
     kept
 }
 
-/// Replaces code spans by spaces. A span ends at the latest with its paragraph.
+/// Replaces code spans by spaces. A span ends with its paragraph at the latest.
 fn without_spans(text: &str) -> String {
     let mut kept = String::with_capacity(text.len());
     let mut rest = text;
@@ -126,7 +126,7 @@ fn without_spans(text: &str) -> String {
     kept
 }
 
-/// The length up to and with the run of ticks that is as long as `mark`.
+/// Returns the length up to and including the run of ticks that is as long as `mark`.
 fn closing(text: &str, mark: &str) -> Option<usize> {
     let mut offset = 0;
     while let Some(at) = text.get(offset..)?.find('`') {
@@ -149,7 +149,7 @@ fn blank(kept: &mut String, text: &str) {
     }
 }
 
-/// The anchors of headings as GitHub makes them: equal ones are numbered.
+/// Returns the anchors of headings as GitHub makes them: equal ones are numbered.
 fn heading_anchors(text: &str) -> Vec<String> {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     let mut anchors = Vec::new();
@@ -167,7 +167,7 @@ fn heading_anchors(text: &str) -> Vec<String> {
 }
 
 fn slug(title: &str) -> String {
-    // Of a link in a heading only the text counts.
+    // Only the text of a link in a heading counts.
     let mut text = String::new();
     let mut rest = title;
     while let Some((before, after)) = rest.split_once("](") {
@@ -186,7 +186,7 @@ fn slug(title: &str) -> String {
         .collect()
 }
 
-/// The destination of a link, of the text behind its `](`.
+/// Returns the destination of a link, from the text after its `](`.
 fn destination(text: &str) -> Option<String> {
     let text = text.trim_start();
     if let Some(bracketed) = text.strip_prefix('<') {
@@ -207,14 +207,14 @@ fn destination(text: &str) -> Option<String> {
     None
 }
 
-/// The destination of a line such as `[label]: destination`. Footnotes have none.
+/// Returns the destination of a line such as `[label]: destination`. Footnotes have none.
 fn definition(line: &str) -> Option<String> {
     let (label, destination) = line.trim_start().strip_prefix('[')?.split_once("]: ")?;
     (!label.starts_with('^') && !label.contains(['[', ']'])).then_some(())?;
     destination.split_whitespace().next().map(|found| found.trim_matches(['<', '>']).to_owned())
 }
 
-/// The values of an attribute of HTML elements, with where they begin.
+/// Returns the values of an attribute of HTML elements, with their positions.
 fn attributes<'t>(text: &'t str, attribute: &'t str) -> impl Iterator<Item = (usize, &'t str)> {
     text.match_indices(attribute).filter_map(move |(at, _)| {
         let at = at + attribute.len();
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     fn destinations(text: &str) -> Vec<String> {
-        Page::new("a.md", text).links().into_iter().map(|link| link.destination).collect()
+        MarkdownPage::new("a.md", text).links().into_iter().map(|link| link.destination).collect()
     }
 
     #[test]
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn code_and_comments_have_no_links_and_no_words() {
         let text = "`[a](b)` ``[`](c)`` <!-- [d](e)\n -->\n```sh\n[f](g)\n```\n~~~~\n```\n[h](i)\n~~~~\nend";
-        let page = Page::new("a.md", text);
+        let page = MarkdownPage::new("a.md", text);
         assert_eq!(page.links(), []);
         assert_eq!(page.prose.split_whitespace().collect::<Vec<_>>(), ["end"]);
         assert_eq!(page.prose.len(), text.len());
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn anchors_are_those_of_github() {
-        let page = Page::new(
+        let page = MarkdownPage::new(
             "a.md",
             "# The HTTP API\n## `trust` & more\n## A [link](x.md)\n### Same\n### Same\n```\n# no heading\n```\n<a id=\"mine\"></a>\n#hash",
         );

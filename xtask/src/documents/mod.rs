@@ -1,7 +1,8 @@
-//! Checks of the Markdown files: links that lead nowhere, pages that the table of contents lacks, and words to avoid.
+//! Checks of the Markdown files: broken links, pages that are missing in the table of contents, and words to avoid.
 //!
-//! Everything is read from this repository; addresses elsewhere are not asked.
+//! Only files of this repository are read. External links are not checked.
 
+mod code;
 mod links;
 mod markdown;
 mod words;
@@ -9,39 +10,47 @@ mod words;
 use std::fs;
 use std::path::Path;
 
-use markdown::Page;
+use code::RustFile;
+use markdown::MarkdownPage;
 
-use crate::{Failure, workspace};
+use crate::{TaskFailure, workspace};
 
-/// One thing to correct.
+/// A violation.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Finding {
+struct DocumentProblem {
     file: String,
     line: usize,
     problem: String,
 }
 
-/// `cargo xtask docs`.
-pub(crate) fn run() -> Result<(), Failure> {
+/// Runs `cargo xtask docs`.
+pub(crate) fn run() -> Result<(), TaskFailure> {
     let root = workspace::root();
-    let pages = pages(root)?;
-    let rules = words::Rules::load()?;
+    let texts = texts(root)?;
+    let pages: Vec<MarkdownPage> =
+        of_type(&texts, ".md").map(|(path, text)| MarkdownPage::new(path, text)).collect();
+    let code: Vec<RustFile> = of_type(&texts, ".rs")
+        .map(|(path, text)| RustFile { path: path.to_owned(), text: text.to_owned() })
+        .collect();
+    let rules = words::PhraseRules::load()?;
     let mut findings = links::check(&pages, |path| root.join(path).exists());
     findings.extend(rules.check(&pages));
+    findings.extend(rules.check_code(&code));
     findings.sort();
-    for Finding { file, line, problem } in &findings {
+    for DocumentProblem { file, line, problem } in &findings {
         eprintln!("{file}:{line}: {problem}");
     }
     match findings.len() {
         0 => Ok(()),
-        1 => Err("1 problem in the Markdown files".to_owned()),
-        count => Err(format!("{count} problems in the Markdown files")),
+        1 => Err("1 problem in documentation or code".to_owned()),
+        count => Err(format!("{count} problems in documentation and code")),
     }
 }
 
-/// Every Markdown file of the repository. What is hidden, built or installed is not part of it.
-fn pages(root: &Path) -> Result<Vec<Page>, Failure> {
-    let mut pages = Vec::new();
+/// Returns the Markdown and Rust files of the repository with their texts. Hidden, built and installed files are left
+/// out.
+fn texts(root: &Path) -> Result<Vec<(String, String)>, TaskFailure> {
+    let mut texts = Vec::new();
     let mut open = vec![root.to_owned()];
     while let Some(folder) = open.pop() {
         let cannot = |error: std::io::Error| format!("cannot list {}: {error}", workspace::shown(&folder));
@@ -54,14 +63,19 @@ fn pages(root: &Path) -> Result<Vec<Page>, Failure> {
                 if !name.starts_with('.') && name != "target" && name != "node_modules" {
                     open.push(path);
                 }
-            } else if name.ends_with(".md") {
+            } else if name.ends_with(".md") || name.ends_with(".rs") {
                 let below = path.strip_prefix(root).unwrap_or(&path);
-                pages.push(Page::new(&below.display().to_string(), &workspace::read(&path)?));
+                texts.push((below.display().to_string(), workspace::read(&path)?));
             }
         }
     }
-    pages.sort_by(|one, other| one.path.cmp(&other.path));
-    Ok(pages)
+    texts.sort();
+    Ok(texts)
+}
+
+fn of_type<'t>(texts: &'t [(String, String)], ending: &'t str) -> impl Iterator<Item = (&'t str, &'t str)> {
+    let named = texts.iter().map(|(path, text)| (path.as_str(), text.as_str()));
+    named.filter(move |(path, _)| path.ends_with(ending))
 }
 
 #[cfg(test)]
@@ -70,9 +84,9 @@ mod tests {
 
     #[test]
     fn the_files_of_this_repository_are_found_and_built_ones_are_not() {
-        let pages = pages(workspace::root()).unwrap();
-        let has = |path: &str| pages.iter().any(|page| page.path == path);
-        assert!(has("README.md") && has("docs/reference/settings.md"));
-        assert!(!pages.iter().any(|page| page.path.starts_with("target/")));
+        let texts = texts(workspace::root()).unwrap();
+        let has = |path: &str| texts.iter().any(|(other, _)| other == path);
+        assert!(has("README.md") && has("docs/reference/settings.md") && has("xtask/src/documents/mod.rs"));
+        assert!(!texts.iter().any(|(path, _)| path.starts_with("target/")));
     }
 }

@@ -5,40 +5,42 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::Finding;
-use super::markdown::Page;
-use crate::{Failure, workspace};
+use super::DocumentProblem;
+use super::code::{CodeRules, RustFile, documentation_of};
+use super::markdown::MarkdownPage;
+use crate::{TaskFailure, workspace};
 
-/// The list, from the top of the repository.
+/// Path of the list from the root of the repository.
 const FILE: &str = "xtask/src/documents/words.toml";
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Rules {
-    /// The files, and folders (with `/` at the end), whose language is checked.
+pub(super) struct PhraseRules {
+    /// Files, and folders (with `/` at the end), whose language is checked.
     checked: Vec<String>,
-    /// Those among them that are not rewritten yet.
+    /// Exceptions that are not rewritten yet.
     not_yet: Vec<String>,
     phrases: Vec<Phrase>,
+    code: CodeRules,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Phrase {
-    /// The spellings to look for, in any case.
+    /// Spellings to look for, in any case.
     find: Vec<String>,
     /// The suggestion.
     write: String,
 }
 
-impl Rules {
-    pub(super) fn load() -> Result<Self, Failure> {
+impl PhraseRules {
+    pub(super) fn load() -> Result<Self, TaskFailure> {
         let rules: Self = toml::from_str(&workspace::read(&workspace::root().join(FILE))?)
             .map_err(|error| format!("cannot read {FILE}: {error}"))?;
         rules.validated()
     }
 
-    fn validated(self) -> Result<Self, Failure> {
+    fn validated(self) -> Result<Self, TaskFailure> {
         let gone = |path: &&String| !workspace::root().join(Path::new(path.as_str())).exists();
         if let Some(path) = self.checked.iter().chain(&self.not_yet).find(gone) {
             return Err(format!("{FILE} names {path}, which does not exist; remove it"));
@@ -57,9 +59,9 @@ impl Rules {
     }
 
     /// Reports phrases in the pages that are checked, and exceptions that nothing needs any more.
-    pub(super) fn check(&self, pages: &[Page]) -> Vec<Finding> {
+    pub(super) fn check(&self, pages: &[MarkdownPage]) -> Vec<DocumentProblem> {
         let checked = || pages.iter().filter(|page| covers(&self.checked, &page.path));
-        let mut findings: Vec<Finding> = checked()
+        let mut findings: Vec<DocumentProblem> = checked()
             .filter(|page| !covers(&self.not_yet, &page.path))
             .flat_map(|page| self.findings(page))
             .collect();
@@ -67,7 +69,7 @@ impl Rules {
             let needed = checked()
                 .filter(|page| covers(std::slice::from_ref(exception), &page.path))
                 .any(|page| !self.findings(page).is_empty());
-            (!needed).then(|| Finding {
+            (!needed).then(|| DocumentProblem {
                 file: FILE.to_owned(),
                 line: 1,
                 problem: format!("{exception} has none of the phrases any more; remove it from `not_yet`"),
@@ -76,14 +78,21 @@ impl Rules {
         findings
     }
 
-    fn findings(&self, page: &Page) -> Vec<Finding> {
-        let text = Normalized::new(&page.prose);
-        let found = |phrase: &Phrase| -> Vec<Finding> {
+    /// Reports the same phrases in the documentation of the code, and the rules for code alone.
+    pub(super) fn check_code(&self, files: &[RustFile]) -> Vec<DocumentProblem> {
+        let documented = files.iter().map(|file| MarkdownPage::new(&file.path, &documentation_of(file)));
+        let phrases = documented.flat_map(|page| self.findings(&page));
+        phrases.chain(self.code.check(files)).collect()
+    }
+
+    fn findings(&self, page: &MarkdownPage) -> Vec<DocumentProblem> {
+        let text = NormalizedText::new(&page.prose);
+        let found = |phrase: &Phrase| -> Vec<DocumentProblem> {
             phrase
                 .find
                 .iter()
                 .flat_map(|spelling| text.positions(spelling).map(move |at| (spelling, at)))
-                .map(|(spelling, at)| Finding {
+                .map(|(spelling, at)| DocumentProblem {
                     file: page.path.clone(),
                     line: page.line(at),
                     problem: format!("\"{spelling}\": write {}", phrase.write),
@@ -94,19 +103,19 @@ impl Rules {
     }
 }
 
-/// Finds out if a path is one of these files or below one of these folders.
+/// Returns true if a path is one of these files or below one of these folders.
 fn covers(list: &[String], path: &str) -> bool {
     list.iter().any(|entry| path == entry || (entry.ends_with('/') && path.starts_with(entry.as_str())))
 }
 
 /// A text in lower case, with one space for every run of white space and the plain apostrophe.
-struct Normalized {
+struct NormalizedText {
     text: String,
-    /// The offset in the original, for each byte.
+    /// Offset in the original, for each byte.
     offsets: Vec<usize>,
 }
 
-impl Normalized {
+impl NormalizedText {
     fn new(original: &str) -> Self {
         let mut normalized = Self { text: String::new(), offsets: Vec::new() };
         for (at, character) in original.char_indices() {
@@ -130,7 +139,7 @@ impl Normalized {
         self.offsets.extend(iter::repeat_n(at, character.len_utf8()));
     }
 
-    /// The offsets in the original at which a phrase stands as whole words.
+    /// Returns the offsets in the original at which a phrase occurs as whole words.
     fn positions(&self, phrase: &str) -> impl Iterator<Item = usize> {
         let phrase = Self::new(phrase).text;
         let found: Vec<usize> = self
@@ -139,7 +148,7 @@ impl Normalized {
             .filter(|&(at, _)| {
                 let before = self.text.get(..at).and_then(|text| text.chars().next_back());
                 let after = self.text.get(at + phrase.len()..).and_then(|text| text.chars().next());
-                ![before, after].into_iter().flatten().any(char::is_alphanumeric)
+                ![before, after].into_iter().flatten().any(|next| next.is_alphanumeric() || next == '_')
             })
             .filter_map(|(at, _)| self.offsets.get(at).copied())
             .collect();
@@ -151,7 +160,7 @@ impl Normalized {
 mod tests {
     use super::*;
 
-    fn rules() -> Rules {
+    fn rules() -> PhraseRules {
         toml::from_str(
             r#"
             checked = ["README.md", "docs/"]
@@ -159,13 +168,19 @@ mod tests {
             [[phrases]]
             find = ["nobody knows", "somebody"]
             write = "the outcome is unknown"
+            [code]
+            openings = []
+            not_names = []
+            nouns = []
+            may_repeat = []
             "#,
         )
         .unwrap()
     }
 
     fn problems(pages: &[(&str, &str)]) -> Vec<String> {
-        let pages: Vec<Page> = pages.iter().map(|(path, text)| Page::new(path, text)).collect();
+        let pages: Vec<MarkdownPage> =
+            pages.iter().map(|(path, text)| MarkdownPage::new(path, text)).collect();
         let found = rules().check(&pages);
         found
             .into_iter()
@@ -200,7 +215,7 @@ mod tests {
 
     #[test]
     fn the_list_is_valid_and_its_exceptions_only_shrink() {
-        let rules = Rules::load().unwrap();
+        let rules = PhraseRules::load().unwrap();
         assert!(rules.phrases.len() >= 15, "phrases are added to the list, not taken from it");
         let first = ["docs/decisions/", "docs/errors/", "docs/operating/", "docs/reference/", "CHANGELOG.md"];
         for exception in &rules.not_yet {

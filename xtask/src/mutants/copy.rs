@@ -6,25 +6,25 @@ use std::path::{Path, PathBuf};
 
 use super::mutant::Mutant;
 use crate::invocation::Invocation;
-use crate::{Failure, workspace};
+use crate::{TaskFailure, workspace};
 
-/// A folder with the files of the repository as they are now, whether they are committed or not.
-pub(super) struct Copy {
+/// A folder with the current files of the repository, including uncommitted ones.
+pub(super) struct RepositoryCopy {
     folder: PathBuf,
 }
 
-impl Copy {
-    /// Brings the copy up to date. A file that is the same is left alone, so that nothing is built again because of it.
-    pub(super) fn of_the_repository(folder: &Path) -> Result<Self, Failure> {
+impl RepositoryCopy {
+    /// Updates the copy. Unchanged files are not written, so that they are not built again.
+    pub(super) fn of_the_repository(folder: &Path) -> Result<Self, TaskFailure> {
         let listed = Invocation::of("git", &["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
             .output()?;
         let files = listed.split('\0').filter(|file| !file.is_empty()).map(PathBuf::from);
-        // A file that was removed and not committed is still listed.
+        // A removed file that is not committed yet is still listed.
         let files: BTreeSet<PathBuf> = files.filter(|file| workspace::root().join(file).is_file()).collect();
         Self::with(workspace::root(), &files, folder)
     }
 
-    fn with(source: &Path, files: &BTreeSet<PathBuf>, folder: &Path) -> Result<Self, Failure> {
+    fn with(source: &Path, files: &BTreeSet<PathBuf>, folder: &Path) -> Result<Self, TaskFailure> {
         for file in files {
             let (from, to) = (source.join(file), folder.join(file));
             let bytes = fs::read(&from).map_err(|error| told("read", &from, &error))?;
@@ -39,12 +39,12 @@ impl Copy {
         Ok(Self { folder: folder.to_owned() })
     }
 
-    /// Does something with a mutant in place, and takes it back.
+    /// Runs an action with a mutant applied, and reverts it.
     pub(super) fn while_changed<T>(
         &self,
         mutant: &Mutant,
-        action: impl FnOnce() -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
+        action: impl FnOnce() -> Result<T, TaskFailure>,
+    ) -> Result<T, TaskFailure> {
         let path = self.folder.join(&mutant.file);
         let before = workspace::read(&path)?;
         let changed = mutant.apply(&before).ok_or_else(|| format!("{} is not in the file", mutant.name))?;
@@ -55,7 +55,7 @@ impl Copy {
     }
 }
 
-fn remove_others(folder: &Path, below: &Path, files: &BTreeSet<PathBuf>) -> Result<(), Failure> {
+fn remove_others(folder: &Path, below: &Path, files: &BTreeSet<PathBuf>) -> Result<(), TaskFailure> {
     let here = folder.join(below);
     let entries = fs::read_dir(&here).map_err(|error| told("list", &here, &error))?;
     for entry in entries.flatten() {
@@ -69,7 +69,7 @@ fn remove_others(folder: &Path, below: &Path, files: &BTreeSet<PathBuf>) -> Resu
     Ok(())
 }
 
-fn told(verb: &str, path: &Path, error: &std::io::Error) -> Failure {
+fn told(verb: &str, path: &Path, error: &std::io::Error) -> TaskFailure {
     format!("cannot {verb} {}: {error}", workspace::shown(path))
 }
 
@@ -78,13 +78,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_becomes_what_the_source_is_and_is_itself_again_after_a_change() {
+    fn a_copy_matches_its_source_and_is_restored_after_a_change() {
         let place = std::env::temp_dir().join(format!("steadfast-mutants-copy-{}", std::process::id()));
         let (source, folder) = (place.join("source"), place.join("copy"));
         let file = PathBuf::from("crates/core/src/key.rs");
         workspace::write(&source.join(&file), "a < b\n").unwrap();
         workspace::write(&folder.join("old/gone.rs"), "").unwrap();
-        let copy = Copy::with(&source, &BTreeSet::from([file.clone()]), &folder).unwrap();
+        let copy = RepositoryCopy::with(&source, &BTreeSet::from([file.clone()]), &folder).unwrap();
         let now = || workspace::read(&folder.join(&file)).unwrap();
         assert_eq!(now(), "a < b\n");
         assert!(!folder.join("old/gone.rs").exists());

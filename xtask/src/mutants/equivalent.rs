@@ -1,4 +1,4 @@
-//! Mutants that make no difference. No test can fail because of them.
+//! Equivalent mutants: they make no difference, so no test can fail because of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -6,33 +6,34 @@ use std::path::PathBuf;
 use serde::Deserialize;
 
 use super::mutant::Mutant;
-use crate::{Failure, workspace};
+use crate::{TaskFailure, workspace};
 
-/// The list, from the top of the repository.
+/// Path of the list from the root of the repository.
 pub(super) const FILE: &str = "tests/mutants.toml";
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Listed {
-    equivalent: Vec<Entry>,
+struct EquivalentMutants {
+    equivalent: Vec<EquivalentEntry>,
 }
 
-/// One or more mutants of one line. Lines are found by their text, because numbers move.
+/// One or more mutants of one line. Lines are found by their text, because line numbers change.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
+struct EquivalentEntry {
     file: PathBuf,
-    /// The part of the line that they begin in.
+    /// Part of the line in which they begin.
     line: String,
-    /// The changes that make no difference there, as cargo-mutants names them.
+    /// Changes that make no difference there, as named by cargo-mutants.
     changes: Vec<String>,
-    /// Why they make none.
+    /// Reason why they make none.
     reason: String,
 }
 
-/// The names of the mutants that are listed. An entry that fits none of them is an error: what it was about has changed.
-pub(super) fn load(all: &[Mutant]) -> Result<BTreeSet<String>, Failure> {
-    let listed: Listed = toml::from_str(&workspace::read(&workspace::root().join(FILE))?)
+/// Returns the names of the listed mutants. An entry without a matching mutant is an error, because its source has
+/// changed.
+pub(super) fn load(all: &[Mutant]) -> Result<BTreeSet<String>, TaskFailure> {
+    let listed: EquivalentMutants = toml::from_str(&workspace::read(&workspace::root().join(FILE))?)
         .map_err(|error| format!("cannot read {FILE}: {error}"))?;
     let mut texts = BTreeMap::new();
     for entry in &listed.equivalent {
@@ -44,12 +45,12 @@ pub(super) fn load(all: &[Mutant]) -> Result<BTreeSet<String>, Failure> {
 }
 
 fn names(
-    listed: &Listed,
+    listed: &EquivalentMutants,
     all: &[Mutant],
     texts: &BTreeMap<PathBuf, String>,
-) -> Result<BTreeSet<String>, Failure> {
+) -> Result<BTreeSet<String>, TaskFailure> {
     let mut names = BTreeSet::new();
-    for Entry { file, line, changes, reason } in &listed.equivalent {
+    for EquivalentEntry { file, line, changes, reason } in &listed.equivalent {
         let text = texts.get(file).map(String::as_str).unwrap_or_default();
         if reason.is_empty() {
             return Err(format!("{FILE}: `{line}` in {} has no reason", file.display()));
@@ -75,9 +76,9 @@ fn names(
 mod tests {
     use super::*;
 
-    fn found(line: &str, change: &str) -> Result<BTreeSet<String>, Failure> {
-        let listed = Listed {
-            equivalent: vec![Entry {
+    fn found(line: &str, change: &str) -> Result<BTreeSet<String>, TaskFailure> {
+        let listed = EquivalentMutants {
+            equivalent: vec![EquivalentEntry {
                 file: "crates/core/src/key.rs".into(),
                 line: line.to_owned(),
                 changes: vec![change.to_owned()],

@@ -1,12 +1,12 @@
-//! Mutation testing of the core: one small change at a time, and a test has to fail.
+//! Mutation testing of the core: applies one small change at a time, and expects a test to fail.
 //!
-//! `cargo-mutants` makes the changes and runs the tests of the core. A mutant that passes them is tried in the simulation
-//! next. What passes both has survived: a line that nobody checks, or a change that makes no difference. The latter are
-//! listed in `tests/mutants.toml`, each with its reason, and are not tried.
+//! `cargo-mutants` makes the changes and runs the tests of the core. A mutant that passes them is tried in the
+//! simulation next. A mutant that passes both has survived: the line is not tested, or the change makes no difference.
+//! The latter are listed in `tests/mutants.toml`, each with its reason, and are not tried.
 //!
-//! Everything happens in a copy of the repository below `target`, which is kept: builds there are incremental. Results are
-//! kept as well, by the name of the mutant (file, line, column, change), so a run that was interrupted goes on where it was,
-//! and a later one tries only what is new and what survived.
+//! All changes are made in a copy of the repository below `target`. The copy is kept, so builds there are incremental.
+//! Results are also kept, by the name of the mutant (file, line, column, change). So an interrupted run continues, and
+//! a later one tries only new mutants and survivors.
 
 mod copy;
 mod equivalent;
@@ -24,63 +24,63 @@ use clap::Args;
 
 use crate::invocation::Invocation;
 use crate::machine::CARGO_MUTANTS;
-use crate::{Failure, step, workspace};
-use copy::Copy;
+use crate::{TaskFailure, step, workspace};
+use copy::RepositoryCopy;
 use mutant::Mutant;
-use results::{Results, Score};
+use results::{MutantResults, MutationScore};
 
 /// Options of `cargo xtask mutants`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Test only this module of the core, or this file of one: `dedupe`, `dedupe/claim`. May be repeated
+    /// Test only this module of the core, or this file of a module: `dedupe`, `dedupe/claim`. May be repeated
     #[arg(long = "module", alias = "file", value_name = "NAME")]
     modules: Vec<String>,
-    /// Test only a part of the mutants: every n-th, from the k-th on, counted from 0
+    /// Test only a part of the mutants: every n-th, starting at the k-th, counted from 0
     #[arg(long, value_name = "K/N")]
     shard: Option<Shard>,
     /// Test only mutants in lines that changed since this commit
     #[arg(long, value_name = "COMMIT")]
     since: Option<String>,
-    /// Simulated worlds for each mutant that passes the tests; 0 leaves the simulation out
+    /// Simulated worlds for each mutant that passes the tests; 0 skips the simulation
     #[arg(long, default_value_t = 3000)]
     seeds: u32,
-    /// Test nothing; print the score of what was tested before
+    /// Test nothing; print the score of earlier runs
     #[arg(long)]
     score: bool,
-    /// Forget the results of earlier runs
+    /// Discard the results of earlier runs
     #[arg(long, conflicts_with = "score")]
     fresh: bool,
 }
 
-/// The modules of the core that decide.
+/// Modules of the core that make decisions.
 const MODULES: [&str; 9] =
     ["dedupe", "call", "breaker", "retry", "guard", "trust", "turn", "classify", "key"];
 
-/// The package with these modules.
+/// Package with these modules.
 const PACKAGE: &str = "steadfast-core";
 const SOURCES: &str = "crates/core/src";
 
 /// Compiled only for the schema, which `cargo xtask gen --check` compares.
 const NOT_COMPILED: &str = "crates/core/src/turn/shape.rs";
 
-/// A profile of the workspace: quick to build.
+/// Cargo profile with fast builds.
 const PROFILE: &str = "mutants";
 
-/// Tests that take longer than all others together, of modules that no mutant is in.
+/// Tests that take longer than all others together, in modules without mutants.
 const SLOW: [&str; 2] = ["redact::tests::hostile_texts", "json::tests::sf_5_hostile_texts"];
 
-/// `cargo xtask mutants`.
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+/// Runs `cargo xtask mutants`.
+pub(crate) fn run(options: &Options) -> Result<(), TaskFailure> {
     let missing = step::set_up([&CARGO_MUTANTS])?;
     if !missing.is_empty() {
         return Err(missing.into_values().collect::<Vec<_>>().join("; "));
     }
-    let place = Place::new()?;
+    let place = MutantFolders::new()?;
     if options.fresh {
         place.forget()?;
     }
-    let mut results = Results::load(&place.results)?;
-    // A run that was interrupted left its results there.
+    let mut results = MutantResults::load(&place.results)?;
+    // An interrupted run left its results there.
     results.add_lists(&place.lists)?;
     let all = list(None)?;
     let equivalent = equivalent::load(&all)?;
@@ -95,13 +95,13 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         let open = wanted.iter().filter(|mutant| !results.is_settled(&mutant.name)).count();
         eprintln!("{} mutants, {open} to test", wanted.len());
         if open > 0 {
-            // Only now: another run may be at work there.
-            let copy = Copy::of_the_repository(&place.tree)?;
+            // Not earlier, because another run may be using it.
+            let copy = RepositoryCopy::of_the_repository(&place.tree)?;
             test(&place, &all, &wanted, &mut results)?;
             simulate::run(&place, &copy, &wanted, options.seeds, &mut results)?;
         }
     }
-    let score = Score::of(&chosen, &equivalent, &results);
+    let score = MutationScore::of(&chosen, &equivalent, &results);
     print!("{score}");
     match score.survived() {
         0 => Ok(()),
@@ -109,22 +109,22 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     }
 }
 
-/// Where things are kept between runs.
-struct Place {
-    /// The copy of the repository that is changed.
+/// Folders and files that are kept between runs.
+struct MutantFolders {
+    /// Copy of the repository in which changes are made.
     tree: PathBuf,
-    /// What is built there.
+    /// Cargo's output for the copy.
     target: PathBuf,
-    /// What cargo-mutants writes.
+    /// Output folder of cargo-mutants.
     output: PathBuf,
-    /// The lists of mutants by outcome in it.
+    /// Its lists of mutants by result.
     lists: PathBuf,
-    /// The results so far.
+    /// Results so far.
     results: PathBuf,
 }
 
-impl Place {
-    fn new() -> Result<Self, Failure> {
+impl MutantFolders {
+    fn new() -> Result<Self, TaskFailure> {
         let folder = workspace::scratch("mutants")?;
         let output = folder.clone();
         Ok(Self {
@@ -136,7 +136,7 @@ impl Place {
         })
     }
 
-    fn forget(&self) -> Result<(), Failure> {
+    fn forget(&self) -> Result<(), TaskFailure> {
         if self.lists.exists() {
             fs::remove_dir_all(&self.lists)
                 .map_err(|error| format!("cannot remove {}: {error}", workspace::shown(&self.lists)))?;
@@ -144,7 +144,7 @@ impl Place {
         workspace::write(&self.results, "{}")
     }
 
-    /// A command of cargo on the copy.
+    /// Returns a cargo command on the copy.
     fn cargo(&self, command: &[&str]) -> Invocation {
         Invocation::cargo(command)
             .args(in_workspace(&self.tree))
@@ -153,13 +153,13 @@ impl Place {
     }
 }
 
-/// Says to cargo which workspace is meant.
+/// Returns the arguments that select the workspace for cargo.
 fn in_workspace(folder: &Path) -> [String; 2] {
     ["--manifest-path".to_owned(), folder.join("Cargo.toml").display().to_string()]
 }
 
-/// All mutants of all modules, as the repository is now. With a diff, only those in the lines that it adds.
-fn list(diff: Option<&Path>) -> Result<Vec<Mutant>, Failure> {
+/// Returns all mutants of all modules in the current repository. With a diff, only those in lines that it adds.
+fn list(diff: Option<&Path>) -> Result<Vec<Mutant>, TaskFailure> {
     let arguments =
         ["--list".to_owned(), "--json".to_owned()].into_iter().chain(in_workspace(workspace::root()));
     let diff = diff.map(|diff| ["--in-diff".to_owned(), diff.display().to_string()]);
@@ -168,26 +168,26 @@ fn list(diff: Option<&Path>) -> Result<Vec<Mutant>, Failure> {
     serde_json::from_str(&json).map_err(|error| format!("cannot read the list of mutants: {error}"))
 }
 
-/// The names of the mutants in lines that changed since a commit.
-fn changed_since(commit: &str, place: &Place) -> Result<BTreeSet<String>, Failure> {
+/// Returns the names of the mutants in lines that changed since a commit.
+fn changed_since(commit: &str, place: &MutantFolders) -> Result<BTreeSet<String>, TaskFailure> {
     let diff = Invocation::of("git", &["diff", "--unified=0", commit, "--", SOURCES]).output()?;
     let file = place.output.join("since.diff");
     workspace::write(&file, &diff)?;
     Ok(list(Some(&file))?.into_iter().map(|mutant| mutant.name).collect())
 }
 
-/// Which mutants cargo-mutants makes.
+/// Returns the arguments that select the mutants of cargo-mutants.
 fn selection() -> impl Iterator<Item = String> {
     let files = MODULES.iter().flat_map(|module| {
-        // A module is a folder, or a file.
+        // A module is a folder or a file.
         ["/**/*.rs", ".rs"].map(|end| ["--file".to_owned(), format!("{SOURCES}/{module}{end}")])
     });
     let package = ["--no-config", "--package", PACKAGE, "--exclude", NOT_COMPILED].map(str::to_owned);
     package.into_iter().chain(files.flatten())
 }
 
-/// The mutants that were asked for.
-fn choose<'m>(all: &'m [Mutant], options: &Options) -> Result<Vec<&'m Mutant>, Failure> {
+/// Returns the requested mutants.
+fn choose<'m>(all: &'m [Mutant], options: &Options) -> Result<Vec<&'m Mutant>, TaskFailure> {
     for name in &options.modules {
         if !all.iter().any(|mutant| mutant.is_below(name)) {
             return Err(format!("no mutants in {name}; there are the modules {}", MODULES.join(", ")));
@@ -200,13 +200,18 @@ fn choose<'m>(all: &'m [Mutant], options: &Options) -> Result<Vec<&'m Mutant>, F
     Ok(asked.enumerate().filter(|(at, _)| at % shard.of == shard.number).map(|(_, mutant)| mutant).collect())
 }
 
-/// Runs the tests of the core against each of them, except those whose result is known.
-fn test(place: &Place, all: &[Mutant], wanted: &[&Mutant], results: &mut Results) -> Result<(), Failure> {
+/// Runs the tests of the core against each mutant without a known result.
+fn test(
+    place: &MutantFolders,
+    all: &[Mutant],
+    wanted: &[&Mutant],
+    results: &mut MutantResults,
+) -> Result<(), TaskFailure> {
     let took = time_unchanged(place)?;
     let limit = (took * 5).max(Duration::from_secs(20));
     let open: BTreeSet<&str> =
         wanted.iter().map(|mutant| mutant.name.as_str()).filter(|name| !results.is_settled(name)).collect();
-    // `--iterate` leaves out what this file names.
+    // `--iterate` skips the mutants in this file.
     let skipped: String = all
         .iter()
         .filter(|mutant| !open.contains(mutant.name.as_str()))
@@ -222,11 +227,11 @@ fn test(place: &Place, all: &[Mutant], wanted: &[&Mutant], results: &mut Results
     let run = place
         .cargo(&["mutants", "--in-place", "--iterate", "--output", &output])
         .args(selection())
-        // They passed a moment ago.
+        // The baseline passed a moment ago.
         .args(["--baseline=skip".to_owned(), format!("--timeout={}", limit.as_secs())])
         .args(["--profile", PROFILE, "--cargo-arg=--lib", "--"].map(str::to_owned))
         .args(without_slow_tests());
-    // It fails as soon as a mutant survives; what it found stands in its lists.
+    // It fails if a mutant survives. Its lists have the results.
     let outcome = run.run();
     let found = results.add_lists(&place.lists)?;
     results.save(&place.results)?;
@@ -237,8 +242,8 @@ fn test(place: &Place, all: &[Mutant], wanted: &[&Mutant], results: &mut Results
     Ok(())
 }
 
-/// Runs the tests without a change. They have to pass, and how long they take says when to give up on a mutant.
-fn time_unchanged(place: &Place) -> Result<Duration, Failure> {
+/// Runs the tests without a change. They must pass, and their duration determines the timeout for mutants.
+fn time_unchanged(place: &MutantFolders) -> Result<Duration, TaskFailure> {
     let tests = |more: &[&str]| {
         let all = ["test", "--quiet", "--package", PACKAGE, "--lib", "--profile", PROFILE];
         place.cargo(&all).args(more.iter().map(|&word| word.to_owned()))
@@ -249,7 +254,7 @@ fn time_unchanged(place: &Place) -> Result<Duration, Failure> {
     Ok(began.elapsed())
 }
 
-/// Arguments of `cargo test`.
+/// Returns arguments of `cargo test`.
 fn without_slow_tests() -> impl Iterator<Item = String> {
     let skips = SLOW.iter().flat_map(|&test| ["--skip", test]);
     std::iter::once("--").chain(skips).map(str::to_owned)
@@ -274,7 +279,7 @@ impl FromStr for Shard {
     }
 }
 
-/// A path in the sources of the core, without its ending: `dedupe/claim`.
+/// Returns a path in the sources of the core without its extension: `dedupe/claim`.
 fn module_path(file: &Path) -> Option<String> {
     Some(file.strip_prefix(SOURCES).ok()?.with_extension("").display().to_string())
 }

@@ -1,4 +1,4 @@
-//! One change to the sources, as cargo-mutants lists it.
+//! A change to the sources, as listed by cargo-mutants.
 
 use std::path::{Path, PathBuf};
 
@@ -6,64 +6,64 @@ use serde::Deserialize;
 
 use super::module_path;
 
-/// A change, and where it is made.
+/// A change and its location.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Mutant {
-    /// File, line, column and what is changed. No two are the same.
+    /// File, line, column and change. Unique.
     pub(super) name: String,
     pub(super) file: PathBuf,
-    span: Span,
+    span: SourceSpan,
     replacement: String,
 }
 
-/// What is replaced. The end is not part of it.
+/// The replaced range. The end is exclusive.
 #[derive(Clone, Copy, Debug, Deserialize)]
-struct Span {
-    start: Position,
-    end: Position,
+struct SourceSpan {
+    start: MutantPosition,
+    end: MutantPosition,
 }
 
 /// Counted from 1, in characters.
 #[derive(Clone, Copy, Debug, Deserialize)]
-struct Position {
+struct MutantPosition {
     line: usize,
     column: usize,
 }
 
 impl Mutant {
-    /// The module of the core that it is in.
+    /// Returns its module of the core.
     pub(super) fn module(&self) -> String {
         let path = module_path(&self.file).unwrap_or_default();
         path.split('/').next().unwrap_or_default().to_owned()
     }
 
-    /// Whether it is in this module, or in this file of one.
+    /// Returns true if it is in this module, or in this file of a module.
     pub(super) fn is_below(&self, name: &str) -> bool {
         module_path(&self.file).is_some_and(|path| Path::new(&path).starts_with(name))
     }
 
-    /// What is changed, without the place.
+    /// Returns the change without the location.
     pub(super) fn change(&self) -> &str {
         self.name.split_once(": ").map_or("", |(_, change)| change)
     }
 
-    /// Whether it begins within this part of a line.
+    /// Returns true if it begins within this part of a line.
     pub(super) fn begins_in(&self, part: &str, text: &str) -> bool {
-        let Position { line, column } = self.span.start;
+        let MutantPosition { line, column } = self.span.start;
         let line = text.lines().nth(line.saturating_sub(1)).unwrap_or_default();
         let column = line.chars().take(column.saturating_sub(1)).map(char::len_utf8).sum();
         line.match_indices(part).any(|(at, part)| (at..at + part.len()).contains(&column))
     }
 
-    /// The text of its file with the change.
+    /// Returns the text of its file with the change applied.
     pub(super) fn apply(&self, text: &str) -> Option<String> {
         let (start, end) = (self.span.start.offset(text)?, self.span.end.offset(text)?);
         Some([text.get(..start)?, &self.replacement, text.get(end..)?].concat())
     }
 }
 
-impl Position {
-    /// In bytes, from the start of the text.
+impl MutantPosition {
+    /// Returns the offset in bytes from the start of the text.
     fn offset(self, text: &str) -> Option<usize> {
         let mut lines = text.split_inclusive('\n');
         let before: usize = lines.by_ref().take(self.line.checked_sub(1)?).map(str::len).sum();
@@ -74,7 +74,7 @@ impl Position {
 
 #[cfg(test)]
 impl Mutant {
-    /// Some mutant of this file: `dedupe/claim`.
+    /// Returns a mutant of this file: `dedupe/claim`.
     pub(super) fn in_file(path: &str) -> Self {
         Self::replacing(path, "replace < with <= in f", (1, 1), (1, 2), "<=")
     }
@@ -90,7 +90,10 @@ impl Mutant {
         Self {
             name: format!("{file}:{line}:{column}: {change}"),
             file: file.into(),
-            span: Span { start: Position { line, column }, end: Position { line: end.0, column: end.1 } },
+            span: SourceSpan {
+                start: MutantPosition { line, column },
+                end: MutantPosition { line: end.0, column: end.1 },
+            },
             replacement: replacement.to_owned(),
         }
     }
@@ -101,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_is_made_where_its_span_says_also_after_wide_characters() {
+    fn a_change_is_applied_at_its_span_even_after_wide_characters() {
         let text = "fn f() {\n    \"…\" < b\n}\n";
         let operator = Mutant::replacing("key", "replace < with > in f", (2, 9), (2, 10), ">");
         assert_eq!(operator.apply(text).unwrap(), "fn f() {\n    \"…\" > b\n}\n");

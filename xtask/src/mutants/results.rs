@@ -1,4 +1,4 @@
-//! What became of each mutant, over all runs, and the score.
+//! Results of all mutants over all runs, and the score.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -7,31 +7,31 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::mutant::Mutant;
-use crate::{Failure, workspace};
+use crate::{TaskFailure, workspace};
 
-/// What became of a mutant.
+/// Result of a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Outcome {
+pub(super) enum MutantOutcome {
     /// It does not compile.
     Unviable,
     /// A test failed.
     CaughtByTests,
     /// The tests passed, and the simulation failed.
     CaughtBySimulation,
-    /// The tests, or the simulation, came to no end.
+    /// The tests or the simulation timed out.
     TimedOut,
-    /// All tests passed, and the simulation if it was asked.
+    /// All tests passed, and the simulation too if it was used.
     Survived,
 }
 
-/// Outcomes by the names of mutants.
+/// Results by the names of mutants.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(super) struct Results(BTreeMap<String, Outcome>);
+pub(super) struct MutantResults(BTreeMap<String, MutantOutcome>);
 
-impl Results {
-    pub(super) fn load(path: &Path) -> Result<Self, Failure> {
+impl MutantResults {
+    pub(super) fn load(path: &Path) -> Result<Self, TaskFailure> {
         if !path.exists() {
             return Ok(Self::default());
         }
@@ -39,19 +39,19 @@ impl Results {
             .map_err(|error| format!("cannot read {}: {error}; use --fresh", workspace::shown(path)))
     }
 
-    pub(super) fn save(&self, path: &Path) -> Result<(), Failure> {
+    pub(super) fn save(&self, path: &Path) -> Result<(), TaskFailure> {
         let text = serde_json::to_string_pretty(self).map_err(|error| error.to_string())?;
         workspace::write(path, &text)
     }
 
-    /// Adds what cargo-mutants has written down, also if it was interrupted. Returns the number of mutants in its lists.
-    pub(super) fn add_lists(&mut self, folder: &Path) -> Result<usize, Failure> {
+    /// Adds the lists of cargo-mutants, even from an interrupted run. Returns the number of mutants in its lists.
+    pub(super) fn add_lists(&mut self, folder: &Path) -> Result<usize, TaskFailure> {
         let mut count = 0;
         for (file, outcome) in [
-            ("unviable.txt", Outcome::Unviable),
-            ("caught.txt", Outcome::CaughtByTests),
-            ("timeout.txt", Outcome::TimedOut),
-            ("missed.txt", Outcome::Survived),
+            ("unviable.txt", MutantOutcome::Unviable),
+            ("caught.txt", MutantOutcome::CaughtByTests),
+            ("timeout.txt", MutantOutcome::TimedOut),
+            ("missed.txt", MutantOutcome::Survived),
         ] {
             let path = folder.join(file);
             if !path.exists() {
@@ -59,8 +59,8 @@ impl Results {
             }
             for name in workspace::read(&path)?.lines() {
                 count += 1;
-                // The simulation knows more of what the tests did not notice.
-                if !(outcome == Outcome::Survived && self.is_settled(name)) {
+                // A result of the simulation is better than one of the tests that passed.
+                if !(outcome == MutantOutcome::Survived && self.is_settled(name)) {
                     self.set(name, outcome);
                 }
             }
@@ -68,28 +68,28 @@ impl Results {
         Ok(count)
     }
 
-    pub(super) fn set(&mut self, name: &str, outcome: Outcome) {
+    pub(super) fn set(&mut self, name: &str, outcome: MutantOutcome) {
         self.0.insert(name.to_owned(), outcome);
     }
 
-    pub(super) fn get(&self, name: &str) -> Option<Outcome> {
+    pub(super) fn get(&self, name: &str) -> Option<MutantOutcome> {
         self.0.get(name).copied()
     }
 
-    /// Whether it need not be tested again. What survived is: there may be a new test.
+    /// Returns true if it need not be tested again. A survivor is tested again, because there may be a new test.
     pub(super) fn is_settled(&self, name: &str) -> bool {
-        self.get(name).is_some_and(|outcome| outcome != Outcome::Survived)
+        self.get(name).is_some_and(|outcome| outcome != MutantOutcome::Survived)
     }
 }
 
-/// The outcomes per module. Printed, it is a table and the list of those that survived.
-pub(super) struct Score {
-    modules: BTreeMap<String, Counts>,
+/// Results per module. Printed, it is a table and a list of the survivors.
+pub(super) struct MutationScore {
+    modules: BTreeMap<String, MutantCounts>,
     survivors: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Counts {
+struct MutantCounts {
     by_tests: usize,
     by_simulation: usize,
     timed_out: usize,
@@ -99,19 +99,19 @@ struct Counts {
     untested: usize,
 }
 
-impl Score {
-    pub(super) fn of(chosen: &[&Mutant], equivalent: &BTreeSet<String>, results: &Results) -> Self {
+impl MutationScore {
+    pub(super) fn of(chosen: &[&Mutant], equivalent: &BTreeSet<String>, results: &MutantResults) -> Self {
         let mut score = Self { modules: BTreeMap::new(), survivors: Vec::new() };
         for mutant in chosen {
             let counts = score.modules.entry(mutant.module()).or_default();
             let count = match results.get(&mutant.name) {
                 _ if equivalent.contains(&mutant.name) => &mut counts.equivalent,
                 None => &mut counts.untested,
-                Some(Outcome::Unviable) => &mut counts.unviable,
-                Some(Outcome::CaughtByTests) => &mut counts.by_tests,
-                Some(Outcome::CaughtBySimulation) => &mut counts.by_simulation,
-                Some(Outcome::TimedOut) => &mut counts.timed_out,
-                Some(Outcome::Survived) => {
+                Some(MutantOutcome::Unviable) => &mut counts.unviable,
+                Some(MutantOutcome::CaughtByTests) => &mut counts.by_tests,
+                Some(MutantOutcome::CaughtBySimulation) => &mut counts.by_simulation,
+                Some(MutantOutcome::TimedOut) => &mut counts.timed_out,
+                Some(MutantOutcome::Survived) => {
                     score.survivors.push(mutant.name.clone());
                     &mut counts.survived
                 }
@@ -126,8 +126,8 @@ impl Score {
     }
 }
 
-impl Counts {
-    /// Those that compile and make a difference, as far as they were tested.
+impl MutantCounts {
+    /// Returns the number of tested mutants that compile and make a difference.
     fn viable(self) -> usize {
         self.caught() + self.survived
     }
@@ -136,13 +136,13 @@ impl Counts {
         self.by_tests + self.by_simulation + self.timed_out
     }
 
-    /// In tenths of a percent, rounded down: nothing is complete that is not.
+    /// Returns tenths of a percent, rounded down, so that 100% means complete.
     fn share(self) -> Option<usize> {
         (1000 * self.caught()).checked_div(self.viable())
     }
 }
 
-impl fmt::Display for Score {
+impl fmt::Display for MutationScore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
@@ -158,15 +158,18 @@ impl fmt::Display for Score {
             "unviable",
             "untested"
         )?;
-        let mut rows: Vec<(&str, Counts)> =
+        let mut rows: Vec<(&str, MutantCounts)> =
             self.modules.iter().map(|(name, counts)| (name.as_str(), *counts)).collect();
         if rows.len() > 1 {
-            rows.push(("all", rows.iter().fold(Counts::default(), |sum, (_, counts)| sum.plus(*counts))));
+            rows.push((
+                "all",
+                rows.iter().fold(MutantCounts::default(), |sum, (_, counts)| sum.plus(*counts)),
+            ));
         }
         for (name, counts) in rows {
             let share =
                 counts.share().map_or("-".to_owned(), |share| format!("{}.{} %", share / 10, share % 10));
-            let Counts { by_tests, by_simulation, timed_out, survived, unviable, equivalent, untested } =
+            let MutantCounts { by_tests, by_simulation, timed_out, survived, unviable, equivalent, untested } =
                 counts;
             writeln!(
                 f,
@@ -181,7 +184,7 @@ impl fmt::Display for Score {
     }
 }
 
-impl Counts {
+impl MutantCounts {
     fn plus(self, other: Self) -> Self {
         Self {
             by_tests: self.by_tests + other.by_tests,
@@ -202,37 +205,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_an_interrupted_run_are_added_to_what_is_known() {
+    fn lists_of_an_interrupted_run_are_added_to_the_results() {
         let folder = std::env::temp_dir().join(format!("steadfast-mutants-lists-{}", std::process::id()));
         workspace::write(&folder.join("caught.txt"), "a\nb\n").unwrap();
         workspace::write(&folder.join("missed.txt"), "c\nd\n").unwrap();
-        let mut results = Results::default();
-        results.set("d", Outcome::CaughtBySimulation);
+        let mut results = MutantResults::default();
+        results.set("d", MutantOutcome::CaughtBySimulation);
         assert_eq!(results.add_lists(&folder), Ok(4));
         let settled = ["a", "b", "c", "d", "e"].map(|name| results.is_settled(name));
         assert_eq!(settled, [true, true, false, true, false]);
         results.save(&folder.join("results.json")).unwrap();
-        let again = Results::load(&folder.join("results.json")).unwrap();
-        assert_eq!(again.get("c"), Some(Outcome::Survived));
+        let again = MutantResults::load(&folder.join("results.json")).unwrap();
+        assert_eq!(again.get("c"), Some(MutantOutcome::Survived));
         fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
-    fn the_score_counts_what_compiles_and_makes_a_difference() {
+    fn the_score_counts_viable_mutants() {
         let mutants =
             ["dedupe/a", "dedupe/b", "dedupe/c", "dedupe/d", "dedupe/e", "call/a"].map(Mutant::in_file);
-        let mut results = Results::default();
+        let mut results = MutantResults::default();
         for (mutant, outcome) in mutants.iter().zip([
-            Outcome::CaughtByTests,
-            Outcome::TimedOut,
-            Outcome::Survived,
-            Outcome::Unviable,
-            Outcome::Survived,
+            MutantOutcome::CaughtByTests,
+            MutantOutcome::TimedOut,
+            MutantOutcome::Survived,
+            MutantOutcome::Unviable,
+            MutantOutcome::Survived,
         ]) {
             results.set(&mutant.name, outcome);
         }
         let equivalent = BTreeSet::from([mutants[4].name.clone()]);
-        let score = Score::of(&mutants.iter().collect::<Vec<_>>(), &equivalent, &results);
+        let score = MutationScore::of(&mutants.iter().collect::<Vec<_>>(), &equivalent, &results);
         assert_eq!(score.survivors, [mutants[2].name.clone()]);
         let dedupe = score.modules["dedupe"];
         assert_eq!((dedupe.viable(), dedupe.share()), (3, Some(666)));

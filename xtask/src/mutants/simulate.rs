@@ -1,4 +1,4 @@
-//! The second try: mutants that pass the tests run in the simulation.
+//! Runs the mutants that pass the tests in the simulation.
 
 use std::io;
 use std::path::Path;
@@ -7,37 +7,37 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::copy::Copy;
+use super::copy::RepositoryCopy;
 use super::mutant::Mutant;
-use super::results::{Outcome, Results};
-use super::{PROFILE, Place};
-use crate::{Failure, workspace};
+use super::results::{MutantOutcome, MutantResults};
+use super::{MutantFolders, PROFILE};
+use crate::{TaskFailure, workspace};
 
-/// Tries each that survived so far, and writes down what became of it.
+/// Tries each survivor, and records the result.
 pub(super) fn run(
-    place: &Place,
-    copy: &Copy,
+    place: &MutantFolders,
+    copy: &RepositoryCopy,
     wanted: &[&Mutant],
     seeds: u32,
-    results: &mut Results,
-) -> Result<(), Failure> {
-    let survived = |mutant: &&&Mutant| results.get(&mutant.name) == Some(Outcome::Survived);
+    results: &mut MutantResults,
+) -> Result<(), TaskFailure> {
+    let survived = |mutant: &&&Mutant| results.get(&mutant.name) == Some(MutantOutcome::Survived);
     let survivors: Vec<&Mutant> = wanted.iter().filter(survived).copied().collect();
     if survivors.is_empty() || seeds == 0 {
         return Ok(());
     }
     eprintln!("{} mutants passed the tests; simulating {seeds} worlds with each", survivors.len());
     let began = Instant::now();
-    if build_and_run(place, seeds, Duration::MAX)? != Outcome::Survived {
+    if build_and_run(place, seeds, Duration::MAX)? != MutantOutcome::Survived {
         return Err("the simulation fails without any change".to_owned());
     }
     let limit = (began.elapsed() * 5).max(Duration::from_secs(60));
     for mutant in survivors {
         let outcome = copy.while_changed(mutant, || build_and_run(place, seeds, limit))?;
         let word = match outcome {
-            Outcome::CaughtBySimulation => "caught",
-            Outcome::TimedOut => "timeout",
-            Outcome::Survived | Outcome::CaughtByTests | Outcome::Unviable => "SURVIVED",
+            MutantOutcome::CaughtBySimulation => "caught",
+            MutantOutcome::TimedOut => "timeout",
+            MutantOutcome::Survived | MutantOutcome::CaughtByTests | MutantOutcome::Unviable => "SURVIVED",
         };
         eprintln!("  {word:<9}{}", mutant.name);
         results.set(&mutant.name, outcome);
@@ -46,14 +46,14 @@ pub(super) fn run(
     Ok(())
 }
 
-fn build_and_run(place: &Place, seeds: u32, limit: Duration) -> Result<Outcome, Failure> {
+fn build_and_run(place: &MutantFolders, seeds: u32, limit: Duration) -> Result<MutantOutcome, TaskFailure> {
     let what = ["build", "--quiet", "--package", "steadfast-simulation", "--example", "simulate"];
     place.cargo(&what).args(["--profile".to_owned(), PROFILE.to_owned()]).run()?;
     let program = place.target.join(PROFILE).join("examples/simulate");
     simulate(&program, seeds, limit)
 }
 
-fn simulate(program: &Path, seeds: u32, limit: Duration) -> Result<Outcome, Failure> {
+fn simulate(program: &Path, seeds: u32, limit: Duration) -> Result<MutantOutcome, TaskFailure> {
     let told = |error: io::Error| format!("cannot run {}: {error}", workspace::shown(program));
     let mut command = Command::new(program);
     command.args(["--seeds", &seeds.to_string()]);
@@ -61,14 +61,14 @@ fn simulate(program: &Path, seeds: u32, limit: Duration) -> Result<Outcome, Fail
     let mut stdout = child.stdout.take().ok_or("the simulation has no output")?;
     let (sender, ended) = mpsc::channel();
     thread::spawn(move || {
-        // The program has ended when its output has.
+        // The end of its output is the end of the program.
         io::copy(&mut stdout, &mut io::sink()).ok();
         sender.send(()).ok();
     });
     if ended.recv_timeout(limit).is_err() {
         child.kill().and_then(|()| child.wait()).map_err(told)?;
-        return Ok(Outcome::TimedOut);
+        return Ok(MutantOutcome::TimedOut);
     }
     let status = child.wait().map_err(told)?;
-    Ok(if status.success() { Outcome::Survived } else { Outcome::CaughtBySimulation })
+    Ok(if status.success() { MutantOutcome::Survived } else { MutantOutcome::CaughtBySimulation })
 }

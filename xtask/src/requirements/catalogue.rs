@@ -1,65 +1,65 @@
-//! `requirements.toml`, read and checked.
+//! Reads and validates `requirements.toml`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use serde::Deserialize;
 
-use crate::{Failure, workspace};
+use crate::{TaskFailure, workspace};
 
-/// Everything that is promised.
+/// All requirements.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Catalogue {
-    /// The issue that is being worked on. What is due up to here must have a test.
+    /// The current issue. Requirements that are due up to here must have a test.
     pub(crate) current: u32,
     #[serde(rename = "seed")]
-    pub(crate) seeds: Vec<Seed>,
+    pub(crate) seeds: Vec<RequirementSource>,
 }
 
-/// The promises that come from one document.
+/// The requirements from one document.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Seed {
-    /// What its ids begin with.
+pub(crate) struct RequirementSource {
+    /// Prefix of its ids.
     pub(crate) prefix: String,
-    /// Which document that is.
+    /// Name of the document.
     pub(crate) source: String,
     pub(crate) title: String,
     pub(crate) requirements: Vec<Requirement>,
 }
 
-/// One promise.
+/// One requirement.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Requirement {
     pub(crate) id: String,
-    /// The issue that brings its first test.
+    /// Issue that adds its first test.
     pub(crate) due: u32,
-    /// By what it is shown.
+    /// Kind of test that shows it.
     #[serde(default)]
-    pub(crate) shown_by: ShownBy,
+    pub(crate) shown_by: EvidenceKind,
     pub(crate) what: String,
 }
 
-/// By what a promise is shown.
+/// Kind of test that shows a requirement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum ShownBy {
-    /// A surface that users have.
+pub(crate) enum EvidenceKind {
+    /// A test on a surface that users have.
     #[default]
     Surface,
-    /// The simulation, because it is the simulation that is promised.
+    /// The simulation, because the requirement is about the simulation.
     Simulation,
 }
 
 impl Catalogue {
-    pub(crate) fn load() -> Result<Self, Failure> {
+    pub(crate) fn load() -> Result<Self, TaskFailure> {
         let path = workspace::root().join("requirements.toml");
         Self::parse(&workspace::read(&path)?).map_err(|problem| format!("requirements.toml: {problem}"))
     }
 
-    pub(crate) fn parse(text: &str) -> Result<Self, Failure> {
+    pub(crate) fn parse(text: &str) -> Result<Self, TaskFailure> {
         let catalogue: Self = toml::from_str(text).map_err(|error| error.to_string())?;
         let mut seen = BTreeSet::new();
         for seed in &catalogue.seeds {
@@ -78,12 +78,12 @@ impl Catalogue {
         Ok(catalogue)
     }
 
-    /// The id that a test of this name carries, whether or not the catalogue has it.
+    /// Returns the id in the name of a test, even if the catalogue does not have it.
     pub(crate) fn id_carried_by(&self, test: &str) -> Option<String> {
         self.seeds.iter().find_map(|seed| seed.id_from(test))
     }
 
-    /// All promises as a page for readers.
+    /// Returns a page with all requirements.
     pub(crate) fn page(&self) -> String {
         let mut page = String::from(
             "<!-- written by `cargo xtask gen` from requirements.toml -->\n\n# Requirements\n\n\
@@ -105,9 +105,9 @@ impl Catalogue {
     }
 }
 
-impl Seed {
-    /// The id at the beginning of a test's name: `tr_02_a_sentence` gives `TR-2`. A number needs a
-    /// sentence behind it, and a seed whose ids have two numbers takes two.
+impl RequirementSource {
+    /// Returns the id at the beginning of a test's name: `tr_02_a_sentence` gives `TR-2`. A sentence must follow the
+    /// number. If the ids of a seed have two numbers, both are read.
     fn id_from(&self, test: &str) -> Option<String> {
         let rest = test.strip_prefix(&self.prefix.to_lowercase())?.strip_prefix('_')?;
         let mut parts = rest.split('_');
@@ -125,7 +125,7 @@ impl Seed {
         self.requirements.iter().any(|requirement| requirement.id.contains('.'))
     }
 
-    /// How the name of a test for this id would begin.
+    /// Returns the prefix of a test name for this id.
     fn test_prefix(&self, id: &str) -> String {
         format!("{}_x", id.to_lowercase().replace(['-', '.'], "_"))
     }
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_catalogue_with_a_mistake_is_refused_with_its_reason() {
+    fn an_invalid_catalogue_is_refused_with_a_reason() {
         let twice = SMALL.replace("TR-12", "TR-1");
         assert_eq!(Catalogue::parse(&twice).unwrap_err(), "TR-1 is there twice");
         let foreign = SMALL.replace("TR-12", "TG-12");

@@ -1,13 +1,13 @@
-//! The catalogue and the tests side by side.
+//! Compares the catalogue with the tests.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::catalogue::{Catalogue, Requirement, ShownBy};
-use super::scan::Test;
+use super::catalogue::{Catalogue, EvidenceKind, Requirement};
+use super::scan::TestFunction;
 use super::surface::Surface;
 
-/// Which tests each promise has, by the surface that they show it on. Printed, it is a table.
+/// Tests of each requirement by surface. Printed, it is a table.
 pub(crate) struct Coverage<'c> {
     catalogue: &'c Catalogue,
     tests: BTreeMap<String, BTreeMap<Surface, usize>>,
@@ -15,12 +15,12 @@ pub(crate) struct Coverage<'c> {
 }
 
 impl<'c> Coverage<'c> {
-    pub(crate) fn of(catalogue: &'c Catalogue, tests: &[Test]) -> Self {
+    pub(crate) fn of(catalogue: &'c Catalogue, tests: &[TestFunction]) -> Self {
         let all = catalogue.seeds.iter().flat_map(|seed| &seed.requirements);
         let mut counts: BTreeMap<String, BTreeMap<Surface, usize>> =
             all.map(|requirement| (requirement.id.clone(), BTreeMap::new())).collect();
         let mut strangers = Vec::new();
-        for Test { name, file, line } in tests {
+        for TestFunction { name, file, line } in tests {
             let Some(id) = catalogue.id_carried_by(name) else { continue };
             match counts.get_mut(&id) {
                 Some(count) => *count.entry(Surface::of(file)).or_default() += 1,
@@ -32,31 +32,31 @@ impl<'c> Coverage<'c> {
         Self { catalogue, tests: counts, strangers }
     }
 
-    /// Ids without a test.
+    /// Returns the ids without a test.
     pub(crate) fn missing(&self) -> Vec<&'c str> {
         self.lacking(|_| true)
     }
 
-    /// Ids without a test that must have one by now.
+    /// Returns the ids without a test that must have one by now.
     pub(crate) fn missing_and_due(&self) -> Vec<&'c str> {
         self.lacking(|requirement| requirement.due <= self.catalogue.current)
     }
 
-    /// Ids that have tests, and none where they must be shown: on a surface that users have, or by the simulation if that is
-    /// what is promised.
+    /// Returns the ids that have tests, but none on a surface that users have, or none in the simulation if that is
+    /// required.
     pub(crate) fn unreached(&self) -> Vec<&'c str> {
         let is_unreached = |requirement: &&Requirement| {
             let surfaces = self.surfaces_of(requirement);
             let shows = |surface: &Surface| match requirement.shown_by {
-                ShownBy::Surface => surface.is_of_users(),
-                ShownBy::Simulation => *surface == Surface::Simulation,
+                EvidenceKind::Surface => surface.is_of_users(),
+                EvidenceKind::Simulation => *surface == Surface::Simulation,
             };
             surfaces.is_some_and(|tests| !tests.is_empty() && !tests.keys().any(shows))
         };
         self.all().filter(is_unreached).map(|requirement| requirement.id.as_str()).collect()
     }
 
-    /// Tests whose names begin with an id that nobody asked for; most likely a slip of the pen.
+    /// Returns the tests whose names begin with an unknown id, which is most likely a typo.
     pub(crate) fn strangers(&self) -> &[String] {
         &self.strangers
     }
@@ -78,7 +78,7 @@ impl<'c> Coverage<'c> {
         self.surfaces_of(requirement).is_some_and(|tests| !tests.is_empty())
     }
 
-    /// "MCP 3, HTTP 1, unit 2".
+    /// Formats the numbers of tests: "MCP 3, HTTP 1, unit 2".
     fn shown(&self, requirement: &Requirement) -> String {
         let tests = self.surfaces_of(requirement).into_iter().flatten();
         let shown: Vec<_> = tests.map(|(surface, count)| format!("{surface} {count}")).collect();
@@ -130,12 +130,12 @@ mod tests {
         ]
     "#;
 
-    fn test(name: &str) -> Test {
+    fn test(name: &str) -> TestFunction {
         test_in("x.rs", name)
     }
 
-    fn test_in(file: &str, name: &str) -> Test {
-        Test { name: name.to_owned(), file: file.to_owned(), line: 7 }
+    fn test_in(file: &str, name: &str) -> TestFunction {
+        TestFunction { name: name.to_owned(), file: file.to_owned(), line: 7 }
     }
 
     #[test]
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_simulation_shows_what_is_promised_of_it_and_nothing_else() {
+    fn the_simulation_shows_only_its_own_requirements() {
         let text = SMALL.replace("{ id = \"TR-2\",", "{ id = \"TR-2\", shown_by = \"simulation\",");
         let catalogue = Catalogue::parse(&text).unwrap();
         let simulated = "tests/simulation/src/tests.rs";
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_with_an_id_that_nobody_asked_for_is_told_with_its_place() {
+    fn a_test_with_an_unknown_id_is_reported_with_its_location() {
         let catalogue = Catalogue::parse(SMALL).unwrap();
         let coverage = Coverage::of(&catalogue, &[test("tr_9_one")]);
         assert_eq!(

@@ -1,8 +1,8 @@
-//! Which promise is shown by which test.
+//! Compares requirements with the tests that show them.
 //!
-//! `requirements.toml` lists what Steadfast promises. A test shows a promise by beginning its name with
-//! the promise's id. This command puts the two side by side, with the surface that each test uses, so that a promise is seen
-//! that has no test, or none but those of what is inside.
+//! `requirements.toml` lists the requirements. A test shows a requirement if its name begins with the requirement's
+//! id. This command lists both with the surface of each test. It finds requirements without a test, and those that
+//! only have tests of internals.
 
 mod catalogue;
 mod coverage;
@@ -13,19 +13,19 @@ use clap::Args;
 
 pub(crate) use catalogue::Catalogue;
 
-use crate::{Failure, workspace};
+use crate::{TaskFailure, workspace};
 use coverage::Coverage;
 
 /// Options of `cargo xtask requirements`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Fail on every id without a test, also on those that later issues bring
+    /// Fail on every id without a test, even if it is due in a later issue
     #[arg(long)]
     strict: bool,
 }
 
-/// `cargo xtask requirements`.
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+/// Runs `cargo xtask requirements`.
+pub(crate) fn run(options: &Options) -> Result<(), TaskFailure> {
     let catalogue = Catalogue::load()?;
     let tests = scan::tests_below(workspace::root())?;
     let coverage = Coverage::of(&catalogue, &tests);

@@ -1,23 +1,23 @@
 //! Finds the tests of this repository by reading its sources.
 //!
-//! Reading beats asking the test runners: it needs no build, and it is the same for every language. It sees
-//! only what is plainly a test; one that is ignored or skipped does not count, because it shows nothing.
+//! Reading needs no build, unlike asking the test runners, and it works the same for every language. It finds only
+//! plain tests. A test that is ignored or skipped does not count, because it shows nothing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::{Failure, workspace};
+use crate::{TaskFailure, workspace};
 
-/// A test, and where it is.
+/// A test with its location.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Test {
+pub(crate) struct TestFunction {
     pub(crate) name: String,
     pub(crate) file: String,
     pub(crate) line: usize,
 }
 
-/// All tests below a folder, in the order of their files.
-pub(crate) fn tests_below(root: &Path) -> Result<Vec<Test>, Failure> {
+/// Returns all tests below a folder, in the order of their files.
+pub(crate) fn tests_below(root: &Path) -> Result<Vec<TestFunction>, TaskFailure> {
     let mut files = Vec::new();
     collect(root, root, &mut files)?;
     files.sort();
@@ -25,12 +25,16 @@ pub(crate) fn tests_below(root: &Path) -> Result<Vec<Test>, Failure> {
     for (path, find) in files {
         let text = workspace::read(&path)?;
         let file = path.strip_prefix(root).unwrap_or(&path).display().to_string();
-        tests.extend(find(&text).into_iter().map(|(line, name)| Test { name, file: file.clone(), line }));
+        tests.extend(find(&text).into_iter().map(|(line, name)| TestFunction {
+            name,
+            file: file.clone(),
+            line,
+        }));
     }
     Ok(tests)
 }
 
-/// Gives the tests of one text with their lines.
+/// Returns the tests of a text with their lines.
 type Finder = fn(&str) -> Vec<(usize, String)>;
 
 fn finder_for(path: &Path) -> Option<Finder> {
@@ -42,7 +46,7 @@ fn finder_for(path: &Path) -> Option<Finder> {
     }
 }
 
-fn collect(root: &Path, folder: &Path, files: &mut Vec<(PathBuf, Finder)>) -> Result<(), Failure> {
+fn collect(root: &Path, folder: &Path, files: &mut Vec<(PathBuf, Finder)>) -> Result<(), TaskFailure> {
     let cannot = |error: std::io::Error| format!("cannot list {}: {error}", workspace::shown(folder));
     for entry in fs::read_dir(folder).map_err(cannot)? {
         let entry = entry.map_err(cannot)?;
@@ -60,7 +64,7 @@ fn collect(root: &Path, folder: &Path, files: &mut Vec<(PathBuf, Finder)>) -> Re
     Ok(())
 }
 
-/// What is not ours, was built, or (this program) speaks of tests without being one.
+/// Returns true for dependencies, build output, and this program, whose texts contain examples of tests.
 fn is_foreign(root: &Path, folder: &Path) -> bool {
     let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     name.starts_with('.')
@@ -68,8 +72,8 @@ fn is_foreign(root: &Path, folder: &Path) -> bool {
         || folder == root.join("xtask")
 }
 
-/// Functions with an attribute whose path ends in `test`: `#[test]`, `#[tokio::test]`, also inside
-/// `proptest!`. Attributes and comments may stand between it and the function.
+/// Finds functions with an attribute whose path ends in `test`: `#[test]`, `#[tokio::test]`, also inside `proptest!`.
+/// Attributes and comments may be between it and the function.
 fn rust_tests(text: &str) -> Vec<(usize, String)> {
     let mut tests = Vec::new();
     let mut above = Attributes::default();
@@ -101,7 +105,7 @@ fn rust_tests(text: &str) -> Vec<(usize, String)> {
     tests
 }
 
-/// What the attributes above a function say of it.
+/// Facts from the attributes of a function.
 #[derive(Default)]
 struct Attributes {
     is_test: bool,
@@ -109,8 +113,8 @@ struct Attributes {
 }
 
 impl Attributes {
-    /// Reads the attributes at the beginning of a text and gives what follows them. Nothing if the last
-    /// one has not ended yet.
+    /// Reads the attributes at the beginning of a text and returns the rest. Returns `None` if the last one has not
+    /// ended yet.
     fn take_from<'t>(&mut self, text: &'t str) -> Option<&'t str> {
         let mut rest = text.trim();
         while let Some(body) = rest.strip_prefix("#[") {
@@ -125,7 +129,7 @@ impl Attributes {
     }
 }
 
-/// Where the bracket that was opened before this text is closed.
+/// Returns the position of the bracket that closes one that was opened before this text.
 fn closing_bracket(text: &str) -> Option<usize> {
     let (mut depth, mut in_string, mut escaped) = (0, false, false);
     for (at, character) in text.char_indices() {
@@ -152,7 +156,7 @@ fn function_name(code: &str) -> Option<&str> {
     name.get(..end)
 }
 
-/// pytest's functions and methods: their names begin with `test_`, and the id comes after it.
+/// Finds pytest functions and methods. Their names begin with `test_`, and the id comes after it.
 fn python_tests(text: &str) -> Vec<(usize, String)> {
     let mut tests = Vec::new();
     let mut is_skipped = false;
@@ -173,7 +177,7 @@ fn python_tests(text: &str) -> Vec<(usize, String)> {
     tests
 }
 
-/// `test("…")` and `it("…")`; their names are sentences with spaces, which are read as underscores.
+/// Finds `test("…")` and `it("…")`. Their names are sentences with spaces, which are read as underscores.
 fn javascript_tests(text: &str) -> Vec<(usize, String)> {
     let name_of = |line: &str| {
         let argument = line.strip_prefix("test(").or_else(|| line.strip_prefix("it("))?;
@@ -229,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_a_rust_test_is_none() {
+    fn functions_that_only_look_like_rust_tests_are_ignored() {
         for text in [
             "fn helper() {}",
             "#[inline]\nfn helper() {}",
@@ -304,6 +308,9 @@ test(name, () => {});
             workspace::write(&root.join(file), "#[test]\nfn found() {}\n").unwrap();
         }
         let tests = tests_below(&root).unwrap();
-        assert_eq!(tests, [Test { name: "found".to_owned(), file: "a/tests.rs".to_owned(), line: 2 }]);
+        assert_eq!(
+            tests,
+            [TestFunction { name: "found".to_owned(), file: "a/tests.rs".to_owned(), line: 2 }]
+        );
     }
 }

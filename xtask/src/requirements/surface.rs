@@ -1,30 +1,30 @@
-//! On which surface a test shows what it shows. Its place in the repository says so.
+//! The surface that a test uses. It follows from the path of the test.
 
 use std::fmt;
 
-/// The surfaces of Steadfast: those that users have, and those that only developers have.
+/// A surface of Steadfast: one that users have, or one that only developers have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Surface {
-    /// The gateway, by real clients and servers.
+    /// The gateway, with real clients and servers.
     Mcp,
     /// The HTTP API.
     Http,
     /// The command line.
     Cli,
-    /// The page in the browser.
+    /// The dashboard in the browser.
     Page,
-    /// The Rust crates that programs depend on: `steadfast`, the stores, the layer for tower. The engine is reached through
-    /// `steadfast`, with a configuration; what its own tests give it is made by hand.
+    /// The Rust crates that programs depend on: `steadfast`, the stores, the layer for tower. The engine is used
+    /// through `steadfast`, with a configuration. The engine's own tests build their inputs directly.
     Crate,
-    /// A host that loads us: the packages for Node and Python.
+    /// A host with an embedded engine: the packages for Node and Python.
     Host,
-    /// The simulation of everything that the core decides.
+    /// The simulation of all decisions of the core.
     Simulation,
-    /// None: what is within a crate.
+    /// Internals of a crate.
     Unit,
 }
 
-/// The longest that fits decides.
+/// The longest matching prefix decides.
 const PLACES: [(&str, Surface); 13] = [
     ("tests/gateway/tests/gateway/api/", Surface::Http),
     ("tests/gateway/tests/gateway/", Surface::Mcp),
@@ -42,7 +42,7 @@ const PLACES: [(&str, Surface); 13] = [
 ];
 
 impl Surface {
-    /// That of the tests in this file, whose path begins at the root of the repository.
+    /// Returns the surface of the tests in this file. The path begins at the root of the repository.
     pub(crate) fn of(file: &str) -> Self {
         let file = file.replace('\\', "/");
         let fits = PLACES.iter().filter(|(place, _)| file.starts_with(place));
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_place_of_a_test_says_its_surface() {
+    fn the_path_of_a_test_determines_its_surface() {
         for (file, surface) in [
             ("tests/gateway/tests/gateway/faults.rs", Surface::Mcp),
             ("tests/gateway/tests/gateway/api/calls.rs", Surface::Http),

@@ -1,4 +1,4 @@
-//! Calls whose tool the host runs itself: it asks whether it may, runs it, and reports what came of it.
+//! Calls whose tool the host runs itself: the host asks for permission, runs the tool, and reports the outcome.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -9,54 +9,55 @@ use http::{HeaderValue, StatusCode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use steadfast::{
-    Answer, Begun, Called, Engine, HostError, NotDone, Order, Pulse, Ticket, Timestamp, ToolFault,
+use steadfast::call::{AttemptError, HeartbeatReply, HostCallId, HostError, HostStep, RunOrder, ToolResult};
+use steadfast::{CallResponse, Engine, Timestamp, ToolFault};
+use steadfast_core::classify::{
+    ArgumentTargets, AttemptFault, FaultSource, RetryAfter, TransportError, signature,
 };
-use steadfast_core::classify::{Aims, Fault, RetryAfter, Source, Transport, signature};
 use steadfast_core::envelope::{CallEnvelope, ResultEnvelope};
 use steadfast_core::id::Domain;
-use steadfast_core::json::{Document, Limits};
-use steadfast_core::output::Output;
-use steadfast_mcp::delivery::Link;
+use steadfast_core::json::{JsonDocument, JsonLimits};
+use steadfast_core::output::ToolOutput;
+use steadfast_mcp::delivery::DeliveryLink;
 use tokio::sync::oneshot;
 
-use super::read::{self, Wanted};
-use super::said::{Letter, answered_with};
-use super::{Seal, patient};
-use crate::access::Caller;
-use crate::answer::json as answer;
-use crate::asked::{Named, Said, body, whole, whole_or_none};
-use crate::problem::Problem;
-use crate::reports::is_for_a_host_to_say;
-use crate::{Answered, Inner, State};
+use super::call_request::{self, CallRequestParts};
+use super::call_response::{ResultDelivery, answered_with};
+use super::{CallIdSeal, streaming_options};
+use crate::access::Requester;
+use crate::encoding::json as answer;
+use crate::extractors::{JsonBody, PathParam, body, whole, whole_or_none};
+use crate::problem::ApiProblem;
+use crate::reports::check_report_target;
+use crate::{ApiState, HandlerResult, State};
 
-/// The most bytes of a report: more than any answer that is kept.
+/// The maximum size of a report, in bytes: more than any result that is stored.
 const LONGEST_REPORT: usize = 16 << 20;
 
-/// What a host does next.
+/// The next step for the host.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(tag = "next", rename_all = "snake_case", rename_all_fields = "camelCase")]
-pub enum Next {
-    /// It runs its tool, once, and reports what came of it.
+pub enum HostCallStep {
+    /// Run the tool once and report the outcome.
     Run {
-        /// The call, by which it is reported. Nobody else can.
+        /// The id of the call, for reports. It is valid for this caller only.
         id: String,
-        /// Which attempt, from 1.
+        /// The number of the attempt, from 1.
         attempt: u32,
-        /// When it counts as lost, unless it shows signs of life.
+        /// Time at which the attempt counts as lost, unless the host sends heartbeats.
         #[serde(skip_serializing_if = "Option::is_none")]
         deadline_at_ms: Option<Timestamp>,
-        /// Names the run, for upstreams that recognise duplicates: the same for every attempt.
+        /// An id of the run for upstreams that recognise duplicates. It is the same for every attempt.
         run: String,
     },
-    /// Nothing: this is the answer.
+    /// Nothing: this is the result.
     Answer {
-        /// What the call came to.
+        /// The result of the call.
         result: Box<ResultEnvelope>,
     },
 }
 
-/// What came of an attempt: one of `output`, `failure` and `inputRequired`.
+/// The outcome of an attempt: exactly one of `output`, `failure` and `inputRequired`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(extend("oneOf" = [
@@ -65,136 +66,137 @@ pub enum Next {
     only("inputRequired", "output", "failure"),
 ]))]
 pub struct HostReport {
-    /// The attempt that was ordered.
+    /// The number of the attempt.
     #[serde(deserialize_with = "whole")]
     attempt: u32,
-    /// What the tool gave back.
-    output: Option<Output>,
-    /// How it failed.
-    failure: Option<Failed>,
-    /// What it wants to know before it does anything; the call is over and comes again with it.
-    input_required: Option<Output>,
+    /// The output of the tool.
+    output: Option<ToolOutput>,
+    /// The failure of the tool.
+    failure: Option<HostFailure>,
+    /// The input that the tool requires before it has any effect. The call ends and is made again with the input.
+    input_required: Option<ToolOutput>,
 }
 
-/// The schema of an object that has one field, and not two others.
+/// Returns the schema of an object with one field and without two others.
 fn only(one: &str, other: &str, another: &str) -> Value {
     let nothing = json!({ "type": "null" });
     json!({ "required": [one], "properties": { one: { "type": "object" }, other: nothing, another: nothing } })
 }
 
-/// How a tool failed.
+/// A failure of a tool.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Failed {
-    /// What was said.
+pub struct HostFailure {
+    /// The error message.
     message: String,
-    /// Where it comes from; if nobody says it, the tool itself.
-    source: Option<How>,
-    /// When the other side asked to be called again.
+    /// The source of the failure. The default is the tool itself.
+    source: Option<HostFailureSource>,
+    /// Delay after which the other side asked to be called again, in milliseconds.
     #[serde(default, deserialize_with = "whole_or_none")]
     retry_after_ms: Option<u64>,
-    /// What the tool itself said, word for word.
-    output: Option<Output>,
+    /// The output of the failed tool, unchanged.
+    output: Option<ToolOutput>,
 }
 
-/// Where a failure comes from.
+/// The source of a failure.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", rename_all_fields = "camelCase", deny_unknown_fields)]
-pub enum How {
-    /// The tool returned or threw it.
+pub enum HostFailureSource {
+    /// The tool returned or threw an error.
     Tool {},
-    /// An HTTP answer that is no success.
+    /// An HTTP response with an error status.
     Http {
-        /// Its status.
+        /// The status code.
         #[serde(deserialize_with = "whole")]
         status: u16,
     },
     /// A JSON-RPC error.
     JsonRpc {
-        /// Its code.
+        /// The error code.
         #[serde(deserialize_with = "whole")]
         code: i64,
     },
-    /// A result that says of itself that it is an error.
+    /// A result that is marked as an error.
     IsError {},
-    /// The connection.
+    /// A connection failure.
     Transport {
-        /// What broke.
-        error: Transport,
-        /// Whether any of the request may have reached the other side.
+        /// The kind of failure.
+        error: TransportError,
+        /// True if the other side may have received any of the request.
         written: bool,
     },
     /// A WebSocket that was closed.
     WebSocket {
-        /// Its close code.
+        /// The close code.
         #[serde(deserialize_with = "whole")]
         code: u16,
     },
-    /// A process that ended instead of answering.
+    /// A process that exited without an answer.
     Exit {
-        /// Its exit code.
+        /// The exit code.
         #[serde(default, deserialize_with = "whole_or_none")]
         code: Option<i32>,
         /// The signal that ended it.
         #[serde(default, deserialize_with = "whole_or_none")]
         signal: Option<i32>,
     },
-    /// The host's own clock.
+    /// A timeout of the host.
     Timeout {
-        /// After so long.
+        /// The timeout, in milliseconds.
         #[serde(deserialize_with = "whole")]
         after_ms: u64,
     },
-    /// An answer that cannot be one.
+    /// An invalid answer.
     BadAnswer {},
 }
 
-/// A sign of life of this attempt.
+/// A heartbeat of an attempt.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Beat {
-    /// Which attempt.
+pub struct Heartbeat {
+    /// The number of the attempt.
     #[serde(deserialize_with = "whole")]
     attempt: u32,
 }
 
-/// What a host learns from a sign of life.
+/// The response to a heartbeat.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
-pub struct Beating {
-    /// Whether the answer is still wanted; otherwise stop if that is safe, and report what came of it.
+pub struct HeartbeatResponse {
+    /// True if the result is still wanted. If not, stop the tool if that is safe, and report the outcome.
     pub wanted: bool,
 }
 
-/// That a call is withdrawn.
+/// The response to a cancellation.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
-pub struct Withdrawn {
-    /// Always true. It may have come too late; the next heartbeat or report tells.
+pub struct CancelResponse {
+    /// Always true. The cancellation may have come too late; the next heartbeat or report shows it.
     pub cancelled: bool,
 }
 
 /// `POST /v1/calls/begin`.
-pub(crate) async fn begin(Shared(State(inner)): Shared<State>, request: Request) -> Answered {
+pub(crate) async fn begin(Shared(State(inner)): Shared<State>, request: Request) -> HandlerResult {
     let engine = inner.steadfast.engine().clone();
-    let (wanted, mut envelope) = read::call(&engine, request).await?;
-    is_for_a_host_to_say(&inner, &wanted.caller, &envelope.tool(), [&envelope.target.domain, &None])?;
-    leaves_our_hosts_alone(&inner, &wanted.caller, &mut envelope);
+    let (wanted, mut envelope) = call_request::call(&engine, request).await?;
+    check_report_target(&inner, &wanted.caller, &envelope.tool(), [&envelope.target.domain, &None])?;
+    reassign_own_host(&inner, &wanted.caller, &mut envelope);
     let asking = engine.clone();
-    let begin = async move { Ok::<_, Infallible>(asking.begin(envelope, patient()).await) };
+    let begin = async move { Ok::<_, Infallible>(asking.begin(envelope, streaming_options()).await) };
     let Ok(begun) = waited_for(&engine, begin).await?;
     next(&inner, begun, wanted)
 }
 
-/// Keeps a client's report from counting for a host that one of our own tools or servers uses, even when only the call's arguments
-/// name that host. The report then counts for the namespace that the client gives.
-fn leaves_our_hosts_alone(inner: &Inner, caller: &Caller, envelope: &mut CallEnvelope) {
-    if matches!(caller, Caller::Admin) || envelope.target.domain.is_some() {
+/// Counts a call of a client for the namespace that the client gives, if its arguments name a host that our own tools
+/// or servers use. The client's reports then do not count for that host.
+fn reassign_own_host(inner: &ApiState, caller: &Requester, envelope: &mut CallEnvelope) {
+    if matches!(caller, Requester::Admin) || envelope.target.domain.is_some() {
         return;
     }
     let tool = envelope.tool();
-    let Ok(params) = Document::parse(envelope.payload.params.as_str().as_bytes(), Limits::ENVELOPE) else {
+    let Ok(params) = JsonDocument::parse(envelope.payload.params.as_str().as_bytes(), JsonLimits::ENVELOPE)
+    else {
         return;
     };
-    if inner.steadfast.config().is_own_host(&signature::domain(&tool, &Aims::of(params.root()))) {
+    if inner.steadfast.config().is_own_host(&signature::domain(&tool, &ArgumentTargets::of(params.root()))) {
         envelope.target.domain = Some(Domain::from(&tool.namespace));
     }
 }
@@ -202,92 +204,99 @@ fn leaves_our_hosts_alone(inner: &Inner, caller: &Caller, envelope: &mut CallEnv
 /// `POST /v1/calls/{id}/report`.
 pub(crate) async fn report(
     Shared(State(inner)): Shared<State>,
-    Extension(caller): Extension<Caller>,
-    Named(id): Named,
+    Extension(caller): Extension<Requester>,
+    PathParam(id): PathParam,
     request: Request,
-) -> Answered {
+) -> HandlerResult {
     let engine = inner.steadfast.engine().clone();
     let call = found(&inner, &id, &caller)?;
-    let link = request.extensions().get::<Link>().cloned();
+    let link = request.extensions().get::<DeliveryLink>().cloned();
     let text = body(request.into_body(), LONGEST_REPORT).await?;
-    let unreadable = |error| Problem::misread(format!("the report cannot be read: {error}"));
+    let unreadable = |error| ApiProblem::misread(format!("the report cannot be read: {error}"));
     let report: HostReport = serde_json::from_slice(&text).map_err(unreadable)?;
     let attempt = report.attempt;
     let answer = report.into_answer()?;
     let telling = engine.clone();
     let reporting = async move { telling.report(call, attempt, answer).await };
     let begun = waited_for(&engine, reporting).await?.map_err(|error| refused(&error, &id))?;
-    let wanted = Wanted { caller, headers: http::HeaderMap::new(), link, key: None };
+    let wanted = CallRequestParts { caller, headers: http::HeaderMap::new(), link, key: None };
     next(&inner, begun, wanted)
 }
 
 /// `POST /v1/calls/{id}/heartbeat`.
 pub(crate) async fn heartbeat(
     Shared(State(inner)): Shared<State>,
-    Extension(caller): Extension<Caller>,
-    Named(id): Named,
-    Said(Beat { attempt }): Said<Beat>,
-) -> Answered {
+    Extension(caller): Extension<Requester>,
+    PathParam(id): PathParam,
+    JsonBody(Heartbeat { attempt }): JsonBody<Heartbeat>,
+) -> HandlerResult {
     let call = found(&inner, &id, &caller)?;
     let pulse = inner.steadfast.engine().heartbeat(call, attempt);
     let wanted = match pulse.map_err(|error| refused(&error, &id))? {
-        Pulse::Wanted => true,
-        Pulse::Unwanted => false,
+        HeartbeatReply::Continue => true,
+        HeartbeatReply::Stop => false,
     };
-    Ok(answer(StatusCode::OK, &Beating { wanted }))
+    Ok(answer(StatusCode::OK, &HeartbeatResponse { wanted }))
 }
 
 /// `POST /v1/calls/{id}/cancel`.
 pub(crate) async fn cancel(
     Shared(State(inner)): Shared<State>,
-    Extension(caller): Extension<Caller>,
-    Named(id): Named,
-) -> Answered {
+    Extension(caller): Extension<Requester>,
+    PathParam(id): PathParam,
+) -> HandlerResult {
     let call = found(&inner, &id, &caller)?;
     inner.steadfast.engine().cancel(call).map_err(|error| refused(&error, &id))?;
-    Ok(answer(StatusCode::OK, &Withdrawn { cancelled: true }))
+    Ok(answer(StatusCode::OK, &CancelResponse { cancelled: true }))
 }
 
-/// The call of this name. That of another caller is as good as none.
-fn found(inner: &Inner, id: &str, caller: &Caller) -> Result<Ticket, Problem> {
+/// Returns the call of this id. The call of another caller counts as unknown.
+fn found(inner: &ApiState, id: &str, caller: &Requester) -> Result<HostCallId, ApiProblem> {
     let call = inner.seal.as_ref().and_then(|seal| seal.call(id, caller));
     call.ok_or_else(|| refused(&HostError::NoSuchCall, id))
 }
 
-/// What the host does next. An order that its host does not hear of any more was never carried out: it is given back.
+/// Waits for the next step. A permission to run that the host no longer receives is returned, because no attempt was
+/// made.
 async fn waited_for<E: Send + 'static>(
     engine: &Engine,
-    asking: impl Future<Output = Result<Begun, E>> + Send + 'static,
-) -> Result<Result<Begun, E>, Problem> {
+    asking: impl Future<Output = Result<HostStep, E>> + Send + 'static,
+) -> Result<Result<HostStep, E>, ApiProblem> {
     let (tell, told) = oneshot::channel();
     let engine = engine.clone();
     tokio::spawn(async move {
-        if let Err(Ok(Begun::Run(order))) = tell.send(asking.await) {
-            // Nobody is left who would hear of it if this came too late.
-            let _ = engine.give_back(&order).await;
+        if let Err(Ok(HostStep::Run(order))) = tell.send(asking.await) {
+            // No caller is left that could receive an error.
+            let _ = engine.return_order(&order).await;
         }
     });
-    let lost = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the call was lost");
+    let lost = |_| {
+        ApiProblem::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "internal",
+            "an internal error interrupted the call",
+        )
+    };
     told.await.map_err(lost)
 }
 
-fn next(inner: &Inner, begun: Begun, wanted: Wanted) -> Answered {
+fn next(inner: &ApiState, begun: HostStep, wanted: CallRequestParts) -> HandlerResult {
     match begun {
-        Begun::Run(order) => {
+        HostStep::Run(order) => {
             let seal = inner.seal.as_ref().ok_or_else(no_names)?;
             Ok(ordered(seal, &order, &wanted.caller, wanted.key))
         }
-        Begun::Answered(called) => {
-            let Called { result, arrival, .. } = *called;
-            let letter = Letter::new(inner.steadfast.engine(), wanted.link, arrival);
-            let next = Next::Answer { result: Box::new(result.clone()) };
+        HostStep::Answered(called) => {
+            let CallResponse { result, delivery: arrival, .. } = *called;
+            let letter = ResultDelivery::new(inner.steadfast.engine(), wanted.link, arrival);
+            let next = HostCallStep::Answer { result: Box::new(result.clone()) };
             Ok(answered_with(&result, &next, letter, wanted.key))
         }
     }
 }
 
-fn ordered(seal: &Seal, order: &Order, caller: &Caller, key: Option<HeaderValue>) -> Response {
-    let next = Next::Run {
+fn ordered(seal: &CallIdSeal, order: &RunOrder, caller: &Requester, key: Option<HeaderValue>) -> Response {
+    let next = HostCallStep::Run {
         id: seal.name(order.call, caller),
         attempt: order.attempt,
         deadline_at_ms: order.deadline,
@@ -295,56 +304,64 @@ fn ordered(seal: &Seal, order: &Order, caller: &Caller, key: Option<HeaderValue>
     };
     let mut response = answer(StatusCode::OK, &next);
     if let Some(key) = key {
-        response.headers_mut().insert(read::IDEMPOTENCY_KEY, key);
+        response.headers_mut().insert(call_request::IDEMPOTENCY_KEY, key);
     }
     response
 }
 
-fn no_names() -> Problem {
-    let why = "this machine has no randomness to give, and without it calls cannot be named";
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", why)
+fn no_names() -> ApiProblem {
+    let why = "the operating system provides no randomness, which ids of calls require";
+    ApiProblem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", why)
 }
 
 impl HostReport {
-    fn into_answer(self) -> Result<Answer, Problem> {
+    fn into_answer(self) -> Result<ToolResult, ApiProblem> {
         match (self.output, self.failure, self.input_required) {
             (Some(output), None, None) => Ok(Ok(output)),
-            (None, Some(failed), None) => Ok(Err(NotDone::Failed(failed.into()))),
-            (None, None, Some(question)) => Ok(Err(NotDone::InputRequired(question))),
-            _ => Err(Problem::bad_request("say one of output, failure and inputRequired")),
+            (None, Some(failed), None) => Ok(Err(AttemptError::Failed(failed.into()))),
+            (None, None, Some(question)) => Ok(Err(AttemptError::InputRequired(question))),
+            _ => Err(ApiProblem::bad_request(
+                "the report must have exactly one of output, failure and inputRequired",
+            )),
         }
     }
 }
 
-impl From<Failed> for ToolFault {
-    fn from(failed: Failed) -> Self {
-        let source = failed.source.map_or(Source::Tool, Source::from);
+impl From<HostFailure> for ToolFault {
+    fn from(failed: HostFailure) -> Self {
+        let source = failed.source.map_or(FaultSource::Tool, FaultSource::from);
         let retry_after = failed.retry_after_ms.map(|ms| RetryAfter::Delay(Duration::from_millis(ms)));
-        Self { fault: Fault { retry_after, ..Fault::new(source, failed.message) }, output: failed.output }
-    }
-}
-
-impl From<How> for Source {
-    fn from(how: How) -> Self {
-        match how {
-            How::Tool {} => Self::Tool,
-            How::Http { status } => Self::Http { status },
-            How::JsonRpc { code } => Self::JsonRpc { code },
-            How::IsError {} => Self::IsError,
-            How::Transport { error, written } => Self::Transport { error, written },
-            How::WebSocket { code } => Self::WebSocket { code },
-            How::Exit { code, signal } => Self::Exit { code, signal },
-            How::Timeout { after_ms } => Self::Timeout { after: Duration::from_millis(after_ms) },
-            How::BadAnswer {} => Self::BadAnswer,
+        Self {
+            fault: AttemptFault { retry_after, ..AttemptFault::new(source, failed.message) },
+            output: failed.output,
         }
     }
 }
 
-/// Why the host's word about the call of this id is not taken.
-fn refused(error: &HostError, id: &str) -> Problem {
+impl From<HostFailureSource> for FaultSource {
+    fn from(how: HostFailureSource) -> Self {
+        match how {
+            HostFailureSource::Tool {} => Self::Tool,
+            HostFailureSource::Http { status } => Self::Http { status },
+            HostFailureSource::JsonRpc { code } => Self::JsonRpc { code },
+            HostFailureSource::IsError {} => Self::IsError,
+            HostFailureSource::Transport { error, written } => Self::Transport { error, written },
+            HostFailureSource::WebSocket { code } => Self::WebSocket { code },
+            HostFailureSource::Exit { code, signal } => Self::Exit { code, signal },
+            HostFailureSource::Timeout { after_ms } => {
+                Self::Timeout { after: Duration::from_millis(after_ms) }
+            }
+            HostFailureSource::BadAnswer {} => Self::BadAnswer,
+        }
+    }
+}
+
+/// Converts an error of the engine about the call of this id.
+fn refused(error: &HostError, id: &str) -> ApiProblem {
     if error.is_no_such_call() {
-        Problem::no_such("call", id).because(&"it was never begun here, or it has ended. Begin it again")
+        ApiProblem::no_such("call", id)
+            .because(&"it never began in this process, or it has ended; begin it again")
     } else {
-        Problem::new(StatusCode::CONFLICT, "conflict", error.to_string())
+        ApiProblem::new(StatusCode::CONFLICT, "conflict", error.to_string())
     }
 }

@@ -1,143 +1,141 @@
-//! Calls over plain HTTP: an envelope comes in, we run the tool, and what it came to goes out.
+//! Calls over plain HTTP: the gateway runs the tool of a call envelope and returns its result.
 //!
-//! | file | what it does |
+//! | module | purpose |
 //! | --- | --- |
-//! | `read` | from a request to an envelope that its caller may send |
-//! | `said` | from what a call came to, to status, headers and body |
-//! | `stream` | the same as events while the call is under way |
+//! | `call_request` | reads and authorizes the envelope in a request |
+//! | `call_response` | builds the response for the result of a call |
+//! | `stream` | sends a call as events while it runs |
 //! | `host` | calls whose tool the host runs: `begin`, `report`, `heartbeat`, `cancel` |
-//! | `seal` | names for those calls that nobody guesses |
+//! | `call_ids` | unguessable ids for those calls |
 
+mod call_ids;
+mod call_request;
+mod call_response;
 mod host;
-mod read;
-mod said;
-mod seal;
 mod stream;
 
-pub use host::{Beat, Beating, Failed, HostReport, How, Next, Withdrawn};
+pub(crate) use call_ids::CallIdSeal;
+pub use call_request::CallQuery;
+pub(crate) use call_request::{apply_identity, bound_tenant};
+pub use host::{
+    CancelResponse, Heartbeat, HeartbeatResponse, HostCallStep, HostFailure, HostFailureSource, HostReport,
+};
 pub(crate) use host::{begin, cancel, heartbeat, report};
-pub use read::CallAsked;
-pub(crate) use read::{bound_tenant, make_own};
-pub(crate) use seal::Seal;
 
 use axum::extract::{Request, State as Shared};
 use http::Method;
-use steadfast::CallOptions;
-use steadfast::path::Waits;
-use steadfast_core::call::EqualCalls;
+use steadfast::call::CallOptions;
+use steadfast::call::CallerPatience;
+use steadfast_core::call::EqualCallPolicy;
 use steadfast_core::envelope::{CallEnvelope, ResultEnvelope};
-use steadfast_executor::Found;
-use steadfast_gateway::ReadBy;
+use steadfast_executor::ResolvedTool;
+use steadfast_gateway::ReadMethod;
 
-use self::read::HeaderKey;
-use crate::access::Who;
-use crate::answer::{EVENTS, accepts};
+use self::call_request::HeaderKey;
+use crate::access::Permission;
+use crate::encoding::{EVENTS, accepts};
 use crate::endpoint::Endpoint;
 use crate::results::reader;
-use crate::{Answered, State};
+use crate::{HandlerResult, State};
 
-use self::stream::Results;
+use self::stream::ResultShortener;
 
-/// What agents ask for to have tools run.
+/// The endpoints for calls.
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
-        Endpoint::new(
-            Method::POST,
-            "/v1/calls",
-            "call",
-            "Runs a tool as often as it should be run",
-            Who::Caller,
-            call,
-        )
-        .asks::<CallAsked>()
-        .heeds_only::<HeaderKey>("Idempotency-Key", KEY)
-        .heeds("Accept", "`text/event-stream` for events: `attempt`, `progress`, and at the end `result`")
-        .takes::<CallEnvelope>()
-        .or_contradiction(CONTRADICTION)
-        .gives_what_came_of_a_call::<ResultEnvelope>()
-        .gives_text("the call as events", EVENTS),
+        Endpoint::new(Method::POST, "/v1/calls", "call", "Calls a tool", Permission::Caller, call)
+            .asks::<CallQuery>()
+            .reads_header_as::<HeaderKey>("Idempotency-Key", KEY)
+            .reads_header(
+                "Accept",
+                "`text/event-stream` for events: `attempt`, `progress`, and a final `result`",
+            )
+            .takes::<CallEnvelope>()
+            .or_contradiction(CONTRADICTION)
+            .gives_call_result::<ResultEnvelope>()
+            .gives_text("the events of the call", EVENTS),
         Endpoint::new(
             Method::POST,
             "/v1/calls/begin",
             "beginCall",
-            "Asks whether a tool of the host's may run",
-            Who::Caller,
+            "Begins a call of a tool that the host runs",
+            Permission::Caller,
             begin,
         )
-        .asks::<CallAsked>()
-        .heeds_only::<HeaderKey>("Idempotency-Key", KEY)
+        .asks::<CallQuery>()
+        .reads_header_as::<HeaderKey>("Idempotency-Key", KEY)
         .takes::<CallEnvelope>()
         .or_contradiction(CONTRADICTION)
-        .gives_what_came_of_a_call::<Next>()
+        .gives_call_result::<HostCallStep>()
         .or_unavailable(),
         Endpoint::new(
             Method::POST,
             "/v1/calls/{id}/report",
             "reportCall",
-            "Tells what came of an attempt",
-            Who::Caller,
+            "Reports the outcome of an attempt",
+            Permission::Caller,
             report,
         )
         .takes::<HostReport>()
-        .gives_what_came_of_a_call::<Next>()
+        .gives_call_result::<HostCallStep>()
         .or_unavailable()
         .or_conflict(),
         Endpoint::new(
             Method::POST,
             "/v1/calls/{id}/heartbeat",
             "heartbeat",
-            "Shows that an attempt is still at work",
-            Who::Caller,
+            "Sends a heartbeat of an attempt",
+            Permission::Caller,
             heartbeat,
         )
-        .takes::<Beat>()
-        .gives::<Beating>("it counts")
+        .takes::<Heartbeat>()
+        .gives::<HeartbeatResponse>("the heartbeat is recorded")
         .or_conflict(),
         Endpoint::new(
             Method::POST,
             "/v1/calls/{id}/cancel",
             "cancelCall",
-            "Withdraws a call",
-            Who::Caller,
+            "Cancels a call",
+            Permission::Caller,
             cancel,
         )
-        .gives::<Withdrawn>("it is withdrawn"),
+        .gives::<CancelResponse>("the cancellation is accepted"),
     ]
 }
 
 const CONTRADICTION: &str =
-    "header and envelope give different keys, or a strict request has fields that are not known";
-const KEY: &str = "the same as `payload.idempotencyKey`: same key, same call";
+    "the header and the envelope have different idempotency keys, or a strict request has unknown fields";
+const KEY: &str = "the idempotency key, as an alternative to `payload.idempotencyKey`";
 
-/// `POST /v1/calls`. Whoever goes away before the answer leaves the call to the engine, which decides what that means.
-pub(crate) async fn call(Shared(State(inner)): Shared<State>, request: Request) -> Answered {
+/// `POST /v1/calls`. If the client disconnects before the answer, the engine decides about the call.
+pub(crate) async fn call(Shared(State(inner)): Shared<State>, request: Request) -> HandlerResult {
     let engine = inner.steadfast.engine();
-    let (wanted, mut envelope) = read::call(engine, request).await?;
+    let (wanted, mut envelope) = call_request::call(engine, request).await?;
     let tool = envelope.tool();
     let found = inner.around.tools.find(&envelope).await;
-    let found = found.unwrap_or_else(|| Found::nobody(&tool));
+    let found = found.unwrap_or_else(|| ResolvedTool::unknown_tool(&tool));
     found.complete(&mut envelope);
-    let Found { run, info, reads, .. } = found;
+    let ResolvedTool { run, info, reads, .. } = found;
     let shelf = Some(inner.around.tools.clone());
     let (large, reader) = (&inner.around.large_results, reader(&envelope.target));
     if accepts(&wanted.headers, EVENTS) {
-        let options = CallOptions { tool: info, reads, shelf, ..patient() };
-        let results = Results { large: large.clone(), reader };
+        let options = CallOptions { tool: info, reads, registry: shelf, ..streaming_options() };
+        let results = ResultShortener { large: large.clone(), reader };
         return Ok(stream::answer(engine, envelope, run, options, wanted, results));
     }
-    let options = CallOptions { tool: info, reads, shelf, ..keyless_as_over_mcp() };
+    let options = CallOptions { tool: info, reads, registry: shelf, ..keyless_as_over_mcp() };
     let mut called = engine.call_with(envelope, run, options).await;
-    large.shorten(&mut called, &reader, ReadBy::Http, engine.now()).await;
-    Ok(said::answer(engine, called, wanted))
+    large.shorten(&mut called, &reader, ReadMethod::Http, engine.now()).await;
+    Ok(call_response::answer(engine, called, wanted))
 }
 
-/// Without a key, equal calls of one conversation are recognised by the same rules as over MCP. Every envelope names its
-/// conversation, so they are never those of strangers.
+/// Options for calls without an idempotency key. Equal calls of one session are deduplicated as over MCP. Every
+/// envelope has a session key, so such calls never come from unrelated clients.
 fn keyless_as_over_mcp() -> CallOptions {
-    CallOptions { equal_calls: EqualCalls::Joined, ..CallOptions::default() }
+    CallOptions { equal_calls: EqualCallPolicy::Joined, ..CallOptions::default() }
 }
 
-/// A call whose client hears of it meanwhile.
-fn patient() -> CallOptions {
-    CallOptions { waits: Waits::AsLongAsItTakes, ..keyless_as_over_mcp() }
+/// Options for a call whose client gets events while it runs.
+fn streaming_options() -> CallOptions {
+    CallOptions { waits: CallerPatience::UntilDone, ..keyless_as_over_mcp() }
 }

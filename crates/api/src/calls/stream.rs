@@ -1,4 +1,4 @@
-//! A call as events while it is under way: its attempts, their signs of life, and at the end what it came to.
+//! A call as events while it runs: its attempts, their heartbeats, and its result.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -9,71 +9,72 @@ use bytes::Bytes;
 use futures_util::stream;
 use http::StatusCode;
 use serde::Serialize;
-use steadfast::{Answer, Attempt, CallOptions, Called, Engine, Run, SignsOfLife, Tool};
-use steadfast_core::call::AttemptEnd;
+use steadfast::call::{CallOptions, ProgressSignals, SharedTool, ToolResult};
+use steadfast::{Attempt, CallResponse, Engine, ToolHandler};
+use steadfast_core::call::AttemptEndVisibility;
 use steadfast_core::envelope::CallEnvelope;
-use steadfast_core::large_result::Reader;
+use steadfast_core::large_result::ResultReader;
 use steadfast_core::policy::SettlingPolicy;
-use steadfast_gateway::{LargeResults, ReadBy};
+use steadfast_gateway::{LargeResults, ReadMethod};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::read::{IDEMPOTENCY_KEY, Wanted};
-use super::said::Letter;
-use crate::answer::{EVENTS, SILENT, event, whole};
+use super::call_request::{CallRequestParts, IDEMPOTENCY_KEY};
+use super::call_response::ResultDelivery;
+use crate::encoding::{EVENTS, SILENT, event, whole};
 
-/// Events that a slow client may be behind; it misses further ones, but never the result.
+/// The maximum number of unsent events. A slower client misses further ones, but never the result.
 const BEHIND: usize = 256;
 
-/// What is told of an attempt: `event: attempt`.
+/// The state of an attempt: `event: attempt`.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Told {
-    /// Which one, from 1.
+struct AttemptUpdate {
+    /// The number of the attempt, from 1.
     attempt: u32,
-    state: Stage,
-    /// How long it took, when it is over.
+    state: AttemptStage,
+    /// The duration, once it has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     took_ms: Option<u64>,
 }
 
-/// How far an attempt is.
+/// The stage of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Stage {
+enum AttemptStage {
     Begun,
     Answered,
     Failed,
-    /// It was ended: its time was over, or nobody wanted it any more.
+    /// It was ended by a timeout or a cancellation.
     Ended,
 }
 
-/// A sign of life: `event: progress`.
+/// A heartbeat: `event: progress`.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Progress {
+struct ProgressEvent {
     elapsed_ms: u64,
 }
 
-/// The answer to a call as a stream of events. The status is said before anything is known, so it is always 200.
+/// Builds the event stream of a call. The status is sent before the outcome is known, so it is always 200.
 pub(super) fn answer(
     engine: &Engine,
     envelope: CallEnvelope,
-    run: Run,
+    run: SharedTool,
     options: CallOptions,
-    wanted: Wanted,
-    results: Results,
+    wanted: CallRequestParts,
+    results: ResultShortener,
 ) -> Response {
     let (tell, told) = mpsc::channel(BEHIND);
-    let calling = engine.call_with(envelope, Watched { tool: run, tell }, options);
-    let signs = calling.signs_of_life();
-    let following = Following {
-        // In a task of its own: a client that reads slowly must not hold up its call.
-        call: Some(Task(tokio::spawn(calling))),
+    let calling = engine.call_with(envelope, WatchedTool { tool: run, tell }, options);
+    let signs = calling.progress_signals();
+    let following = CallEventStream {
+        // In its own task: a client that reads slowly must not delay the call.
+        call: Some(CallTask(tokio::spawn(calling))),
         told,
         signs,
-        letter: Letter::new(engine, wanted.link, None),
+        letter: ResultDelivery::new(engine, wanted.link, None),
         engine: engine.clone(),
         results,
         began: Instant::now(),
@@ -89,15 +90,15 @@ pub(super) fn answer(
     response
 }
 
-/// A tool whose attempts are told of.
-struct Watched {
-    tool: Run,
-    tell: mpsc::Sender<Told>,
+/// A tool whose attempts are sent as events.
+struct WatchedTool {
+    tool: SharedTool,
+    tell: mpsc::Sender<AttemptUpdate>,
 }
 
-impl Tool for Watched {
-    fn run(&self, attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
-        let watch = Watch::begin(attempt.number, self.tell.clone());
+impl ToolHandler for WatchedTool {
+    fn run(&self, attempt: Attempt) -> impl Future<Output = ToolResult> + Send + 'static {
+        let watch = AttemptWatch::begin(attempt.number, self.tell.clone());
         let running = self.tool.run(attempt);
         async move {
             let answer = running.await;
@@ -106,7 +107,7 @@ impl Tool for Watched {
         }
     }
 
-    fn sees_end(&self) -> AttemptEnd {
+    fn sees_end(&self) -> AttemptEndVisibility {
         self.tool.sees_end()
     }
 
@@ -115,34 +116,34 @@ impl Tool for Watched {
     }
 }
 
-/// A call that is followed to its end.
-struct Following {
-    /// Nothing once the result was told.
-    call: Option<Task>,
-    told: mpsc::Receiver<Told>,
-    signs: SignsOfLife,
-    letter: Letter,
+/// The event stream of one call.
+struct CallEventStream {
+    /// `None` after the result was sent.
+    call: Option<CallTask>,
+    told: mpsc::Receiver<AttemptUpdate>,
+    signs: ProgressSignals,
+    letter: ResultDelivery,
     engine: Engine,
-    results: Results,
+    results: ResultShortener,
     began: Instant,
 }
 
-/// Where the rest of a large result is kept, and for whom.
-pub(super) struct Results {
+/// The store of large results, and their reader.
+pub(super) struct ResultShortener {
     pub(super) large: Arc<LargeResults>,
-    pub(super) reader: Reader,
+    pub(super) reader: ResultReader,
 }
 
-/// The call. Whoever goes away drops it, and the engine decides what that means.
-struct Task(JoinHandle<Called>);
+/// The task of a call. If the client disconnects it is aborted, and the engine decides about the call.
+struct CallTask(JoinHandle<CallResponse>);
 
-impl Drop for Task {
+impl Drop for CallTask {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-impl Following {
+impl CallEventStream {
     async fn next(&mut self) -> Option<Bytes> {
         let call = &mut self.call.as_mut()?.0;
         tokio::select! {
@@ -150,45 +151,45 @@ impl Following {
             Some(told) = self.told.recv() => Some(event("attempt", &told)),
             called = call => {
                 self.call = None;
-                // A call that panicked has no answer, and its stream just ends.
+                // A call that panicked has no result, and its stream just ends.
                 let mut called = called.ok()?;
-                let Results { large, reader } = &self.results;
-                large.shorten(&mut called, reader, ReadBy::Http, self.engine.now()).await;
-                self.letter.carry(called.arrival);
-                self.letter.handed_over();
+                let ResultShortener { large, reader } = &self.results;
+                large.shorten(&mut called, reader, ReadMethod::Http, self.engine.now()).await;
+                self.letter.carry(called.delivery);
+                self.letter.record_handover();
                 Some(event("result", &called.result))
             }
             () = self.signs.next() => {
                 let elapsed_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
-                Some(event("progress", &Progress { elapsed_ms }))
+                Some(event("progress", &ProgressEvent { elapsed_ms }))
             }
             () = tokio::time::sleep(SILENT) => Some(Bytes::from_static(b":\n\n")),
         }
     }
 }
 
-/// Tells of one attempt, however it ends.
-struct Watch {
+/// Sends the events of one attempt, including its end on drop.
+struct AttemptWatch {
     attempt: u32,
     began: Instant,
-    tell: mpsc::Sender<Told>,
-    end: Stage,
+    tell: mpsc::Sender<AttemptUpdate>,
+    end: AttemptStage,
 }
 
-impl Watch {
-    fn begin(attempt: u32, tell: mpsc::Sender<Told>) -> Self {
-        let _ = tell.try_send(Told { attempt, state: Stage::Begun, took_ms: None });
-        Self { attempt, began: Instant::now(), tell, end: Stage::Ended }
+impl AttemptWatch {
+    fn begin(attempt: u32, tell: mpsc::Sender<AttemptUpdate>) -> Self {
+        let _ = tell.try_send(AttemptUpdate { attempt, state: AttemptStage::Begun, took_ms: None });
+        Self { attempt, began: Instant::now(), tell, end: AttemptStage::Ended }
     }
 
-    fn over(mut self, answer: &Answer) {
-        self.end = if answer.is_ok() { Stage::Answered } else { Stage::Failed };
+    fn over(mut self, answer: &ToolResult) {
+        self.end = if answer.is_ok() { AttemptStage::Answered } else { AttemptStage::Failed };
     }
 }
 
-impl Drop for Watch {
+impl Drop for AttemptWatch {
     fn drop(&mut self) {
         let took_ms = u64::try_from(self.began.elapsed().as_millis()).ok();
-        let _ = self.tell.try_send(Told { attempt: self.attempt, state: self.end, took_ms });
+        let _ = self.tell.try_send(AttemptUpdate { attempt: self.attempt, state: self.end, took_ms });
     }
 }

@@ -1,4 +1,4 @@
-// What a person does. Every deed needs the admin token; it is asked for once.
+// Actions of the operator. Each needs the admin token, which is requested once.
 
 import { Refused, isAdmin, token } from "./api.js";
 import { dialog, h, tell } from "./dom.js";
@@ -8,7 +8,7 @@ export const afterEveryDeed = (then) => {
   after = then;
 };
 
-// Does it, and says what came of it.
+// Runs an action and shows its result.
 export async function act(deed, done) {
   if (!token.get() && !(await unlock("Changing anything requires the admin token."))) return;
   try {
@@ -25,7 +25,7 @@ export async function act(deed, done) {
   after();
 }
 
-// Asks for a token until it is right, or the person gives up.
+// Asks for a token until it is valid or the user cancels.
 export function unlock(why, isRight = isAdmin) {
   return new Promise((resolve) => {
     const wrong = h("p", { class: "bad", role: "alert", hidden: true }, "This is not the right token.");
@@ -53,7 +53,7 @@ export function unlock(why, isRight = isAdmin) {
     });
     const place = dialog("Admin token", form);
     const closed = () => {
-      // A dialog that was closed a moment ago is told of only now.
+      // The close event of an earlier dialog may arrive only now.
       if (place.open && place.contains(form)) return;
       place.removeEventListener("close", closed);
       resolve(given);

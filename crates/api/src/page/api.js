@@ -1,4 +1,4 @@
-// Asks the gateway. The token is kept for this tab and sent to nobody but us.
+// Requests to the gateway. The token is stored for this tab and sent to the gateway only.
 
 const PLACE = "steadfast-admin-token";
 
@@ -29,13 +29,13 @@ async function read(response) {
 
 export const get = async (path) => read(await request(path));
 
-// A path with these fields in its query; those without a value are left out.
+// A path with these query parameters; those without a value are omitted.
 export function query(path, fields) {
   const given = Object.entries(fields).filter(([, value]) => value !== undefined && value !== null);
   return given.length > 0 ? `${path}?${new URLSearchParams(given)}` : path;
 }
 
-// A whole list, page after page: the answer with the rows of all of them.
+// Requests all pages of a list and merges their rows.
 export async function all(path, fields) {
   const whole = await get(query(path, { ...fields, limit: 1000 }));
   while (whole.next) {
@@ -59,6 +59,6 @@ const opens = (path) => async (text) => {
   return response.status !== 401 && response.status !== 403;
 };
 
-// Whether this token lets its bearer steer, and whether it lets them look.
+// Checks if a token allows changes, and if it allows reading.
 export const isAdmin = opens("/v1/audit?limit=1");
 export const mayLook = opens("/v1/series");

@@ -39,15 +39,14 @@ function announce(approvals) {
   first = false;
 }
 
-// What a prompt says besides its reason. Its lines repeat each other, the reason and the tool's name; here each thing stands
-// once.
+// The warnings of a prompt that are not in its reason or tool name, each once.
 function others({ reason, warnings, failures, recoveryHint: hint }) {
   const isCounted = (line) => line.startsWith("counted failures:") && reason.includes(String(failures));
   const isNew = (line) => line !== hint && !line.includes(reason) && !reason.includes(line) && !isCounted(line);
   return [...new Set(warnings)].filter(isNew);
 }
 
-// The head of a prompt without what stands beside it: the tool, and that approval is needed.
+// The summary of a prompt without the parts that the card shows anyway: the tool, and that approval is needed.
 const headline = (summary, title) => summary.replace(`${title} `, "").replace(/ and needs approval$|^needs approval$/, "");
 
 function card(request) {

@@ -1,4 +1,4 @@
-// Breakers: those that refuse calls first, each with its last hour as a strip.
+// Circuit breakers, open ones first, each with a timeline of its last hour.
 
 import { act } from "./act.js";
 import { post } from "./api.js";
@@ -44,7 +44,7 @@ function draw(breakers) {
   more.firstChild.textContent = all ? "Hide those that did not change" : `Show ${count(quiet, "closed circuit breaker")}`;
 }
 
-// One breaker, with its last hour and what can be done about it. `isNamed` says that its tool is named above.
+// One breaker with its last hour and its actions. `isNamed` is true if its tool is already shown above.
 export function breakerRow(breaker, isNamed = false) {
   const label = title(breaker);
   const isOpen = breaker.state !== "CLOSED";
@@ -79,7 +79,7 @@ function why(breaker) {
   return parts.flatMap((part, at) => (at ? [" · ", part] : [part]));
 }
 
-// The last hour. Height says the state too: low is closed, half is probing, full refuses.
+// The last hour. The height also shows the state: low is closed, half is probing, full is open.
 function strip({ changes, state: current, since }) {
   const end = now();
   const begin = end - HOUR;
@@ -92,7 +92,7 @@ function strip({ changes, state: current, since }) {
     [from, as] = [change.at, change.to];
   }
   parts.push([from, end, as]);
-  // A breaker whose cool-down has passed is half-open, although nothing has changed it yet.
+  // A breaker whose cooldown has passed counts as half-open before its next transition.
   if (as === "OPEN" && current === "HALF_OPEN") parts.at(-1)[2] = "OPEN";
   const words = parts.filter(([, , which]) => which !== "CLOSED").map(([a, b, which]) => `${WORDS[which]} for ${span(b - a)}`);
   const drawing = s("svg", { class: "strip", viewBox: "0 0 600 24", preserveAspectRatio: "none", role: "img", "aria-label": `Last hour: ${words.join(", ") || "closed"}` });

@@ -1,4 +1,4 @@
-// Calls as they happen: those that run on top, then what became of the others.
+// Live calls: calls in flight first, then finished ones.
 
 import { get } from "./api.js";
 import { button, fold, h, list, name, shown, table } from "./dom.js";
@@ -18,12 +18,12 @@ const COLUMNS = [
 ];
 
 let last = { running: [], history: [], next: null };
-// What a person looked back for, and where that ended. What was newest then is in it, so that nothing is missing between.
+// Older calls that the user loaded, and their cursor. They include the newest calls of that time, so that there is no gap.
 let back = { calls: [], next: null };
 let parts;
 const folded = fold("calls", () => draw());
 
-// How many calls are asked for: who searches looks further back.
+// The number of requested calls: more for a search.
 const depth = () => (parts && (parts.search.value || parts.kind.value) ? DEEP : USUAL);
 export const newestCalls = () => ofAll("/v1/history", { limit: depth() });
 
@@ -32,7 +32,7 @@ export function drawCalls({ running, history }) {
   draw();
 }
 
-// Other calls are wanted: what was looked back for is of no use any more.
+// Discards older calls when the selection of calls changes.
 export function forgetCalls() {
   back = { calls: [], next: null };
 }
@@ -59,7 +59,7 @@ function build() {
     folded.first();
     draw();
     clearTimeout(timer);
-    // What lies further back is asked for when the person has paused.
+    // Older calls are requested after a pause in typing.
     timer = setTimeout(async () => {
       if (depth() === DEEP) {
         const history = await get(newestCalls()).catch(() => null);
@@ -72,7 +72,7 @@ function build() {
   kind.addEventListener("change", look);
 }
 
-// Where what is shown ends; nothing if nothing is older.
+// The cursor after the shown calls, or null if there are no older ones.
 const end = () => (back.calls.length > 0 ? back.next : last.next);
 
 async function lookBack() {
@@ -82,13 +82,13 @@ async function lookBack() {
   draw();
 }
 
-// All calls that are known to be over, each once.
+// All known finished calls, each once.
 function over() {
   const each = (call) => [`${call.requestId} ${call.arrivedAtMs} ${call.tookMs}`, call];
   return [...new Map([...last.history, ...back.calls].map(each)).values()];
 }
 
-// Both kinds of call as one.
+// Merges calls in flight and finished calls.
 function unite({ running }, history) {
   const open = running.map((trace) => ({
     id: trace.requestId,
@@ -103,7 +103,7 @@ function unite({ running }, history) {
   return [...open, ...history.map(ended).sort((a, b) => b.at - a.at)];
 }
 
-// A call that is over, as the history has it.
+// A finished call of the history.
 export const ended = (facts) => ({
   id: facts.requestId,
   at: facts.arrivedAtMs,
@@ -152,7 +152,7 @@ function row(call) {
   return parts.rows.row({ class: call.status === "running" ? "running" : undefined }, when(call.at), tool, outcome(call), String(call.attempts), took(call), call.session ? name(call.session, { title: shown(call.session) }) : "–");
 }
 
-// How a call ended, or how far it has come.
+// The outcome or the progress of a call.
 export function outcome(call) {
   return h(
     "span",

@@ -1,4 +1,4 @@
-// Makes and keeps elements. Text goes in as text and nothing else: no string ever becomes markup here.
+// Creates and updates elements. Strings are always inserted as text, never as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -7,7 +7,7 @@ export function h(tag, attributes, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
 
-// The same for a drawing.
+// An SVG element.
 export function s(tag, attributes, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
@@ -22,12 +22,12 @@ function fill(element, attributes, children) {
   return element;
 }
 
-// A name that others chose: it cannot turn the line around, and breaks where it must.
+// A name from outside: it is isolated from the text direction of the line, and can wrap.
 export function name(text, attributes) {
   return h("bdi", { class: "name", ...attributes }, shown(text));
 }
 
-// Signs that cannot be seen are shown as what they are.
+// Shows invisible characters as escape sequences.
 export function shown(text) {
   return String(text).replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, (sign) =>
     `\\u${sign.codePointAt(0).toString(16).padStart(4, "0")}`,
@@ -36,8 +36,8 @@ export function shown(text) {
 
 const kept = new WeakMap();
 
-// Shows these items in this order. Only what has changed is made anew, so that what one has in hand stays: the
-// focus, what is open, the place on the page.
+// Shows these items in this order. Only changed items are created again, so that focus, open details and scroll position
+// stay.
 export function list(parent, items, key, make) {
   const before = kept.get(parent) ?? new Map();
   const after = new Map();
@@ -63,7 +63,7 @@ export function list(parent, items, key, make) {
   kept.set(parent, after);
 }
 
-// Puts one element in the place of another, with what a person had in hand.
+// Replaces an element and keeps the focus and open details.
 function swap(old, fresh) {
   const held = old.contains(document.activeElement) ? document.activeElement : null;
   const handle = held?.dataset?.hand;
@@ -77,7 +77,7 @@ function swap(old, fresh) {
   (next || fresh).focus({ preventScroll: true });
 }
 
-// Changes the contents only where they differ from before.
+// Replaces the content if the state has changed.
 export function put(parent, state, make) {
   const print = JSON.stringify(state);
   if (kept.get(parent) === print) return;
@@ -89,7 +89,7 @@ export function put(parent, state, make) {
   if (held) parent.querySelector(`[data-hand="${CSS.escape(held)}"]`)?.focus({ preventScroll: true });
 }
 
-// A dialog: it has the focus until it is closed, and gives it back.
+// A modal dialog. The focus returns when it is closed.
 export function dialog(title, ...children) {
   const place = document.getElementById("dialog");
   const close = h("button", { type: "button", class: "plain close", "aria-label": "Close", onclick: () => place.close() }, "×");
@@ -98,7 +98,7 @@ export function dialog(title, ...children) {
   return place;
 }
 
-// A word or two about what was just done.
+// Shows a short message about the last action.
 export function tell(text, tone = "plain") {
   const place = document.getElementById("told");
   const note = h("p", { class: `note ${tone}` }, text);
@@ -106,7 +106,7 @@ export function tell(text, tone = "plain") {
   setTimeout(() => note.remove(), 6000);
 }
 
-// A button that cannot be pressed twice while it works.
+// A button that is disabled while its action runs.
 export function button(label, act, attributes) {
   const element = h("button", { type: "button", ...attributes }, label);
   element.addEventListener("click", async () => {
@@ -120,7 +120,7 @@ export function button(label, act, attributes) {
   return element;
 }
 
-// A table whose rows become cards on a narrow screen: each cell knows what its column is called.
+// A table whose rows become cards on a narrow screen. Each cell has the title of its column.
 export function table(columns, caption) {
   const body = h("tbody", {});
   const head = h("tr", {}, columns.map((column) => h("th", { scope: "col", class: column.class }, column.title)));
@@ -130,9 +130,9 @@ export function table(columns, caption) {
   return { element, body, row };
 }
 
-// More rows than this are folded.
+// Lists with more rows are folded.
 const FEW = 10;
-// So many rows are shown at once when a list is unfolded.
+// The number of rows per page of an unfolded list.
 const PAGE = 50;
 
 // A long list: the first ten rows and a button that shows all of them, in pages where there are very many.
@@ -149,7 +149,7 @@ export function fold(what, redraw) {
     first() {
       page = 0;
     },
-    // The rows to show. `more` says that these are only the newest of a longer list.
+    // The rows to show. `more` is true if these are only the newest of a longer list.
     cut(items, more = false) {
       const pages = Math.max(1, Math.ceil(items.length / PAGE));
       page = Math.min(page, pages - 1);

@@ -1,4 +1,4 @@
-// The hosts and servers to which calls failed, those with the most failures first.
+// Hosts and servers with failed calls, those with the most failures first.
 
 import { fold, h, list, name, shown, table } from "./dom.js";
 import { theirs, whose } from "./tenants.js";

@@ -1,4 +1,4 @@
-// The loop guard: who is stopped, and what the model had sent when it acted.
+// The loop guard: stopped sessions, and the arguments that the model sent at each trip.
 
 import { fold, h, list, name, shown } from "./dom.js";
 import { whose } from "./tenants.js";

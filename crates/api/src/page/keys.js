@@ -1,4 +1,4 @@
-// Everything can be done without a mouse. Keys never work while one writes.
+// Keyboard shortcuts for all actions. They are disabled in text fields.
 
 import { dialog, h } from "./dom.js";
 

@@ -1,7 +1,7 @@
-// Keeps the page current: by events, and while there are none by asking again and again.
+// Keeps the page current: by events, and by polling while there is no event stream.
 //
-// An event only says that it is worth asking: what is shown always comes from the same answers. Only notifications are shown
-// as they come. A page that nobody sees asks for nothing.
+// An event only triggers a refresh: all data comes from the same requests. Only notifications are shown directly. A hidden
+// page sends no requests.
 
 import { query, request } from "./api.js";
 
@@ -10,11 +10,11 @@ const WITH_EVENTS = 10_000;
 const GATHER = 250;
 const AGAIN = 3000;
 
-// Calls `refresh` whenever something may have changed, never twice at once; it answers "seen", "locked" or "lost". Calls `says`
-// with how the page is kept current, and `notify` with each notification.
+// Calls `refresh` after possible changes, one call at a time. It returns "seen", "locked" or "lost". Calls `says` with the
+// state of the connection, and `notify` with each notification.
 export function keep(refresh, says, notify) {
   let isTold = false;
-  // The last event that came. At first, all that the gateway still keeps is asked for.
+  // The id of the last event. Initially all stored events are requested.
   let last = "0-0";
   let busy = false;
   let wanted = false;
@@ -70,7 +70,7 @@ export function keep(refresh, says, notify) {
         soon();
       }
     } catch {
-      // It is tried again below; until then we ask.
+      // The stream is opened again below; until then the page polls.
     } finally {
       isTold = false;
       setTimeout(listen, AGAIN);

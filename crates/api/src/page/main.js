@@ -1,4 +1,4 @@
-// Puts the page together: asks for everything, shows it, and keeps it current.
+// The entry point of the page: requests all data, shows it and keeps it current.
 
 import { afterEveryDeed, unlock } from "./act.js";
 import { Refused, all, get, mayLook, token } from "./api.js";
@@ -25,7 +25,7 @@ const seen = { servers: [] };
 let heavyAt = 0;
 let isAsking = false;
 
-// What is long is asked for less often, unless it is known to have changed.
+// Long lists are requested less often, unless they are known to have changed.
 const HEAVY_EVERY = 5000;
 
 async function refresh() {
@@ -57,18 +57,18 @@ async function refresh() {
     return "seen";
   } catch (error) {
     if (error instanceof Refused && (error.status === 401 || error.status === 403)) {
-      // What was refused is not what is known by now: a token that was given meanwhile is asked with, and not forgotten.
+      // The refused token may be outdated: a token that was entered in the meantime is used, and not cleared.
       if (token.get() !== asked) return refresh();
       void ask(error);
       return "locked";
     }
-    // That nobody answers is said; everything else is a mistake of ours.
+    // Network errors are expected; anything else is a bug of this page.
     if (!(error instanceof TypeError) && !(error instanceof Refused)) console.error(error);
     return "lost";
   }
 }
 
-// Where strangers may not look the page asks for the token, and not again if that is not wanted.
+// Asks for a token if reading requires one, but not again after the user declined.
 async function ask(error) {
   if (error.status === 401) token.clear();
   drawToken();
@@ -111,7 +111,7 @@ function drawToken() {
 }
 
 const LIVE = {
-  live: ["●", "live", "Updated as things happen"],
+  live: ["●", "live", "Updated live"],
   asking: ["●", "live", "Updated every second or two"],
   locked: ["○", "locked", "Viewing requires a viewer token or the admin token"],
   lost: ["○", "no answer", "The gateway does not answer; this page is out of date"],
@@ -126,7 +126,7 @@ function says(how) {
   document.body.classList.toggle("stale", how === "lost");
 }
 
-// Light, dark, or as the system has it.
+// Light, dark, or the system setting.
 const THEMES = ["auto", "light", "dark"];
 function theme(next) {
   const place = "steadfast-theme";
@@ -136,7 +136,7 @@ function theme(next) {
   const button = document.getElementById("theme");
   button.replaceChildren({ auto: "◑", light: "○", dark: "●" }[which], h("span", { class: "word" }, ` ${which}`));
   button.setAttribute("aria-label", `Colours: ${which}`);
-  button.title = "Light, dark, or as the system has it (t)";
+  button.title = "Light, dark, or the system setting (t)";
 }
 const nextTheme = () => theme(THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % THEMES.length]);
 

@@ -1,11 +1,11 @@
-// Notifications, the newest first: trust that changed, calls that need approval, outcomes that are unknown.
+// Notifications, newest first: changed trust, pending approvals, unknown outcomes.
 
 import { fold, h, list, shown } from "./dom.js";
 import { theirs, whose } from "./tenants.js";
 import { toolButton } from "./tool.js";
 import { state, when } from "./words.js";
 
-// So many are kept by this page.
+// The maximum number of notifications on this page.
 const MOST = 200;
 const LEVELS = { info: ["info", "info"], warn: ["attention", "warning"], error: ["trouble", "error"] };
 
@@ -13,7 +13,7 @@ let heard = [];
 let parts;
 const folded = fold("notifications", () => drawNotifications());
 
-// Keeps one as it came: `id` is that of its event.
+// Stores a notification with the id of its event.
 export function hear(id, line) {
   if (heard.some((one) => one.id === id)) return;
   heard = [{ id, at: Date.parse(line.time), tenant: line.tenantId, ...line }, ...heard].toSorted((a, b) => b.at - a.at).slice(0, MOST);

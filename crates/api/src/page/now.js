@@ -1,4 +1,4 @@
-// Is anything wrong now: the verdict, what it rests on, and what to do about it. At the end: the store and the modes.
+// The current status: verdict, findings and actions. At the end of the page: the store and the modes.
 
 import { act } from "./act.js";
 import { post, put as send } from "./api.js";
@@ -15,7 +15,7 @@ const SWITCHES = [
 ];
 const WEAKEST = ["enforce", "shadow", "off"];
 
-// The mode in one word: that of all, or the weakest of those that are lowered.
+// The mode in one word: the mode of all mechanisms, or "partly".
 export function mode(switches) {
   const modes = SWITCHES.map(([name]) => switches[name]);
   return switches.all === "enforce" && new Set(modes).size > 1 ? "partly" : WEAKEST[WEAKEST.indexOf(switches.all)];

@@ -1,4 +1,4 @@
-// What it was good for: numbers of the last hour, each with a small chart.
+// Statistics of the last hour, each with a small chart.
 
 import { h, put, s } from "./dom.js";
 import { digits } from "./words.js";

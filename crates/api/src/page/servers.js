@@ -1,9 +1,9 @@
-// Servers behind the gateway: whether they run, how often they were restarted, and the last lines of their stderr.
+// Upstream servers with their state, restarts and last lines of stderr.
 
 import { fold, h, list, name, shown } from "./dom.js";
 import { count, state, when } from "./words.js";
 
-// Each state of a process with the look of it and its words, the worst first.
+// The display of each process state, the worst first.
 const LIVES = {
   down: ["trouble", "down"],
   backing_off: ["attention", "died, restarting"],

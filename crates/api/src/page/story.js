@@ -1,4 +1,4 @@
-// One call opened: what happened at each step, and which rule decided.
+// The dialog of one call: its steps, and the rule that decided.
 
 import { get } from "./api.js";
 import { button, dialog, h, name, shown } from "./dom.js";
@@ -16,7 +16,7 @@ export async function open(id, at) {
     dialog("Call", h("p", {}, `This call cannot be shown: ${error.message}`));
     return;
   }
-  // A request's name may be used again. A turn knows when it sent it, and that is a moment before it came.
+  // A request id may be used again. A turn stores the time at which it sent the call, shortly before its arrival.
   const arrived = nearest([...story.calls, ...story.traces].map((call) => call.arrivedAtMs), at);
   const facts = story.calls.find((call) => call.arrivedAtMs === arrived);
   const trace = story.traces.find((one) => one.arrivedAtMs === arrived);
@@ -69,7 +69,7 @@ function steps(trace) {
   return [h("ol", { class: "steps" }, trace.steps.map(line)), trace.leftOut > 0 && h("p", { class: "quiet" }, `${count(trace.leftOut, "more step")}, not kept`)];
 }
 
-// Where the steps are not kept any more, or another process made the call: what the history knows.
+// The attempts in the history, if the steps are no longer stored or another process made the call.
 function attempts(facts) {
   const line = (attempt, at) =>
     h(

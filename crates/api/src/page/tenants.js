@@ -1,14 +1,14 @@
-// Whose data is shown, where several tenants use one gateway.
+// The selection of a tenant, if several tenants use one gateway.
 //
-// Some lists of the API are about one tenant, or about the calls that belong to none; these are asked for once for each tenant
-// that is shown. Each row says whose it is, so that a change goes to the right one.
+// Some lists of the API are for one tenant, or for calls of no tenant. They are requested once for each selected tenant. Each
+// row has its tenant, so that a change goes to the right one.
 
 import { all, query } from "./api.js";
 import { h, name, put, shown } from "./dom.js";
 
 const ALL = "all";
 const NONE = "none";
-// With more tenants than this one is chosen at a time: each one is a few more requests.
+// With more tenants than this, only one can be selected at a time, because each one needs more requests.
 const MANY = 20;
 
 let known = [];
@@ -22,7 +22,7 @@ export const whenChosen = (then) => {
 const choice = () => chosen ?? (known.length > MANY ? NONE : ALL);
 const idOf = (tenant) => `tenant:${tenant}`;
 
-// The tenants whose rows are shown; null stands for the calls of no tenant.
+// The selected tenants; null stands for calls of no tenant.
 const scope = () => {
   if (choice() === ALL) return [null, ...known];
   return [known.find((tenant) => idOf(tenant) === choice()) ?? null];
@@ -44,19 +44,19 @@ export function drawTenants(tenants) {
   });
 }
 
-// A list that the API gives for one tenant at a time: the rows of these names, each with its tenant.
+// A list that the API returns for one tenant at a time: the rows of these fields, each with its tenant.
 export async function ofEach(path, names, fields = {}) {
   const parts = await Promise.all(scope().map(async (tenant) => [tenant, await all(path, { ...fields, tenant })]));
   const rows = (field) => parts.flatMap(([tenant, part]) => part[field].map((row) => (tenant === null ? row : { ...row, tenant })));
   return Object.fromEntries(names.map((field) => [field, rows(field)]));
 }
 
-// The query of a list that the API gives for all tenants together, and the rows of it that are shown.
+// The query of a list that the API returns for all tenants together, and the selected rows.
 export const ofAll = (path, fields = {}) => query(path, { ...fields, tenant: choice() === ALL ? undefined : scope()[0] });
 export const theirs = (rows) => (choice() === ALL ? rows : rows.filter((row) => (row.tenant ?? null) === scope()[0]));
 
-// The place where something of this tenant is changed.
+// The path for a change of this tenant's data.
 export const at = (path, tenant) => query(path, { tenant });
 
-// Whose a row is; nothing for the rows of no tenant.
+// The tenant of a row; nothing for rows of no tenant.
 export const whose = (tenant) => tenant && h("span", { class: "tag" }, "tenant ", name(tenant));

@@ -1,4 +1,4 @@
-// One tool opened: its trust, its circuit breaker, its failures and its last calls.
+// The dialog of one tool: trust, circuit breaker, failures and last calls.
 
 import { get, query } from "./api.js";
 import { breakerRow } from "./breakers.js";
@@ -32,16 +32,16 @@ const CALL_COLUMNS = [
   { title: "took", class: "number" },
 ];
 
-// The page that is open, to keep it current.
+// The open dialog, for refreshes.
 let current;
 
-// The name of a tool, which opens its page.
+// The name of a tool as a button that opens its dialog.
 export function toolButton({ namespace, tool }, tenant) {
   const label = toolName({ namespace, tool });
   return button(name(label), () => openTool({ namespace, tool }, tenant), { class: "link", "data-hand": "open", "aria-label": `Tool ${shown(label)}` });
 }
 
-// Keeps an open page current. Called whenever the rest of the page is.
+// Refreshes an open dialog. Called with each refresh of the page.
 export async function followTool() {
   if (!current?.place.isConnected || !document.getElementById("dialog").open) return;
   const { place, tool, tenant, draw } = current;
@@ -63,7 +63,7 @@ async function openTool(tool, tenant) {
   page.draw(seen);
 }
 
-// All that is known of a tool, as this tenant uses it.
+// Requests all data of a tool for this tenant.
 async function look(tool, tenant) {
   const label = toolName(tool);
   const [tools, trust, breakers, failures, history, models] = await Promise.all([
@@ -74,7 +74,7 @@ async function look(tool, tenant) {
     get(query("/v1/history", { tool: label, tenant, limit: CALLS })),
     get(query("/v1/models", { tool: label, tenant })),
   ]);
-  // Without a tenant the API gives the failures and calls of all of them.
+  // Without a tenant, the API returns failures and calls of all tenants.
   const own = (rows) => rows.filter((row) => row.tenant === tenant);
   return {
     view: tools.tools.find((one) => toolName(one.tool) === label),
@@ -166,7 +166,7 @@ function failed(rows, failure) {
   );
 }
 
-// How well one model does with the tool. All models beyond the limit are one.
+// The score of one model with the tool. Models beyond the limit are combined.
 function scored(rows, one) {
   return rows.row({}, one.model === null ? "other models" : name(one.model), works(one), digits(one.samples), one.p95Ms === undefined ? "–" : span(one.p95Ms));
 }

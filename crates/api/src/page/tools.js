@@ -1,4 +1,4 @@
-// Tools: how often they succeed and how far they are trusted, the worst first.
+// Tools with their success rate and trust, the worst first.
 
 import { act } from "./act.js";
 import { post } from "./api.js";
@@ -29,7 +29,7 @@ export function drawTools({ tools, trust }) {
   draw();
 }
 
-// Each tenant is offered the same tools: one that was called is not listed again as one that was not.
+// All tenants have the same tools: a tool that one tenant called is not listed again as not called.
 function once(tools) {
   const listed = new Set(tools.filter((tool) => tool.called).map((tool) => toolName(tool.tool)));
   return tools.filter((tool) => {
@@ -91,7 +91,7 @@ export function works(score) {
 
 const percent = (share) => `${Math.round(share * 100)} %`;
 
-// One that is not fully trusted: why, until when, and what restores its trust. `isNamed` says that its tool is named above.
+// An entry without full trust: reason, end and recovery. `isNamed` is true if its tool is already shown above.
 export function trustRow(entry, isNamed = false) {
   const tool = entry.toolName && { namespace: entry.pluginName, tool: entry.toolName };
   const label = tool && toolName(tool);
@@ -115,7 +115,7 @@ export function trustRow(entry, isNamed = false) {
   );
 }
 
-// Until when it needs approval, and what restores its trust.
+// The time until which it needs approval, and the way to restore trust.
 function until(entry) {
   const then = `then ${count(entry.successesNeeded, "successful call restores", "successful calls restore")} trust`;
   if (entry.state.toLowerCase() === "blocked") return "blocked until you restore trust";

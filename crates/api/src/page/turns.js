@@ -21,7 +21,7 @@ export const newestTurns = () => ofAll("/v1/traces", { limit: USUAL });
 const folded = fold("turns", () => draw());
 
 let last = { turns: [], next: null };
-// What a person looked back for, and where that ended.
+// Older turns that the user loaded, and their cursor.
 let back = { turns: [], next: null };
 let parts;
 
@@ -30,7 +30,7 @@ export function drawTurns({ turns }) {
   draw();
 }
 
-// Other turns are wanted: what was looked back for is of no use any more.
+// Discards older turns when the selection of turns changes.
 export function forgetTurns() {
   back = { turns: [], next: null };
 }
@@ -56,7 +56,7 @@ const key = (turn) => `${turn.traceId} ${turn.startedAtMs}`;
 
 function draw() {
   parts ??= build();
-  // What is asked for again and again is newer than what was looked back for.
+  // Refreshed turns are newer than the loaded older ones.
   const all = [...new Map([...back.turns, ...last.turns].map((turn) => [key(turn), turn])).values()];
   all.sort((a, b) => b.startedAtMs - a.startedAtMs);
   list(parts.rows.body, folded.cut(all, Boolean(end())), key, row);

@@ -1,4 +1,4 @@
-// One turn opened: which call ran when, what it waited for, what went wrong in it, and how it ended.
+// The dialog of one turn: timing, dependencies, errors and outcomes of its calls.
 //
 // `steadfast trace` draws the same: crates/cli/src/waterfall.rs.
 
@@ -7,11 +7,11 @@ import { button, dialog, h, list, name, put, s, shown } from "./dom.js";
 import { open as openCall } from "./story.js";
 import { count, now, span, state, tone, when } from "./words.js";
 
-// How many rows are shown at once, and added by hand.
+// The initial number of rows, and the number of rows added by the user.
 const ROWS = 100;
 const STEP = 200;
 const AGAIN = 1000;
-// A turn without an end of which nothing was heard for so long may be one whose process is gone.
+// The process of a turn without an end and without events for this time may have died.
 const SILENT = 600_000;
 
 export async function open(id) {
@@ -25,9 +25,9 @@ export async function open(id) {
   show(story);
 }
 
-// The turn that this call belongs to, if one is kept that has it.
+// The turn of this call, if it is stored.
 export async function turnOf(request, turn) {
-  // The calls of a turn are named after its trace; the name of a turn may have been used again since.
+  // The request ids of a turn begin with its trace id; the name of a turn may have been used again since.
   const trace = /^([0-9a-f]{32})\.\d+$/.exec(request)?.[1];
   for (const id of [trace, turn]) {
     const story = id && (await get(`/v1/traces/${encodeURIComponent(id)}`).catch(() => null));
@@ -58,7 +58,7 @@ export function show(story) {
   draw();
   void follow();
 
-  // Keeps it current for as long as it runs and is seen. A long story is asked for less often.
+  // Refreshes the dialog while the turn runs and the page is visible. Long turns are requested less often.
   async function follow() {
     while (isOpen(story) && place.isConnected) {
       const began = performance.now();
@@ -76,7 +76,7 @@ export function show(story) {
 const isOpen = ({ turn }) => turn.endedAtMs === undefined;
 const ms = (iso) => Date.parse(iso);
 
-// For how long nothing was heard of a turn that has no end, if that is long.
+// The time since the last event of a turn without an end, if that is long.
 function silence(story) {
   const newest = Math.max(story.turn.startedAtMs, ...story.events.slice(-100).map((event) => ms(event.timestamp)));
   return isOpen(story) && now() - newest >= SILENT ? now() - newest : undefined;
@@ -110,11 +110,11 @@ function drawDetails(turn) {
   return h("dl", { class: "details" }, rows.filter(([, value]) => value).map(([what, value]) => [h("dt", {}, what), h("dd", {}, value)]));
 }
 
-// The times that a turn was submitted. Most traces have one; those of turns that came again, or that were given the trace of
-// their caller, have several, each on a scale of its own.
+// The submissions of a turn. Most traces have one. A turn that was resubmitted, or that has the trace of its caller, has
+// several, each with its own time scale.
 function submissions({ turn, spans, events }) {
   const roots = spans.filter((one) => !one.callId).sort((a, b) => ms(a.startedAt) - ms(b.startedAt));
-  // Where the beginning is no longer kept the head is what is left.
+  // If the first event is no longer stored, the summary is used.
   if (roots.length === 0) roots.push({ spanId: "", name: "turn", startedAt: new Date(turn.startedAtMs).toISOString() });
   const byTime = (at) => Math.max(0, roots.findLastIndex((root) => ms(root.startedAt) <= ms(at)));
   const places = new Map(roots.map((root, at) => [root.spanId, at]));
@@ -127,18 +127,18 @@ function submissions({ turn, spans, events }) {
     const ended = root.endedAt ? ms(root.endedAt) : isLast ? turn.endedAtMs : undefined;
     const runs = ended === undefined && isLast;
     const known = [...spans.map((one) => ms(one.endedAt ?? one.startedAt)), ...events.map((event) => ms(event.timestamp))].reduce((a, b) => Math.max(a, b), ms(root.startedAt));
-    // What broke off lasted as long as anything is known of it.
+    // A span without an end lasts until its last known event.
     const until = runs && now() - known < SILENT ? now() : known;
     return { root, from: ms(root.startedAt), to: Math.max(ended ?? until, known), runs, calls: turn.calls, rows: rows(spans, events), events };
   });
 }
 
-// The rows of one submission, those first that began first; calls that never ran stand where that was decided.
+// The rows of one submission by start time; calls that never ran by the time of that decision.
 function rows(spans, events) {
   const all = spans.map((one) => ({ id: one.spanId, call: one.callId, tool: one.name, span: one, from: ms(one.startedAt), events: [] }));
   const ofSpan = new Map(all.map((row) => [row.id, row]));
   const ofCall = new Map(all.map((row) => [row.call, row]));
-  // That a default or an alternative is used is said before the tool starts.
+  // The event about a default or an alternative comes before the start of the tool.
   const before = new Map();
   for (const event of events) {
     const row = ofSpan.get(event.spanId);
@@ -159,7 +159,7 @@ function rows(spans, events) {
 const isFinal = (event) => event.decision !== "RETRY";
 const FAILURES = ["ToolError", "ToolTimeout"];
 
-// How a row ended, by the last event that says so.
+// The outcome of a row, from its last event.
 function ended({ span: one, events }, runs) {
   const restored = events.some((event) => event.eventType === "CallRestored");
   for (const event of events.toReversed()) {
@@ -177,7 +177,7 @@ function ended({ span: one, events }, runs) {
   return "ended";
 }
 
-// What else is to be known of it.
+// Other facts about a row.
 function notes({ span: one, events }) {
   const said = [];
   const of = (ids) => ids.map((id, at) => [at > 0 && ", ", name(id)]);
@@ -192,7 +192,7 @@ function notes({ span: one, events }) {
   return said;
 }
 
-// Where one submission is shown.
+// The container of one submission.
 class Part {
   constructor({ title, from }) {
     this.limits = { rows: ROWS, events: ROWS };
@@ -226,7 +226,7 @@ class Part {
     for (const what of ["rows", "events"]) this.drawMore(what, part);
   }
 
-  // What is long is shown a part at a time.
+  // Long lists are shown in parts.
   drawMore(what, part) {
     const [seen, all] = [this.limits[what], part[what].length];
     const add = () => {
@@ -253,7 +253,7 @@ function drawRow(row, part, total) {
   );
 }
 
-// The time of one row as a bar: at work, waiting to try again (thin), failed (a cross), tried again (an edge).
+// The time of one row as a bar: running, waiting for a retry (thin), failed (cross), retried (edge).
 function lane(row, part, total, how) {
   const share = (at) => Math.max(0, Math.min(100, (100 * (at - part.from)) / total));
   const percent = (at) => `${share(at).toFixed(2)}%`;
@@ -261,7 +261,7 @@ function lane(row, part, total, how) {
   const until = row.span && (row.span.endedAt ? ms(row.span.endedAt) : part.to);
   const marks = [25, 50, 75].map((at) => s("line", { class: "grid", x1: `${at}%`, x2: `${at}%`, y1: 0, y2: 22 }));
   if (row.span) {
-    // What took no time is seen all the same.
+    // A span of zero length stays visible.
     marks.push(s("rect", { class: "least", x: percent(row.from), y: 5, width: 3, height: 12, transform: share(row.from) > 99 && "translate(-3)" }));
     marks.push(s("rect", { class: "bar", x: percent(row.from), y: 5, width: wide(row.from, until), height: 12, rx: 2 }));
   }

@@ -1,8 +1,8 @@
-// What things are called and how numbers and times are written.
+// Labels, and formatting of numbers and times.
 
 import { h } from "./dom.js";
 
-// States have a shape and a word beside their colour.
+// Each state has a shape and a word besides its colour.
 const STATES = {
   fine: ["●", "good", "all is well"],
   attention: ["▲", "wait", "needs attention"],
@@ -84,7 +84,7 @@ export function span(ms) {
   return `${Math.round(ms / 86_400_000)} d`;
 }
 
-// The clock of the gateway, which is the one that all times are of.
+// The clock of the gateway, to which all times refer.
 let ahead = 0;
 export const setClock = (serverNow) => {
   ahead = serverNow - Date.now();
@@ -97,14 +97,14 @@ function relative(at) {
   return distance > 0 ? `${span(distance)} ago` : `in ${span(-distance)}`;
 }
 
-// A moment: how long ago, with the moment itself behind it.
+// A relative time, with the absolute time as its title.
 export function when(at) {
   const element = h("time", { "data-at": at, datetime: new Date(at).toISOString(), title: new Date(at).toLocaleString() });
   element.textContent = relative(at);
   return element;
 }
 
-// The moment itself, for what ends then.
+// An absolute time.
 export const clock = (at) => new Date(at).toLocaleString([], { dateStyle: "short", timeStyle: "short" });
 
 export function tick() {

@@ -1,4 +1,4 @@
-//! Calls over plain HTTP: the acceptance matrix as a client sees it, with tools that count their runs.
+//! Calls over plain HTTP: the acceptance matrix from the view of a client, with tools that count their runs.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,19 +8,21 @@ use std::time::Duration;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
-use steadfast::code::Code;
-use steadfast::envelope::CallEnvelope;
-use steadfast::{Answer, Attempt, HookFuture, Hooks, Logging, Sources, Steadfast, output};
-use steadfast_api::Access;
+use steadfast::call::code::Code;
+use steadfast::call::envelope::CallEnvelope;
+use steadfast::call::{HookFuture, Hooks, ToolResult, output::ToolOutput};
+use steadfast::telemetry::LogOutput;
+use steadfast::{Attempt, Steadfast};
+use steadfast_api::AccessRules;
 
 use crate::support::{
-    PATIENCE, World, access_of, envelope, gated, gathered_is_written, http_fault, in_session, keyed, settle,
-    told,
+    ApiTestWorld, PATIENCE, access_of, envelope, gated, gathered_is_written, http_fault, in_session, keyed,
+    settle, told,
 };
 
 #[tokio::test(start_paused = true)]
 async fn tr_1_what_is_no_envelope_is_told_everything_that_is_wrong_and_leaves_nothing() {
-    let world = World::new(&[]).await;
+    let world = ApiTestWorld::new(&[]).await;
     world.works("bank/pay");
     let mut wrong = keyed("bank/pay", json!({}), "k");
     wrong["contractVersion"] = "9.9".into();
@@ -40,13 +42,13 @@ async fn tr_1_what_is_no_envelope_is_told_everything_that_is_wrong_and_leaves_no
 
 #[tokio::test(start_paused = true)]
 async fn tr_1_a_misspelt_field_is_a_mistake_where_the_caller_wants_to_hear_of_it() {
-    let world = World::new(&[]).await;
+    let world = ApiTestWorld::new(&[]).await;
     world.works("bank/pay");
     let mut call = envelope("bank/pay", json!({}));
     call["transprot"] = json!({});
     assert_eq!(world.call(&call).await.status, StatusCode::OK);
     let said = world.post("/v1/calls?strict=true", &[], &call.to_string()).await;
-    // It fits the schema: only this caller calls it a mistake.
+    // It matches the schema: only for this caller it is an error.
     assert_eq!((said.status, said.code()), (StatusCode::UNPROCESSABLE_ENTITY, "invalid_envelope"));
     assert!(said.body["error"]["message"].as_str().unwrap().contains("transprot"));
     call["requestId"] = json!("");
@@ -56,7 +58,7 @@ async fn tr_1_a_misspelt_field_is_a_mistake_where_the_caller_wants_to_hear_of_it
 
 #[tokio::test(start_paused = true)]
 async fn tr_2_a_duplicate_in_flight_waits_and_does_not_run() {
-    let world = World::new(&[]).await;
+    let world = ApiTestWorld::new(&[]).await;
     let (begun, may_end) = gated(&world, "bank/pay");
     let call = keyed("bank/pay", json!({ "to": "bob" }), "k");
     let mut hasty = call.clone();
@@ -82,7 +84,7 @@ async fn tr_2_a_duplicate_in_flight_waits_and_does_not_run() {
 
 #[tokio::test(start_paused = true)]
 async fn tr_2_without_dedupe_both_run() {
-    let world = World::new(&[]).await;
+    let world = ApiTestWorld::new(&[]).await;
     let (begun, may_end) = gated(&world, "bank/pay");
     let mut call = envelope("bank/pay", json!({ "to": "bob" }));
     call["transport"] = json!({ "dedupeMode": "disabled" });
@@ -95,7 +97,7 @@ async fn tr_2_without_dedupe_both_run() {
 
 #[tokio::test(start_paused = true)]
 async fn tr_3_a_duplicate_of_a_finished_call_gets_its_answer_and_the_key_back() {
-    let world = World::new(&[]).await;
+    let world = ApiTestWorld::new(&[]).await;
     world.works("bank/pay");
     let call = envelope("bank/pay", json!({ "to": "bob" }));
     let post = async |call: &Value, key| {
@@ -103,7 +105,7 @@ async fn tr_3_a_duplicate_of_a_finished_call_gets_its_answer_and_the_key_back() 
     };
     let first = post(&call, "invoice 42").await;
     let second = post(&call, "invoice 42").await;
-    // In the envelope it is the same key.
+    // The same key in the envelope.
     let third = world.call(&keyed("bank/pay", json!({ "to": "bob" }), "invoice 42")).await;
     for said in [&first, &second, &third] {
         assert_eq!((said.status, said.header("idempotency-key")), (StatusCode::OK, Some("invoice 42")));
@@ -125,7 +127,7 @@ async fn tr_3_a_duplicate_of_a_finished_call_gets_its_answer_and_the_key_back() 
 
 #[tokio::test(start_paused = true)]
 async fn tr_4_the_same_key_with_other_parameters_is_a_conflict() {
-    let world = World::new(&[]).await;
+    let world = ApiTestWorld::new(&[]).await;
     world.works("bank/pay");
     world.call(&keyed("bank/pay", json!({ "to": "bob" }), "k")).await;
     let said = world.call(&keyed("bank/pay", json!({ "to": "eve" }), "k")).await;
@@ -137,9 +139,9 @@ async fn tr_4_the_same_key_with_other_parameters_is_a_conflict() {
 
 #[tokio::test(start_paused = true)]
 async fn tr_5_transient_faults_are_retried_until_one_attempt_succeeds() {
-    let world = World::new(&[]).await;
-    world.tool("web/get", async |number: u32, _| -> Answer {
-        if number < 3 { Err(http_fault(503)) } else { Ok(output("there")) }
+    let world = ApiTestWorld::new(&[]).await;
+    world.tool("web/get", async |number: u32, _| -> ToolResult {
+        if number < 3 { Err(http_fault(503)) } else { Ok(ToolOutput::text("there")) }
     });
     let said = world.call(&envelope("web/get", json!({}))).await;
     assert_eq!((said.status, &said.body["attempts"]), (StatusCode::OK, &json!(3)), "{}", said.body);
@@ -150,7 +152,7 @@ async fn tr_5_transient_faults_are_retried_until_one_attempt_succeeds() {
 
 #[tokio::test(start_paused = true)]
 async fn tr_6_a_terminal_error_is_tried_once() {
-    let world = World::new(&[]).await;
+    let world = ApiTestWorld::new(&[]).await;
     world.fails("web/get", 400);
     let said = world.call(&envelope("web/get", json!({}))).await;
     assert_eq!(
@@ -165,7 +167,7 @@ async fn tr_6_a_terminal_error_is_tried_once() {
 
 #[tokio::test(start_paused = true)]
 async fn tr_7_a_tool_that_keeps_failing_is_tried_as_often_as_allowed() {
-    let world = World::new(&[]).await;
+    let world = ApiTestWorld::new(&[]).await;
     world.fails("web/get", 503);
     let said = world.call(&envelope("web/get", json!({}))).await;
     assert_eq!((said.status, said.code()), (StatusCode::BAD_GATEWAY, "retry_exhausted"), "{}", said.body);
@@ -176,14 +178,14 @@ async fn tr_7_a_tool_that_keeps_failing_is_tried_as_often_as_allowed() {
     assert_eq!(world.runs("web/get"), 5, "a caller may ask for less");
 }
 
-/// A tool of which five calls failed.
-async fn broken(settings: &[(&str, &str)]) -> World {
+/// A tool with five failed calls.
+async fn broken(settings: &[(&str, &str)]) -> ApiTestWorld {
     let mut all = vec![("tools.\"bank/pay\".retry.attempts", "1"), ("tools.\"bank/pay\".trust.mode", "off")];
     all.extend(settings);
-    let world = World::new(&all).await;
+    let world = ApiTestWorld::new(&all).await;
     world.fails("bank/pay", 503);
     for amount in 0..5 {
-        // Of several conversations, so that the guard stops none.
+        // In several sessions, so that the loop guard stops none.
         let call = envelope("bank/pay", json!({ "amount": amount }));
         world.call(&in_session(call, &format!("s-{amount}"))).await;
     }
@@ -241,7 +243,7 @@ async fn tr_10_a_failed_probe_opens_it_again_for_as_long() {
 
 #[tokio::test(start_paused = true)]
 async fn tr_11_an_open_breaker_ends_retries() {
-    let world = World::new(&[("tools.\"web/get\".trust.mode", "off")]).await;
+    let world = ApiTestWorld::new(&[("tools.\"web/get\".trust.mode", "off")]).await;
     world.fails("web/get", 503);
     world.call(&envelope("web/get", json!({}))).await;
     let said = world.call(&envelope("web/get", json!({ "page": 2 }))).await;
@@ -262,19 +264,19 @@ async fn tr_11_an_open_breaker_ends_retries() {
 }
 
 #[derive(Default)]
-struct Counting {
+struct CountingBody {
     before: AtomicU32,
     after: AtomicU32,
     short: AtomicU32,
 }
 
-impl Hooks for Counting {
+impl Hooks for CountingBody {
     fn before_attempt<'a>(&'a self, _: &'a CallEnvelope, _: u32) -> HookFuture<'a, ()> {
         self.before.fetch_add(1, Ordering::SeqCst);
         Box::pin(async {})
     }
 
-    fn after_attempt<'a>(&'a self, _: &'a CallEnvelope, _: u32, _: &'a Answer) -> HookFuture<'a, ()> {
+    fn after_attempt<'a>(&'a self, _: &'a CallEnvelope, _: u32, _: &'a ToolResult) -> HookFuture<'a, ()> {
         self.after.fetch_add(1, Ordering::SeqCst);
         Box::pin(async {})
     }
@@ -287,11 +289,11 @@ impl Hooks for Counting {
 
 #[tokio::test(start_paused = true)]
 async fn tr_12_hooks_see_each_attempt_and_each_short_circuit_once() {
-    let hooks = Arc::new(Counting::default());
-    let opening = Steadfast::opening(Sources::default()).hooks(hooks.clone());
-    let world = World::opened(opening, &[], Access::default()).await;
-    world.tool("web/get", async |number: u32, _| -> Answer {
-        if number == 1 { Err(http_fault(503)) } else { Ok(output("there")) }
+    let hooks = Arc::new(CountingBody::default());
+    let opening = Steadfast::builder().hooks(hooks.clone());
+    let world = ApiTestWorld::opened(opening, &[], AccessRules::default()).await;
+    world.tool("web/get", async |number: u32, _| -> ToolResult {
+        if number == 1 { Err(http_fault(503)) } else { Ok(ToolOutput::text("there")) }
     });
     world.call(&keyed("web/get", json!({}), "k")).await;
     world.call(&keyed("web/get", json!({}), "k")).await;
@@ -330,12 +332,12 @@ async fn tr_14_switched_off_calls_go_straight_through() {
     assert_eq!(said.status, StatusCode::SERVICE_UNAVAILABLE, "the breaker is as it was");
 }
 
-/// Lines of the log, which a thread of its own writes.
+/// Lines of the log, which its own thread writes.
 #[derive(Clone, Default)]
-struct Lines(Arc<(Mutex<String>, Condvar)>);
+struct StreamLines(Arc<(Mutex<String>, Condvar)>);
 
-impl Lines {
-    /// Everything that was written, once there is a line with all of this. Lines are written in their order.
+impl StreamLines {
+    /// Returns the whole log once one line contains all of these parts. Lines are written in order.
     fn until(&self, parts: &[&str]) -> String {
         let (text, written) = &*self.0;
         let is_missing =
@@ -346,7 +348,7 @@ impl Lines {
     }
 }
 
-impl Write for Lines {
+impl Write for StreamLines {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let (text, written) = &*self.0;
         text.lock().unwrap().push_str(std::str::from_utf8(bytes).unwrap());
@@ -363,11 +365,13 @@ impl Write for Lines {
 async fn sf_6_tr_15_secrets_in_parameters_keys_and_answers_are_told_to_nobody_else() {
     const SECRETS: [&str; 3] =
         ["sk-live-4f9a8b7c6d5e4f3a2b1c", "hunter2hunter2", "ghp_16C7e42F292c6912E7710c838347Ae178B4a"];
-    let lines = Lines::default();
-    let opening = Steadfast::opening(Sources::default()).logging(Logging::To(Box::new(lines.clone())));
-    let world = World::opened(opening, &[("log.level", "debug")], Access::default()).await;
-    world.tool("bank/pay", async |_, _| -> Answer { Ok(output(&format!("paid with {}", SECRETS[0]))) });
-    world.tool("bank/fails", async |_, _| -> Answer { Err(http_fault(400)) });
+    let lines = StreamLines::default();
+    let opening = Steadfast::builder().logging(LogOutput::To(Box::new(lines.clone())));
+    let world = ApiTestWorld::opened(opening, &[("log.level", "debug")], AccessRules::default()).await;
+    world.tool("bank/pay", async |_, _| -> ToolResult {
+        Ok(ToolOutput::text(&format!("paid with {}", SECRETS[0])))
+    });
+    world.tool("bank/fails", async |_, _| -> ToolResult { Err(http_fault(400)) });
     let params = json!({ "token": SECRETS[0], "password": SECRETS[1] });
     for tool in ["bank/pay", "bank/fails", "bank/none"] {
         world.call(&keyed(tool, params.clone(), SECRETS[2])).await;
@@ -378,7 +382,7 @@ async fn sf_6_tr_15_secrets_in_parameters_keys_and_answers_are_told_to_nobody_el
     let refused = world.call(&wrong).await.body.to_string();
     world.post("/v1/failures", &[], &json!({ "toolName": "t", "error": SECRETS[0] }).to_string()).await;
     gathered_is_written().await;
-    // Behind everything that is told of the others.
+    // After all events of the other calls.
     world.works("bank/last");
     world.call(&in_session(envelope("bank/last", json!({})), "the last of them")).await;
     let mut told = vec![refused, lines.until(&["tool_call_end", "the last of them"])];
@@ -403,7 +407,7 @@ async fn sf_6_tr_15_secrets_in_parameters_keys_and_answers_are_told_to_nobody_el
 
 #[tokio::test(start_paused = true)]
 async fn a_tool_that_nobody_has_is_404_and_whoever_insists_is_stopped() {
-    let world = World::new(&[]).await;
+    let world = ApiTestWorld::new(&[]).await;
     let said = world.call(&envelope("bank/pai", json!({}))).await;
     assert_eq!((said.status, said.code()), (StatusCode::NOT_FOUND, "unknown_tool"), "{}", said.body);
     let message = said.body["error"]["message"].as_str().unwrap();
@@ -415,7 +419,7 @@ async fn a_tool_that_nobody_has_is_404_and_whoever_insists_is_stopped() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_takes_too_long_and_one_that_nobody_knows_of() {
-    let world = World::new(&[
+    let world = ApiTestWorld::new(&[
         ("tools.\"web/get\".retry.attempts", "1"),
         ("tools.\"web/get\".class", "read_only"),
         ("tools.\"bank/pay\".class", "mutating"),
@@ -433,7 +437,7 @@ async fn a_call_that_takes_too_long_and_one_that_nobody_knows_of() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_for_which_there_is_no_room_is_429_and_says_when_to_come_back() {
-    let world = World::new(&[("tools.\"bank/pay\".limits.concurrency", "1")]).await;
+    let world = ApiTestWorld::new(&[("tools.\"bank/pay\".limits.concurrency", "1")]).await;
     let (begun, may_end) = gated(&world, "bank/pay");
     let first = envelope("bank/pay", json!({ "to": "bob" }));
     tokio::join!(world.call(&first), async {
@@ -451,14 +455,14 @@ async fn a_call_for_which_there_is_no_room_is_429_and_says_when_to_come_back() {
     assert_eq!(world.runs("bank/pay"), 1);
 }
 
-/// Whoever reads events waits as long as it takes; whoever waits for one answer is told when it is time to ask again.
+/// A client that reads events waits as long as the call takes; a client that waits for one response gets a retry delay.
 #[tokio::test(start_paused = true)]
 async fn only_a_call_that_shows_nothing_meanwhile_is_answered_before_it_is_over() {
     let settings = [("tools.\"bank/pay\".class", "mutating"), ("tools.\"bank/pay\".answer_by", "5s")];
-    let world = World::new(&settings).await;
+    let world = ApiTestWorld::new(&settings).await;
     world.tool("bank/pay", async |_, _| {
         tokio::time::sleep(Duration::from_secs(20)).await;
-        Ok(output("paid"))
+        Ok(ToolOutput::text("paid"))
     });
     let said = world.call(&keyed("bank/pay", json!({}), "a")).await;
     assert_eq!((said.status, said.code()), (StatusCode::CONFLICT, "in_flight"), "{}", said.body);
@@ -470,9 +474,11 @@ async fn only_a_call_that_shows_nothing_meanwhile_is_answered_before_it_is_over(
 
 #[tokio::test(start_paused = true)]
 async fn an_attempt_that_is_ended_is_told_as_ended() {
-    let world =
-        World::new(&[("tools.\"web/get\".retry.attempts", "1"), ("tools.\"web/get\".class", "read_only")])
-            .await;
+    let world = ApiTestWorld::new(&[
+        ("tools.\"web/get\".retry.attempts", "1"),
+        ("tools.\"web/get\".class", "read_only"),
+    ])
+    .await;
     world.tool("web/get", async |_, _| std::future::pending().await);
     let call = envelope("web/get", json!({})).to_string();
     let said = world.post("/v1/calls", &[("accept", "text/event-stream")], &call).await;
@@ -486,9 +492,13 @@ async fn an_attempt_that_is_ended_is_told_as_ended() {
 
 #[tokio::test(start_paused = true)]
 async fn a_tool_that_says_no_has_answered() {
-    let world = World::new(&[]).await;
-    world.tool("web/get", async |_, _| -> Answer {
-        Err(steadfast::classify::Fault::new(steadfast::classify::Source::Tool, "no seats left").into())
+    let world = ApiTestWorld::new(&[]).await;
+    world.tool("web/get", async |_, _| -> ToolResult {
+        Err(steadfast::call::classify::AttemptFault::new(
+            steadfast::call::classify::FaultSource::Tool,
+            "no seats left",
+        )
+        .into())
     });
     let said = world.call(&envelope("web/get", json!({}))).await;
     assert_eq!((said.status, said.code()), (StatusCode::OK, "tool_error"), "{}", said.body);
@@ -497,12 +507,12 @@ async fn a_tool_that_says_no_has_answered() {
 
 #[tokio::test(start_paused = true)]
 async fn what_a_tool_depends_on_counts_where_the_caller_names_nothing() {
-    let world = World::new(&[]).await;
+    let world = ApiTestWorld::new(&[]).await;
     let seen = Arc::new(Mutex::new(Vec::new()));
     let seeing = seen.clone();
     world.tool("web/get", move |_, attempt: Attempt| {
         seeing.lock().unwrap().push(attempt.envelope.target.domain.clone().map(|domain| domain.to_string()));
-        async { Ok(output("there")) }
+        async { Ok(ToolOutput::text("there")) }
     });
     let mut named = envelope("web/get", json!({}));
     world.call(&named).await;
@@ -514,7 +524,7 @@ async fn what_a_tool_depends_on_counts_where_the_caller_names_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn sf_5_hostile_bodies_are_refused_and_run_nothing() {
-    let world = World::new(&[]).await;
+    let world = ApiTestWorld::new(&[]).await;
     world.works("bank/pay");
     let good = envelope("bank/pay", json!({})).to_string();
     let deep =
@@ -551,7 +561,7 @@ async fn sf_5_hostile_bodies_are_refused_and_run_nothing() {
 #[tokio::test(start_paused = true)]
 async fn sf_7_a_token_says_who_calls() {
     let access = access_of(&[("ann", None), ("bob", None), ("eve", Some("acme"))]);
-    let world = World::opened(Steadfast::opening(Sources::default()), &[], access).await;
+    let world = ApiTestWorld::opened(Steadfast::builder(), &[], access).await;
     world.works("bank/pay");
     let ann = [("authorization", "Bearer token of ann")];
     let bob = [("authorization", "Bearer token of bob")];
@@ -569,7 +579,7 @@ async fn sf_7_a_token_says_who_calls() {
     let said = post(&bob, &call).await;
     assert_eq!((said.status, said.code()), (StatusCode::FORBIDDEN, "forbidden"));
     let message = said.body["error"]["message"].as_str().unwrap();
-    assert!(message.contains("`bob`") && message.contains("leave it out"), "{message}");
+    assert!(message.contains("`bob`") && message.contains("omit it"), "{message}");
     let mut unnamed = call.clone();
     unnamed["target"].as_object_mut().unwrap().remove("actorId");
     let said = post(&bob, &unnamed).await;
@@ -586,11 +596,11 @@ async fn sf_7_a_token_says_who_calls() {
     assert_eq!(said.status, StatusCode::FORBIDDEN);
     assert_eq!(world.post("/v1/failures", &ann, &report).await.status, StatusCode::OK);
     assert_eq!(world.runs("bank/pay"), 2);
-    // The admin may speak for a tenant, whose records are apart, and says for whom.
+    // The admin may call for a tenant, whose records are separate, and names it.
     let person = [("authorization", "Bearer person")];
     assert_eq!(post(&person, &of_tenant).await.body["output"]["content"], "run 3");
     assert_eq!(post(&person, &unnamed).await.status, StatusCode::BAD_REQUEST);
-    // A token of a tenant makes calls for it, whether the envelope names it or not.
+    // A token of a tenant makes calls for it, with or without the tenant in the envelope.
     let eve = [("authorization", "Bearer token of eve")];
     assert_eq!(post(&eve, &unnamed).await.body["output"]["content"], "run 4");
     let mut of_eve = unnamed.clone();
@@ -602,15 +612,15 @@ async fn sf_7_a_token_says_who_calls() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_is_streamed_with_its_attempts_its_signs_of_life_and_its_result() {
-    let world = World::new(&[]).await;
-    world.tool("web/get", async |number: u32, attempt: Attempt| -> Answer {
+    let world = ApiTestWorld::new(&[]).await;
+    world.tool("web/get", async |number: u32, attempt: Attempt| -> ToolResult {
         if number == 1 {
             return Err(http_fault(503));
         }
         tokio::time::sleep(Duration::from_secs(20)).await;
         attempt.progress();
         tokio::time::sleep(Duration::from_secs(20)).await;
-        Ok(steadfast_core::output::Output {
+        Ok(ToolOutput {
             content: steadfast_core::output::RawJson::from_trusted("{\n\"a\":1}"),
             metadata: None,
         })
@@ -645,10 +655,10 @@ fn events(text: &str) -> Vec<(String, Value)> {
     text.split("\n\n").filter_map(event).collect()
 }
 
-/// Whoever only waited for the answer of another's run, and goes, waits no longer.
+/// A client that waits for the in-flight call of another client and disconnects no longer waits.
 #[tokio::test(start_paused = true)]
 async fn who_leaves_the_stream_of_a_duplicate_is_waited_for_no_more() {
-    let world = World::new(&[]).await;
+    let world = ApiTestWorld::new(&[]).await;
     let (begun, may_end) = gated(&world, "bank/pay");
     let call = keyed("bank/pay", json!({}), "k");
     let open = async || world.steer("get", "/v1/status", &Value::Null).await["counts"]["openCalls"].clone();
@@ -667,10 +677,11 @@ async fn who_leaves_the_stream_of_a_duplicate_is_waited_for_no_more() {
     assert_eq!(world.runs("bank/pay"), 1);
 }
 
-/// Whoever reads a stream and goes leaves a started call to the engine: it ends, and the answer is there for the next one.
+/// If a client disconnects from a stream, the engine finishes a started call, and the result is there for the next
+/// call.
 #[tokio::test(start_paused = true)]
 async fn who_leaves_a_stream_finds_the_answer_by_calling_again() {
-    let world = World::new(&[("tools.\"bank/pay\".class", "mutating")]).await;
+    let world = ApiTestWorld::new(&[("tools.\"bank/pay\".class", "mutating")]).await;
     let (begun, may_end) = gated(&world, "bank/pay");
     let call = keyed("bank/pay", json!({}), "k");
     let request =

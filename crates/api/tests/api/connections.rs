@@ -1,4 +1,4 @@
-//! Calls over real connections: what becomes of answers whose client reads on, hangs up, or never reads.
+//! Calls over real connections: delivery of results to clients that read on, disconnect, or never read.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -6,28 +6,28 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use steadfast::output;
-use steadfast_mcp::http::front::{Peer, RequestBody, ServeLimits, serve};
+use steadfast::call::output::ToolOutput;
+use steadfast_mcp::http::server::{ConnectionPeer, ListenerLimits, RequestBody, serve};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::support::{PATIENCE, World, keyed};
+use crate::support::{ApiTestWorld, PATIENCE, keyed};
 
 /// Serves the API of this world at a free port, as `steadfast serve` does.
-async fn listen(world: &World) -> (SocketAddr, DropGuard) {
+async fn listen(world: &ApiTestWorld) -> (SocketAddr, DropGuard) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (api, stop) = (world.api.clone(), CancellationToken::new());
-    let service = move |mut request: http::Request<RequestBody>, peer: Peer| {
+    let service = move |mut request: http::Request<RequestBody>, peer: ConnectionPeer| {
         let api = api.clone();
         async move {
             request.extensions_mut().insert(peer.link);
             api.respond(request).await
         }
     };
-    tokio::spawn(serve(listener, ServeLimits::default(), service, stop.clone()));
+    tokio::spawn(serve(listener, ListenerLimits::default(), service, stop.clone()));
     (address, stop.drop_guard())
 }
 
@@ -37,7 +37,7 @@ fn post(call: &Value) -> Vec<u8> {
         .into_bytes()
 }
 
-/// Reads one answer, whose body has a length.
+/// Reads one response with a content length.
 async fn read(stream: &mut TcpStream) -> (u16, Value) {
     let mut all = Vec::new();
     loop {
@@ -55,27 +55,27 @@ async fn read(stream: &mut TcpStream) -> (u16, Value) {
     }
 }
 
-/// When the answer of the only record arrived, once it is known that it did; nothing if it is known that it did not.
-async fn delivered(world: &World) -> Value {
+/// Returns the delivery time of the only record once it is known, or `None` once it is known to be undelivered.
+async fn delivered(world: &ApiTestWorld) -> Value {
     world.steer("get", "/v1/records", &Value::Null).await["records"][0]["deliveredAtMs"].clone()
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 async fn until(mut is_so: impl AsyncFnMut() -> bool) {
     let began = Instant::now();
     while !is_so().await {
         assert!(began.elapsed() < PATIENCE, "waited in vain");
-        // What is waited for comes from other tasks, and from sockets, at which the runtime looks between them.
+        // The condition depends on other tasks, and on sockets, which the runtime polls between them.
         tokio::task::yield_now().await;
     }
 }
 
-/// As long as there is one, no time passes for the runtime, whatever its sockets do and however long that takes. So what
-/// happens does not happen because of time.
-struct StandingStill(#[expect(dead_code, reason = "its end is what is waited for")] mpsc::Sender<()>);
+/// Keeps paused time from advancing while it exists, whatever the sockets of the runtime do. So the tested events do
+/// not depend on time.
+struct PausedTimeGuard(#[expect(dead_code, reason = "its end is what is waited for")] mpsc::Sender<()>);
 
-impl StandingStill {
-    /// Paused time goes on by itself when nothing is left to do but to wait, and not while something blocks.
+impl PausedTimeGuard {
+    /// Blocks the automatic advance of paused time, which happens only while the runtime is idle.
     fn begin() -> Self {
         tokio::time::pause();
         let (held, until) = mpsc::channel::<()>();
@@ -84,8 +84,8 @@ impl StandingStill {
     }
 }
 
-async fn world() -> World {
-    World::new(&[("tools.\"bank/pay\".class", "mutating")]).await
+async fn world() -> ApiTestWorld {
+    ApiTestWorld::new(&[("tools.\"bank/pay\".class", "mutating")]).await
 }
 
 #[tokio::test]
@@ -93,7 +93,7 @@ async fn an_answer_is_delivered_when_its_connection_brings_the_next_request() {
     let world = world().await;
     world.works("bank/pay");
     let (address, _stop) = listen(&world).await;
-    let _time = StandingStill::begin();
+    let _time = PausedTimeGuard::begin();
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(&post(&keyed("bank/pay", json!({}), "k"))).await.unwrap();
     assert_eq!(read(&mut stream).await.0, 200);
@@ -103,19 +103,19 @@ async fn an_answer_is_delivered_when_its_connection_brings_the_next_request() {
     until(async || delivered(&world).await.is_u64()).await;
 }
 
-/// So it is for whoever reads events, and for a host that hears what became of its report.
+/// The same for a client that reads events, and for a host that gets the result of its report.
 async fn is_delivered_by_the_next_request(way: &str) {
     let world = world().await;
     world.works("bank/pay");
     let (address, _stop) = listen(&world).await;
-    let _time = StandingStill::begin();
+    let _time = PausedTimeGuard::begin();
     let mut stream = TcpStream::connect(address).await.unwrap();
     let call = keyed("bank/pay", json!({}), "k");
     if way == "streamed" {
         let accept = "HTTP/1.1\r\naccept: text/event-stream\r\n";
         let request = String::from_utf8(post(&call)).unwrap().replacen("HTTP/1.1\r\n", accept, 1);
         stream.write_all(request.as_bytes()).await.unwrap();
-        // The last piece of what has no length.
+        // The last chunk of a body without content length.
         let mut all = String::new();
         while !all.ends_with("0\r\n\r\n") {
             let mut piece = Vec::new();
@@ -157,7 +157,7 @@ async fn a_client_that_goes_before_the_answer_finds_it_by_calling_again() {
         async move {
             begun.add_permits(1);
             may_end.acquire().await.unwrap().forget();
-            Ok(output(&format!("run {number}")))
+            Ok(ToolOutput::text(&format!("run {number}")))
         }
     });
     let (address, _stop) = listen(&world).await;

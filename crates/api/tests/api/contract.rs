@@ -1,11 +1,11 @@
-//! Rules for all endpoints together: how fields are spelled, and how requests are refused that name something unknown. The
-//! endpoints are those of the OpenAPI document, which is made of the same rows as the router.
+//! Rules for all endpoints: the spelling of fields, and the refusal of requests with unknown names. The endpoints are
+//! those of the OpenAPI document, which is made from the same descriptions as the router.
 
 use http::{HeaderMap, Request, StatusCode};
 use serde_json::{Map, Value, json};
 use steadfast_api::Api;
 
-use crate::support::{World, api, get, told};
+use crate::support::{ApiTestWorld, api, get, told};
 
 /// Field names of the document that are data: a map from severities to numbers may list its keys.
 const SEVERITIES: &[&str] = &["not_found", "invalid_input", "server_error", "repeated_auth"];
@@ -26,7 +26,7 @@ async fn every_field_in_the_document_is_in_camel_case() {
     assert!(snake.is_empty(), "not in camelCase: {snake:?}");
 }
 
-/// The names of all properties of all schemas within.
+/// Returns the names of all properties of all nested schemas.
 fn field_names(schema: &Value, names: &mut Vec<String>) {
     match schema {
         Value::Object(fields) => {
@@ -46,7 +46,7 @@ fn field_names(schema: &Value, names: &mut Vec<String>) {
 async fn an_unknown_query_parameter_is_refused_by_name_and_the_known_ones_are_listed() {
     let (api, _steadfast) = api().await;
     let (_, document) = get(&api, "/openapi.json").await;
-    for Operation { method, path, operation } in operations(&document) {
+    for DocumentedOperation { method, path, operation } in operations(&document) {
         let refused = send(&api, method, &format!("{}?colour=red", filled(path)), "").await;
         assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{method} {path}: {}", refused.message);
         assert!(refused.message.contains("`colour`"), "{method} {path}: {}", refused.message);
@@ -54,7 +54,7 @@ async fn an_unknown_query_parameter_is_refused_by_name_and_the_known_ones_are_li
         let known: Vec<_> = parameters
             .filter(|parameter| parameter["in"] == "query")
             .flat_map(|parameter| match parameter["schema"].get("properties") {
-                // Several that have to fit each other.
+                // Several parameters with rules for combining them.
                 Some(parts) => parts.as_object().unwrap().keys().map(|name| format!("`{name}`")).collect(),
                 None => vec![format!("`{}`", parameter["name"].as_str().unwrap())],
             })
@@ -108,10 +108,10 @@ async fn a_wrong_method_is_refused_by_name_and_the_right_ones_are_listed() {
 async fn an_unknown_id_is_refused_with_its_kind_and_name() {
     let (api, _steadfast) = api().await;
     let (_, document) = get(&api, "/openapi.json").await;
-    for Operation { method, path, operation } in
+    for DocumentedOperation { method, path, operation } in
         operations(&document).into_iter().filter(|one| one.path.contains('{'))
     {
-        // That a session is over can be said of any, and a breaker can be held open before its tool was ever called.
+        // Any session can be ended, and a breaker can be forced open before the first call of its tool.
         let (kind, body) = match operation["operationId"].as_str().unwrap() {
             "endSession" => continue,
             "reportCall" => ("call", json!({ "attempt": 1, "output": { "content": 1 } })),
@@ -158,10 +158,12 @@ async fn an_unknown_path_is_refused_by_name_and_without_secrets() {
     assert!(long.message.len() < 400, "{}", long.message);
 }
 
-/// A command that cannot be started, a certificate that is not accepted: the server is away, and trying again cannot help.
+/// A command that cannot be started, a certificate that is not accepted: the server is unavailable, and a retry cannot
+/// help.
 #[tokio::test(start_paused = true)]
 async fn a_failure_that_does_not_pass_is_no_retriable_error() {
-    let world = World::new(&[("guard.mode", "off"), ("trust.mode", "off"), ("breaker.mode", "off")]).await;
+    let world =
+        ApiTestWorld::new(&[("guard.mode", "off"), ("trust.mode", "off"), ("breaker.mode", "off")]).await;
     let sources = [
         json!({ "kind": "exit", "code": 127 }),
         json!({ "kind": "exit", "code": 126 }),
@@ -189,7 +191,7 @@ async fn a_failure_that_does_not_pass_is_no_retriable_error() {
             let report = json!({ "attempt": next["attempt"], "failure": failure });
             next = world.post(&path, &[], &report.to_string()).await.body;
         }
-        // That status and `retriable` agree is looked at in every answer.
+        // Every response is checked for agreement of the status and `retriable`.
         let result = &next["result"];
         let told = format!("{} {}", result["status"].as_str().unwrap(), result["error"]["retriable"]);
         seen.insert(told, source.clone());
@@ -199,13 +201,13 @@ async fn a_failure_that_does_not_pass_is_no_retriable_error() {
     }
 }
 
-/// What got through: requests that fitted the document and were answered with 400, or that did not and were taken. Every other
-/// request is for the generator, in the tests of the gateway.
+/// Former mismatches: requests that match the document and were answered with 400, and requests that do not match it
+/// and were accepted. The generator in the tests of the gateway covers all other requests.
 #[tokio::test(start_paused = true)]
 async fn a_body_is_refused_with_400_exactly_if_it_does_not_fit_the_document() {
-    let world = World::new(&[]).await;
+    let world = ApiTestWorld::new(&[]).await;
     let document = &world.document;
-    // Each is a call of its own: an equal one would wait for it.
+    // Each is a separate call: an equal one would wait for it.
     let envelope = |pointer: &str, value: Value| {
         let mut envelope = crate::support::envelope("host/tool", json!({ pointer: value }));
         envelope["payload"]["callHints"] = json!({});
@@ -252,7 +254,7 @@ async fn a_body_is_refused_with_400_exactly_if_it_does_not_fit_the_document() {
     }
 }
 
-/// Combinations of query parameters that exclude each other are in the document, and so are cursors and names.
+/// Mutually exclusive query parameters are in the document, and so are cursors and names.
 #[tokio::test(start_paused = true)]
 async fn a_query_is_refused_with_400_exactly_if_it_does_not_fit_the_document() {
     let (api, _steadfast) = api().await;
@@ -313,42 +315,42 @@ async fn a_query_is_refused_with_400_exactly_if_it_does_not_fit_the_document() {
     }
 }
 
-struct Operation<'d> {
+struct DocumentedOperation<'d> {
     method: &'d str,
     path: &'d str,
     operation: &'d Value,
 }
 
-fn operations(document: &Value) -> Vec<Operation<'_>> {
+fn operations(document: &Value) -> Vec<DocumentedOperation<'_>> {
     let paths = document["paths"].as_object().unwrap();
     let all: Vec<_> = paths
         .iter()
         .flat_map(|(path, operations)| {
             let operations = operations.as_object().unwrap();
-            operations.iter().map(move |(method, operation)| Operation { method, path, operation })
+            operations.iter().map(move |(method, operation)| DocumentedOperation { method, path, operation })
         })
         .collect();
     assert!(all.len() > 40, "{} operations", all.len());
     all
 }
 
-/// A path with something in the place of each name.
+/// Returns a path with a value for each parameter.
 fn filled(path: &str) -> String {
     let parts = path.split('/').map(|part| if part.starts_with('{') { "x" } else { part });
     parts.collect::<Vec<_>>().join("/")
 }
 
-struct Refused {
+struct RefusedRequest {
     status: StatusCode,
     headers: HeaderMap,
     message: String,
 }
 
-/// Sends this as the admin.
-async fn send(api: &Api, method: &str, uri: &str, body: &str) -> Refused {
+/// Sends a request as the admin.
+async fn send(api: &Api, method: &str, uri: &str, body: &str) -> RefusedRequest {
     let request = Request::builder().method(method.to_uppercase().as_str()).uri(uri);
     let request = request.header("authorization", "Bearer person");
     let said = told(api, request, body.as_bytes().to_vec()).await;
     let message = said.body["error"]["message"].as_str().unwrap_or_default().to_owned();
-    Refused { status: said.status, headers: said.headers, message }
+    RefusedRequest { status: said.status, headers: said.headers, message }
 }

@@ -1,4 +1,4 @@
-//! What happens, as it happens.
+//! Live events.
 
 use std::time::Duration;
 
@@ -7,29 +7,31 @@ use bytes::Bytes;
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Empty};
 use serde_json::Value;
-use steadfast::id::{ActorId, TenantId};
-use steadfast::{Answer, Attempt, BreakerKey, By, Sources, Steadfast, Steer, Surface, call, output};
+use steadfast::admin::{BreakerKey, BreakerOverride, OperatorIdentity, OperatorSurface};
+use steadfast::call::id::{ActorId, TenantId};
+use steadfast::call::{EnvelopeBuilder, ToolResult, output::ToolOutput};
+use steadfast::{Attempt, Steadfast};
 use steadfast_api::Api;
-use steadfast_mcp::http::front::Holder;
+use steadfast_mcp::http::server::TokenHolder;
 use tokio::time::{Instant, timeout};
 
 use crate::support::{access_of, api, get, reads_well};
 
-/// What comes when nothing else does.
+/// The keep-alive comment.
 const NOTHING: &str = ": nothing happens\n\n";
 
-/// A connection on which events come.
-struct Listening(Response);
+/// An open event stream.
+struct EventListener(Response);
 
 /// One event.
 #[derive(Debug)]
-struct Event {
+struct ReceivedEvent {
     id: String,
     name: String,
     data: Value,
 }
 
-async fn listen(api: &Api, path: &str, last: Option<&str>) -> Listening {
+async fn listen(api: &Api, path: &str, last: Option<&str>) -> EventListener {
     let mut request = Request::get(path);
     if let Some(last) = last {
         request = request.header("last-event-id", last);
@@ -37,16 +39,16 @@ async fn listen(api: &Api, path: &str, last: Option<&str>) -> Listening {
     listen_by(api, request).await
 }
 
-async fn listen_by(api: &Api, request: http::request::Builder) -> Listening {
+async fn listen_by(api: &Api, request: http::request::Builder) -> EventListener {
     let request = request.header("host", "127.0.0.1").body(Empty::<Bytes>::new()).unwrap();
     let response = api.respond(request).await;
     assert_eq!(response.status(), StatusCode::OK);
     assert_eq!(response.headers()["content-type"], "text/event-stream");
-    Listening(response)
+    EventListener(response)
 }
 
-impl Listening {
-    /// The next that comes, which may be no event.
+impl EventListener {
+    /// Returns the next part of the stream, which may be no event.
     async fn piece(&mut self) -> String {
         let piece = timeout(Duration::from_secs(60), self.0.body_mut().frame()).await;
         let piece = piece.unwrap().unwrap().unwrap().into_data().unwrap();
@@ -55,8 +57,8 @@ impl Listening {
         text
     }
 
-    /// The next event. Each comes as a piece of its own.
-    async fn next(&mut self) -> Event {
+    /// Returns the next event. Each event arrives as its own chunk.
+    async fn next(&mut self) -> ReceivedEvent {
         loop {
             let text = self.piece().await;
             assert_ne!(text, NOTHING, "an event was to come");
@@ -66,13 +68,13 @@ impl Listening {
                 let data = serde_json::from_str(field("data").unwrap()).unwrap();
                 reads_well(&data);
                 let id = field("id").unwrap_or_default().to_owned();
-                return Event { id, name: name.to_owned(), data };
+                return ReceivedEvent { id, name: name.to_owned(), data };
             }
         }
     }
 
-    /// The next of this name.
-    async fn named(&mut self, name: &str) -> Event {
+    /// Returns the next event of this name.
+    async fn named(&mut self, name: &str) -> ReceivedEvent {
         loop {
             let event = self.next().await;
             if event.name == name {
@@ -83,8 +85,14 @@ impl Listening {
 }
 
 async fn pay(steadfast: &Steadfast, tool: &str, session: &str) {
-    let tool = call("bank", tool).params(&[("to", "sk-live-4f9a8b7c6d5e4f3a2b1c")]).session(session);
-    steadfast.call(tool.envelope().unwrap(), async |_: Attempt| -> Answer { Ok(output("paid")) }).await;
+    let tool = EnvelopeBuilder::new(format!("bank/{tool}"))
+        .args(&[("to", "sk-live-4f9a8b7c6d5e4f3a2b1c")])
+        .session(session);
+    steadfast
+        .call_envelope(tool.build().unwrap(), async |_: Attempt| -> ToolResult {
+            Ok(ToolOutput::text("paid"))
+        })
+        .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -125,7 +133,7 @@ async fn whoever_was_away_goes_on_behind_what_it_has_seen() {
 async fn whoever_is_too_slow_is_told_how_much_it_missed_and_gets_the_rest() {
     let (api, steadfast) = api().await;
     let mut listening = listen(&api, "/v1/events", None).await;
-    // Nobody reads meanwhile, and there are more events than are kept.
+    // No client reads in the meantime, and there are more events than are stored.
     for number in 0..600 {
         pay(&steadfast, "pay", &format!("s-{number}")).await;
     }
@@ -133,7 +141,7 @@ async fn whoever_is_too_slow_is_told_how_much_it_missed_and_gets_the_rest() {
     assert_eq!((missed.name.as_str(), missed.id.as_str()), ("missed", ""), "{missed:?}");
     let missed = missed.data["missed"].as_u64().unwrap();
     let rest = listening.next().await;
-    // Number 1 was told before: that `bank/fails` lost its trust. A notification is kept although nobody reads.
+    // Event 1 came before: `bank/fails` lost its trust. A notification is stored even if no client reads.
     assert_eq!(rest.id.rsplit('-').next(), Some((missed + 2).to_string().as_str()), "{rest:?}");
     let mut last = listening.named("tool_call_end").await;
     while last.data["sessionKey"] != "s-599" {
@@ -150,7 +158,7 @@ async fn a_connection_on_which_nothing_is_told_shows_that_it_lives() {
     assert_eq!(began.elapsed(), Duration::ZERO, "at once");
     assert_eq!(listening.piece().await, NOTHING);
     assert_eq!(began.elapsed(), Duration::from_secs(15));
-    // What happens to others is nothing that it hears.
+    // Events of other tenants are not received.
     let others = async {
         loop {
             tokio::time::sleep(Duration::from_secs(5)).await;
@@ -181,11 +189,11 @@ async fn sf_7_events_can_be_those_of_one_tenant() {
     let (api, steadfast) = api().await;
     let mut of_tenant = listen(&api, "/v1/events?tenant=acme", None).await;
     pay(&steadfast, "pay", "nobody's").await;
-    let mut envelope = call("bank", "pay").session("acme's").envelope().unwrap();
+    let mut envelope = EnvelopeBuilder::new("bank/pay").session("acme's").build().unwrap();
     for tenant in ["other", "acme"] {
         envelope.target.tenant_id = Some(TenantId::new(tenant).unwrap());
-        let works = async |_: Attempt| -> Answer { Ok(output("paid")) };
-        steadfast.call(envelope.clone(), works).await;
+        let works = async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("paid")) };
+        steadfast.call_envelope(envelope.clone(), works).await;
     }
     let first = of_tenant.next().await;
     assert_eq!(
@@ -193,12 +201,15 @@ async fn sf_7_events_can_be_those_of_one_tenant() {
         (&"acme".into(), &"acme's".into()),
         "{first:?}"
     );
-    // What a person does to what is another's, or nobody's, is not told either.
-    let by = By::new("ann", Surface::Library);
+    // Changes by operators to data of other tenants, or of no tenant, are not received either.
+    let by = OperatorIdentity::new("ann", OperatorSurface::Library);
     let key: BreakerKey = "tool:bank:pay".parse().unwrap();
     for tenant in [None, Some("other"), Some("acme")] {
         let tenant = tenant.map(|tenant| TenantId::new(tenant).unwrap());
-        steadfast.engine().steer_breaker(tenant.as_ref(), &key, Steer::Open { until: None }, &by).await;
+        steadfast
+            .engine()
+            .update_breaker(tenant.as_ref(), &key, BreakerOverride::Open { until: None }, &by)
+            .await;
     }
     for name in ["tool_call_circuit_state", "audit"] {
         assert_eq!(of_tenant.named(name).await.data["tenantId"], "acme", "{name}");
@@ -210,10 +221,10 @@ async fn sf_7_events_can_be_those_of_one_tenant() {
 
 #[tokio::test(start_paused = true)]
 async fn sf_7_whoever_loses_its_token_while_it_listens_hears_no_more() {
-    let steadfast = Steadfast::opening(Sources::default()).set("store.kind", "memory").open().await.unwrap();
+    let steadfast = Steadfast::builder().set("store.kind", "memory").build().await.unwrap();
     let access = access_of(&[("ann", None)]);
     let tokens = access.tokens.clone();
-    let viewer = |name: &str| Holder::Viewer(ActorId::new(name).unwrap());
+    let viewer = |name: &str| TokenHolder::Viewer(ActorId::new(name).unwrap());
     tokens.add("of eve", viewer("eve"));
     tokens.add("of bob", viewer("bob"));
     let api = Api::new(steadfast.clone(), access);
@@ -231,7 +242,7 @@ async fn sf_7_whoever_loses_its_token_while_it_listens_hears_no_more() {
     pay(&steadfast, "pay", "afterwards").await;
     assert!(of_eve.0.body_mut().frame().await.is_none(), "it ends, and says nothing more");
     assert_eq!(of_bob.next().await.data["sessionKey"], "afterwards");
-    // Also where nothing happens: by the next sign of life.
+    // The same without events: at the next keep-alive.
     let mut idle = listen_by(&api, as_viewer("bob").uri("/v1/events?event=none")).await;
     idle.piece().await;
     tokens.replace(&access_of(&[("ann", None)]).tokens);

@@ -1,33 +1,34 @@
-//! Calls whose tool the host runs: it asks, runs, reports, shows signs of life, and withdraws.
+//! Calls whose tool the host runs: begin, report, heartbeat and cancel.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
 use serde_json::{Value, json};
-use steadfast::envelope::CallEnvelope;
-use steadfast::{HookFuture, Hooks, Sources, Steadfast};
-use steadfast_api::Access;
+use steadfast::Steadfast;
+use steadfast::call::envelope::CallEnvelope;
+use steadfast::call::{HookFuture, Hooks};
+use steadfast_api::AccessRules;
 
-use crate::support::{Said, World, access_of, envelope, keyed, settle};
+use crate::support::{ApiTestReply, ApiTestWorld, access_of, envelope, keyed, settle};
 
-async fn begin(world: &World, call: &Value) -> Said {
+async fn begin(world: &ApiTestWorld, call: &Value) -> ApiTestReply {
     world.post("/v1/calls/begin", &[], &call.to_string()).await
 }
 
-/// The name of the call that a host was told to run.
-fn id(said: &Said) -> String {
+/// Returns the id of the call that a host got permission to run.
+fn id(said: &ApiTestReply) -> String {
     assert_eq!((said.status, said.body["next"].as_str()), (StatusCode::OK, Some("run")), "{}", said.body);
     said.body["id"].as_str().unwrap().to_owned()
 }
 
-async fn tell(world: &World, id: &str, deed: &str, body: Value) -> Said {
+async fn tell(world: &ApiTestWorld, id: &str, deed: &str, body: Value) -> ApiTestReply {
     world.post(&format!("/v1/calls/{id}/{deed}"), &[], &body.to_string()).await
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_host_runs_its_tool_and_a_duplicate_gets_its_answer() {
-    let world = World::new(&[]).await;
+    let world = ApiTestWorld::new(&[]).await;
     let call = keyed("host/pay", json!({ "to": "bob" }), "k");
     let begun = begin(&world, &call).await;
     assert_eq!((&begun.body["attempt"], begun.header("idempotency-key")), (&json!(1), Some("k")));
@@ -56,7 +57,7 @@ async fn a_host_runs_its_tool_and_a_duplicate_gets_its_answer() {
 
 #[tokio::test(start_paused = true)]
 async fn a_failed_attempt_is_ordered_again_and_its_report_comes_once() {
-    let world = World::new(&[]).await;
+    let world = ApiTestWorld::new(&[]).await;
     let begun = begin(&world, &envelope("host/get", json!({}))).await;
     let id = id(&begun);
     let failed = json!({ "attempt": 1, "failure": { "message": "busy", "source": { "kind": "http", "status": 503 } } });
@@ -77,7 +78,7 @@ async fn a_failed_attempt_is_ordered_again_and_its_report_comes_once() {
 
 #[tokio::test(start_paused = true)]
 async fn an_attempt_is_ordered_again_when_the_other_side_asked_to_be() {
-    let world = World::new(&[]).await;
+    let world = ApiTestWorld::new(&[]).await;
     let id = id(&begin(&world, &envelope("host/get", json!({}))).await);
     let busy =
         json!({ "message": "busy", "source": { "kind": "http", "status": 429 }, "retryAfterMs": 7000 });
@@ -89,7 +90,7 @@ async fn an_attempt_is_ordered_again_when_the_other_side_asked_to_be() {
 
 #[tokio::test(start_paused = true)]
 async fn what_the_tool_itself_said_is_in_the_answer_to_a_failure() {
-    let world = World::new(&[]).await;
+    let world = ApiTestWorld::new(&[]).await;
     let id = id(&begin(&world, &envelope("host/get", json!({}))).await);
     let failure =
         json!({ "message": "no", "source": { "kind": "is_error" }, "output": { "content": { "seats": 0 } } });
@@ -98,10 +99,10 @@ async fn what_the_tool_itself_said_is_in_the_answer_to_a_failure() {
     assert_eq!(done.body["result"]["output"]["content"], json!({ "seats": 0 }), "{}", done.body);
 }
 
-/// A tool that only asks has not run: the same call comes again with what it wants to know.
+/// A tool that only requests input has not run: the same call is made again with the input.
 #[tokio::test(start_paused = true)]
 async fn a_tool_that_asks_for_input_has_not_run() {
-    let world = World::new(&[("tools.\"host/pay\".class", "mutating")]).await;
+    let world = ApiTestWorld::new(&[("tools.\"host/pay\".class", "mutating")]).await;
     let call = keyed("host/pay", json!({}), "k");
     let first = id(&begin(&world, &call).await);
     let question = json!({ "attempt": 1, "inputRequired": { "content": { "who": "?" } } });
@@ -111,7 +112,7 @@ async fn a_tool_that_asks_for_input_has_not_run() {
     assert_ne!(id(&begin(&world, &call).await), first);
 }
 
-/// Each source of a failure is what the engine takes it for: how a call that must not run twice goes on depends on it.
+/// The engine classifies each source of a failure. The further course of a call that must not run twice depends on it.
 #[tokio::test(start_paused = true)]
 async fn the_source_of_a_failure_decides_how_the_call_goes_on() {
     let settings = [
@@ -120,7 +121,7 @@ async fn the_source_of_a_failure_decides_how_the_call_goes_on() {
         ("tools.\"host/pay\".trust.mode", "off"),
         ("guard.mode", "off"),
     ];
-    let world = World::new(&settings).await;
+    let world = ApiTestWorld::new(&settings).await;
     for (number, (source, expected)) in [
         (json!({ "kind": "tool" }), "answer tool_error unknown.tool"),
         (json!({ "kind": "http", "status": 503 }), "answer outcome_unknown http.503"),
@@ -151,9 +152,11 @@ async fn the_source_of_a_failure_decides_how_the_call_goes_on() {
 
 #[tokio::test(start_paused = true)]
 async fn an_attempt_whose_time_is_over_hears_so_from_its_heartbeat_and_its_report_comes_too_late() {
-    let world =
-        World::new(&[("tools.\"host/get\".class", "read_only"), ("tools.\"host/get\".retry.attempts", "1")])
-            .await;
+    let world = ApiTestWorld::new(&[
+        ("tools.\"host/get\".class", "read_only"),
+        ("tools.\"host/get\".retry.attempts", "1"),
+    ])
+    .await;
     let id = id(&begin(&world, &envelope("host/get", json!({}))).await);
     tokio::time::sleep(Duration::from_secs(31)).await;
     let beat = tell(&world, &id, "heartbeat", json!({ "attempt": 1 })).await;
@@ -166,7 +169,7 @@ async fn an_attempt_whose_time_is_over_hears_so_from_its_heartbeat_and_its_repor
 #[tokio::test(start_paused = true)]
 async fn a_host_gets_the_answer_to_its_report_however_late() {
     let settings = [("tools.\"host/pay\".class", "mutating"), ("tools.\"host/pay\".answer_by", "5s")];
-    let world = World::new(&settings).await;
+    let world = ApiTestWorld::new(&settings).await;
     let id = id(&begin(&world, &keyed("host/pay", json!({}), "k")).await);
     tokio::time::sleep(Duration::from_secs(20)).await;
     let done = tell(&world, &id, "report", json!({ "attempt": 1, "output": { "content": "paid" } })).await;
@@ -175,7 +178,7 @@ async fn a_host_gets_the_answer_to_its_report_however_late() {
 
 #[tokio::test(start_paused = true)]
 async fn signs_of_life_keep_an_attempt_and_a_withdrawn_one_hears_of_it() {
-    let world = World::new(&[("tools.\"host/pay\".class", "mutating")]).await;
+    let world = ApiTestWorld::new(&[("tools.\"host/pay\".class", "mutating")]).await;
     let id = id(&begin(&world, &envelope("host/pay", json!({}))).await);
     for _ in 0..3 {
         tokio::time::sleep(Duration::from_secs(20)).await;
@@ -195,7 +198,7 @@ async fn signs_of_life_keep_an_attempt_and_a_withdrawn_one_hears_of_it() {
 #[tokio::test(start_paused = true)]
 async fn sf_7_the_calls_of_others_are_not_there() {
     let access = access_of(&[("ann", None), ("bob", None)]);
-    let world = World::opened(Steadfast::opening(Sources::default()), &[], access).await;
+    let world = ApiTestWorld::opened(Steadfast::builder(), &[], access).await;
     let (ann, bob) = ([("authorization", "Bearer token of ann")], [("authorization", "Bearer token of bob")]);
     let call = envelope("host/pay", json!({})).to_string();
     let id = id(&world.post("/v1/calls/begin", &ann, &call).await);
@@ -214,20 +217,22 @@ async fn sf_7_the_calls_of_others_are_not_there() {
     assert_eq!((said.status, &said.body["next"]), (StatusCode::OK, &json!("answer")));
 }
 
-/// Holds up every attempt for a moment.
-struct Slow;
+/// Delays every attempt.
+struct DelayingHooks;
 
-impl Hooks for Slow {
+impl Hooks for DelayingHooks {
     fn before_attempt<'a>(&'a self, _: &'a CallEnvelope, _: u32) -> HookFuture<'a, ()> {
         Box::pin(tokio::time::sleep(Duration::from_millis(500)))
     }
 }
 
-/// An order that its host never heard of is given back: the same call runs when it comes again.
+/// A permission to run that its host never received is returned: the same call runs when it is made again.
 #[tokio::test(start_paused = true)]
 async fn who_goes_before_the_order_has_not_run_anything() {
-    let opening = Steadfast::opening(Sources::default()).hooks(Arc::new(Slow));
-    let world = World::opened(opening, &[("tools.\"host/pay\".class", "mutating")], Access::default()).await;
+    let opening = Steadfast::builder().hooks(Arc::new(DelayingHooks));
+    let world =
+        ApiTestWorld::opened(opening, &[("tools.\"host/pay\".class", "mutating")], AccessRules::default())
+            .await;
     let call = keyed("host/pay", json!({}), "k");
     tokio::select! {
         _ = begin(&world, &call) => unreachable!("it is held up"),

@@ -1,16 +1,17 @@
-//! Calls without a key over plain HTTP. Equal calls of one conversation follow the same rules as over MCP: they join one that is
-//! in flight, get an answer that did not arrive, and are told of an unknown outcome before they run again.
+//! Calls without an idempotency key over plain HTTP. Equal calls of one session follow the same rules as over MCP: they
+//! wait for the in-flight call, get an undelivered result, and get a report of an unknown outcome before they run
+//! again.
 
 use std::time::Duration;
 
 use http::{Request, StatusCode};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
-use steadfast::output;
+use steadfast::call::output::ToolOutput;
 
-use crate::support::{Said, World, envelope, gated, in_session, lost_once, settle};
+use crate::support::{ApiTestReply, ApiTestWorld, envelope, gated, in_session, lost_once, settle};
 
-/// Tools that must not run twice, and nothing that stops a caller but the rules that these tests are about.
+/// Tools that must not run twice, and no mechanism except the ones under test.
 const PLAIN: &[(&str, &str)] = &[
     ("tools.\"bank/pay\".class", "mutating"),
     ("tools.\"bank/look\".class", "read_only"),
@@ -24,28 +25,28 @@ fn payment() -> Value {
     envelope("bank/pay", json!({ "to": "bob" }))
 }
 
-async fn pay(world: &World) -> Said {
+async fn pay(world: &ApiTestWorld) -> ApiTestReply {
     world.call(&payment()).await
 }
 
-async fn begin(world: &World) -> Said {
+async fn begin(world: &ApiTestWorld) -> ApiTestReply {
     let call = envelope("host/pay", json!({ "to": "bob" }));
     world.post("/v1/calls/begin", &[], &call.to_string()).await
 }
 
-async fn report(world: &World, begun: &Said, report: Value) -> Said {
+async fn report(world: &ApiTestWorld, begun: &ApiTestReply, report: Value) -> ApiTestReply {
     assert_eq!(begun.body["next"], "run", "{}", begun.body);
     let path = format!("/v1/calls/{}/report", begun.body["id"].as_str().unwrap());
     world.post(&path, &[], &report.to_string()).await
 }
 
-async fn the_record(world: &World) -> Value {
+async fn the_record(world: &ApiTestWorld) -> Value {
     world.steer("get", "/v1/records?open=true", &Value::Null).await["records"][0].clone()
 }
 
 #[tokio::test(start_paused = true)]
 async fn equal_calls_without_a_key_join_the_one_in_flight() {
-    let world = World::new(PLAIN).await;
+    let world = ApiTestWorld::new(PLAIN).await;
     let (begun, may_end) = gated(&world, "bank/pay");
     let (first, second) = tokio::join!(pay(&world), async {
         begun.acquire().await.unwrap().forget();
@@ -67,10 +68,10 @@ async fn equal_calls_without_a_key_join_the_one_in_flight() {
     assert_eq!((&third.body["fromCache"], world.runs("bank/pay")), (&json!(false), 2), "{}", third.body);
 }
 
-/// So it is for those who read events, whichever of the two comes first.
+/// The same for clients that read events, whichever call comes first.
 #[tokio::test(start_paused = true)]
 async fn a_call_that_reads_events_joins_one_that_does_not() {
-    let world = World::new(PLAIN).await;
+    let world = ApiTestWorld::new(PLAIN).await;
     let (begun, may_end) = gated(&world, "bank/pay");
     let (_, streamed) = tokio::join!(pay(&world), async {
         begun.acquire().await.unwrap().forget();
@@ -89,7 +90,7 @@ async fn a_call_that_reads_events_joins_one_that_does_not() {
 
 #[tokio::test(start_paused = true)]
 async fn equal_calls_of_two_conversations_are_two_calls() {
-    let world = World::new(PLAIN).await;
+    let world = ApiTestWorld::new(PLAIN).await;
     let (begun, may_end) = gated(&world, "bank/pay");
     let other = in_session(payment(), "s-2");
     let (first, second, ()) = tokio::join!(pay(&world), world.call(&other), async {
@@ -103,7 +104,7 @@ async fn equal_calls_of_two_conversations_are_two_calls() {
 /// A caller that disconnects before the response gets it by repeating the call, once.
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_did_not_arrive_is_given_to_the_next_equal_call() {
-    let world = World::new(PLAIN).await;
+    let world = ApiTestWorld::new(PLAIN).await;
     let (begun, may_end) = gated(&world, "bank/pay");
     let request = Request::post("/v1/calls").header("host", "127.0.0.1");
     let gone = world.api.respond(request.body(payment().to_string()).unwrap());
@@ -128,10 +129,10 @@ async fn an_answer_that_did_not_arrive_is_given_to_the_next_equal_call() {
 /// A caller that waited that long may have given up.
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_came_late_is_given_to_the_next_equal_call() {
-    let world = World::new(PLAIN).await;
+    let world = ApiTestWorld::new(PLAIN).await;
     world.tool("bank/pay", async |number: u32, _| {
         tokio::time::sleep(Duration::from_secs(26)).await;
-        Ok(output(&format!("run {number}")))
+        Ok(ToolOutput::text(&format!("run {number}")))
     });
     for (content, from_cache) in [("run 1", false), ("run 1", true), ("run 2", false)] {
         let said = pay(&world).await;
@@ -144,10 +145,11 @@ async fn an_answer_that_came_late_is_given_to_the_next_equal_call() {
     }
 }
 
-/// A payment whose connection broke may still take effect. Until it cannot, and its caller knows so, it does not run again.
+/// A payment whose connection broke may still take effect. It does not run again until it cannot, and its caller knows
+/// so.
 #[tokio::test(start_paused = true)]
 async fn a_lost_call_is_told_as_unknown_and_runs_again_only_after_its_caller_was_told_finally() {
-    let world = World::new(PLAIN).await;
+    let world = ApiTestWorld::new(PLAIN).await;
     lost_once(&world, "bank/pay");
     let lost = pay(&world).await;
     assert_eq!((lost.status, lost.code()), (StatusCode::CONFLICT, "outcome_unknown"), "{}", lost.body);
@@ -170,7 +172,7 @@ async fn a_lost_call_is_told_as_unknown_and_runs_again_only_after_its_caller_was
     assert_eq!((&record["settled"], &record["settlesByMs"]), (&json!(true), &Value::Null), "{record}");
     let told = pay(&world).await;
     assert_eq!((told.code(), &told.body["error"]["retryAfterMs"]), ("outcome_unknown", &json!(10_000)));
-    // Told, and neither checked nor waited.
+    // The caller got the report, and neither checked nor waited.
     let told = pay(&world).await;
     assert_eq!((told.code(), world.runs("bank/pay")), ("outcome_unknown", 1), "{}", told.body);
     tokio::time::advance(Duration::from_secs(10)).await;
@@ -180,12 +182,12 @@ async fn a_lost_call_is_told_as_unknown_and_runs_again_only_after_its_caller_was
 
 #[tokio::test(start_paused = true)]
 async fn whoever_checks_after_the_final_answer_need_not_wait() {
-    let world = World::new(PLAIN).await;
+    let world = ApiTestWorld::new(PLAIN).await;
     lost_once(&world, "bank/pay");
     world.works("bank/look");
     let look = async || world.call(&envelope("bank/look", json!({}))).await.status;
     pay(&world).await;
-    // That was too early: it could still take effect after it.
+    // That check was too early: the call could still take effect after it.
     assert_eq!(look().await, StatusCode::OK);
     tokio::time::advance(Duration::from_secs(30)).await;
     assert_eq!(pay(&world).await.code(), "outcome_unknown");
@@ -197,7 +199,7 @@ async fn whoever_checks_after_the_final_answer_need_not_wait() {
 
 #[tokio::test(start_paused = true)]
 async fn equal_calls_that_a_host_runs_join_the_one_in_flight() {
-    let world = World::new(PLAIN).await;
+    let world = ApiTestWorld::new(PLAIN).await;
     let first = begin(&world).await;
     let (second, done) = tokio::join!(begin(&world), async {
         settle().await;
@@ -211,7 +213,7 @@ async fn equal_calls_that_a_host_runs_join_the_one_in_flight() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_a_host_lost_is_told_as_unknown_to_the_equal_one() {
-    let world = World::new(PLAIN).await;
+    let world = ApiTestWorld::new(PLAIN).await;
     let begun = begin(&world).await;
     let source = json!({ "kind": "transport", "error": "connection_reset", "written": true });
     let failure = json!({ "attempt": 1, "failure": { "message": "gone", "source": source } });
@@ -228,10 +230,10 @@ async fn a_call_that_a_host_lost_is_told_as_unknown_to_the_equal_one() {
     assert_eq!(the_record(&world).await["observed"], "connection_lost");
 }
 
-/// A call that may still take effect cannot count as one that did not run.
+/// A call that may still take effect cannot be resolved as not run.
 #[tokio::test(start_paused = true)]
 async fn what_may_still_take_effect_is_not_resolved_as_not_run() {
-    let world = World::new(PLAIN).await;
+    let world = ApiTestWorld::new(PLAIN).await;
     lost_once(&world, "bank/pay");
     pay(&world).await;
     let path = format!("/v1/records/{}/resolve", the_record(&world).await["key"].as_str().unwrap());
@@ -251,10 +253,10 @@ async fn what_may_still_take_effect_is_not_resolved_as_not_run() {
     assert_eq!(resolve(false).await.status, StatusCode::NOT_FOUND, "the outcome is already resolved");
 }
 
-/// That it ran can be known at once.
+/// A call can be resolved as run at any time.
 #[tokio::test(start_paused = true)]
 async fn what_ran_is_resolved_at_any_time() {
-    let world = World::new(PLAIN).await;
+    let world = ApiTestWorld::new(PLAIN).await;
     lost_once(&world, "bank/pay");
     pay(&world).await;
     let path = format!("/v1/records/{}/resolve", the_record(&world).await["key"].as_str().unwrap());
@@ -262,10 +264,10 @@ async fn what_ran_is_resolved_at_any_time() {
     assert_eq!(the_record(&world).await, Value::Null);
 }
 
-/// The answer of a stream counts as delivered when it was read.
+/// The result of a stream counts as delivered when it was read.
 #[tokio::test(start_paused = true)]
 async fn an_answer_in_events_that_was_not_read_is_given_again() {
-    let world = World::new(PLAIN).await;
+    let world = ApiTestWorld::new(PLAIN).await;
     world.works("bank/pay");
     let request =
         Request::post("/v1/calls").header("host", "127.0.0.1").header("accept", "text/event-stream");

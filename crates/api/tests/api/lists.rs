@@ -1,4 +1,4 @@
-//! Lists: page by page to their end, and only what was asked for.
+//! Lists: pagination to the end, and filters.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -6,54 +6,57 @@ use std::time::Duration;
 
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
-use steadfast::classify::{Fault, Source};
-use steadfast::id::{Namespace, TenantId};
-use steadfast::{Answer, Attempt, By, RuntimeClock, Sources, Steadfast, Steer, Surface, Tool, call, output};
-use steadfast_api::{Access, AdminToken, Api, Around};
-use steadfast_executor::Shelf;
-use steadfast_gateway::{Backend, Configured, Sharing};
-use steadfast_store::{Entry, Journal, Keep, Query};
+use steadfast::admin::{BreakerOverride, OperatorIdentity, OperatorSurface};
+use steadfast::call::classify::{AttemptFault, FaultSource};
+use steadfast::call::id::{Namespace, TenantId};
+use steadfast::call::{EnvelopeBuilder, ToolResult, output::ToolOutput};
+use steadfast::store::RuntimeClock;
+use steadfast::{Attempt, Steadfast, ToolHandler};
+use steadfast_api::{AccessRules, AdminToken, Api, GatewayParts};
+use steadfast_executor::ToolRegistry;
+use steadfast_gateway::{Backend, ConfiguredServer, ServerSharing};
+use steadfast_store::{Journal, JournalEntry, JournalLimits, JournalQuery};
 
-use crate::support::{Bench, ask, fits, gathered_is_written};
+use crate::support::{TestTools, ask, fits, gathered_is_written};
 
-/// A gateway in which much has happened, and more can.
-struct World {
+/// A gateway with data in every list, which can add more.
+struct ListTestWorld {
     api: Api,
     steadfast: Steadfast,
     document: Value,
 }
 
-/// A list: its path, where its rows stand in the answer, and what makes a row this one.
-struct List {
+/// A list: its path, the position of its rows in the response, and the key of a row.
+struct ListCase {
     path: &'static str,
     rows: &'static [&'static str],
     key: &'static [&'static str],
 }
 
-const LISTS: &[List] = &[
-    List { path: "/v1/tools", rows: &["tools"], key: &["/tool"] },
-    List { path: "/v1/breakers", rows: &["breakers"], key: &["/key"] },
-    List {
+const LISTS: &[ListCase] = &[
+    ListCase { path: "/v1/tools", rows: &["tools"], key: &["/tool"] },
+    ListCase { path: "/v1/breakers", rows: &["breakers"], key: &["/key"] },
+    ListCase {
         path: "/v1/trust",
         rows: &["trust"],
         key: &["/scope", "/pluginName", "/toolName", "/signature", "/domain"],
     },
-    List { path: "/v1/approvals", rows: &["approvals"], key: &["/id"] },
-    List {
+    ListCase { path: "/v1/approvals", rows: &["approvals"], key: &["/id"] },
+    ListCase {
         path: "/v1/guard",
         rows: &["stopped", "trips"],
         key: &["/session", "/tool", "/digest", "/arguments", "/layer", "/times"],
     },
-    List { path: "/v1/records", rows: &["records"], key: &["/key"] },
-    List { path: "/v1/history", rows: &["calls"], key: &["/requestId"] },
-    List { path: "/v1/running", rows: &["calls"], key: &["/call"] },
-    List { path: "/v1/servers", rows: &["servers"], key: &["/name"] },
-    List { path: "/v1/sessions", rows: &["sessions"], key: &["/session"] },
-    List { path: "/v1/config", rows: &["settings"], key: &["/name"] },
-    List { path: "/v1/audit", rows: &["audit"], key: &["/on"] },
+    ListCase { path: "/v1/records", rows: &["records"], key: &["/key"] },
+    ListCase { path: "/v1/history", rows: &["calls"], key: &["/requestId"] },
+    ListCase { path: "/v1/running", rows: &["calls"], key: &["/call"] },
+    ListCase { path: "/v1/servers", rows: &["servers"], key: &["/name"] },
+    ListCase { path: "/v1/sessions", rows: &["sessions"], key: &["/session"] },
+    ListCase { path: "/v1/config", rows: &["settings"], key: &["/name"] },
+    ListCase { path: "/v1/audit", rows: &["audit"], key: &["/on"] },
 ];
 
-impl List {
+impl ListCase {
     fn rows(&self, answer: &Value) -> Vec<Value> {
         let all = self.rows.iter().flat_map(|name| answer[name].as_array().unwrap().clone());
         all.collect()
@@ -64,26 +67,27 @@ impl List {
     }
 }
 
-impl World {
+impl ListTestWorld {
     async fn new() -> Self {
-        let steadfast = Steadfast::opening(Sources::default())
+        let steadfast = Steadfast::builder()
             .clock(Arc::new(RuntimeClock::new()))
             .set("store.kind", "memory")
             .set("retry.attempts", "1")
-            // Nobody answers, and what runs goes on.
+            // No client answers, and the running call goes on.
             .set("approval_timeout", "1s")
             .set("timeout", "20m")
-            .open()
+            .build()
             .await
             .unwrap();
-        let access = Access { admin: AdminToken::new("person"), ..Access::default() };
-        let tools = Arc::new(Bench::default());
+        let access = AccessRules { admin: AdminToken::new("person"), ..AccessRules::default() };
+        let tools = Arc::new(TestTools::default());
         for name in ["bank/never", "bank/pay 1", "files/never"] {
             tools.works(name);
         }
         let servers = ["bank", "files", "mail", "maps", "music"].map(server).to_vec();
-        let around = Around { tools: tools as Arc<dyn Shelf>, servers, ..Around::default() };
-        let api = Api::within(steadfast.clone(), access, around);
+        let around =
+            GatewayParts { tools: tools as Arc<dyn ToolRegistry>, servers, ..GatewayParts::default() };
+        let api = Api::with_gateway(steadfast.clone(), access, around);
         let mut world = Self { api, steadfast, document: Value::Null };
         world.document = world.get("/openapi.json").await;
         for number in [1, 3, 5, 7, 9] {
@@ -92,7 +96,7 @@ impl World {
         world
     }
 
-    /// As the admin, and held against the document.
+    /// Sends a request as the admin, and checks the response against the document.
     async fn get(&self, path: &str) -> Value {
         let (status, body) = self.ask(path).await;
         assert_eq!(status, StatusCode::OK, "{path}: {body}");
@@ -107,71 +111,81 @@ impl World {
         ask(&self.api, Request::get(path).header("authorization", "Bearer person"), "").await
     }
 
-    /// One row more in every list that can grow, in the middle of it or at an end.
+    /// Adds a row to every list that can grow, in the middle or at an end.
     async fn happens(&self, number: u32) {
         let session = format!("s-{number}");
-        let works = async |_: Attempt| -> Answer { Ok(output("paid")) };
+        let works = async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("paid")) };
         let (tool, key) = (format!("pay {number}"), format!("invoice {number}"));
-        let pay = call("bank", &tool).key(&key).session(&session).envelope().unwrap();
-        self.steadfast.call(pay, works).await;
-        // It loses its trust, and then somebody must be asked.
-        let fails =
-            async |_: Attempt| -> Answer { Err(Fault::new(Source::Http { status: 500 }, "no").into()) };
+        let pay = EnvelopeBuilder::new(format!("bank/{tool}")).key(&key).session(&session).build().unwrap();
+        self.steadfast.call_envelope(pay, works).await;
+        // It loses trust, and then needs approval.
+        let fails = async |_: Attempt| -> ToolResult {
+            Err(AttemptFault::new(FaultSource::Http { status: 500 }, "no").into())
+        };
         let tool = format!("fails {number}");
         for amount in 0..3 {
             self.call(&tool, amount, &format!("{session} of {amount}"), None, fails).await;
         }
         self.call(&tool, 9, &session, None, works).await;
-        // A model that repeats itself.
-        let wrong = async |_: Attempt| -> Answer {
-            Err(Fault::new(Source::JsonRpc { code: -32602 }, "`to` is missing").into())
+        // A model in a loop.
+        let wrong = async |_: Attempt| -> ToolResult {
+            Err(AttemptFault::new(FaultSource::JsonRpc { code: -32602 }, "`to` is missing").into())
         };
         for _ in 0..4 {
             self.call(&format!("asked {number}"), number, &session, None, wrong).await;
         }
-        // One that goes on.
+        // A call that keeps running.
         let tool = format!("runs {number}");
-        let envelope = call("files", &tool).key(&tool).session(&tool).envelope().unwrap();
-        let calling = self.steadfast.call(envelope, async |_: Attempt| -> Answer {
+        let envelope =
+            EnvelopeBuilder::new(format!("files/{tool}")).key(&tool).session(&tool).build().unwrap();
+        let calling = self.steadfast.call_envelope(envelope, async |_: Attempt| -> ToolResult {
             std::future::pending::<()>().await;
-            Ok(output("never"))
+            Ok(ToolOutput::text("never"))
         });
         tokio::spawn(calling);
-        let by = By::new(if number == 1 { "bob" } else { "ann" }, Surface::Library);
+        let by = OperatorIdentity::new(if number == 1 { "bob" } else { "ann" }, OperatorSurface::Library);
         let key = format!("dependency:host-{number}").parse().unwrap();
-        self.steadfast.engine().steer_breaker(None, &key, Steer::Open { until: None }, &by).await;
+        self.steadfast.engine().update_breaker(None, &key, BreakerOverride::Open { until: None }, &by).await;
         gathered_is_written().await;
     }
 
-    async fn call(&self, tool: &str, amount: u32, session: &str, tenant: Option<&str>, run: impl Tool) {
+    async fn call(
+        &self,
+        tool: &str,
+        amount: u32,
+        session: &str,
+        tenant: Option<&str>,
+        run: impl ToolHandler,
+    ) {
         let params = [("amount", amount)];
-        let mut envelope = call("bank", tool).params(&params).session(session).envelope().unwrap();
+        let mut envelope =
+            EnvelopeBuilder::new(format!("bank/{tool}")).args(&params).session(session).build().unwrap();
         envelope.target.tenant_id = tenant.map(|tenant| TenantId::new(tenant).unwrap());
-        self.steadfast.call(envelope, run).await;
+        self.steadfast.call_envelope(envelope, run).await;
     }
 
-    /// The keys of all rows that fit.
-    async fn keys(&self, list: &List, query: &str) -> Vec<String> {
+    /// Returns the keys of all rows that match.
+    async fn keys(&self, list: &ListCase, query: &str) -> Vec<String> {
         let answer = self.get(&format!("{}?limit=1000&{query}", list.path)).await;
         assert_eq!(answer["next"], Value::Null);
         list.rows(&answer).iter().map(|row| list.key(row)).collect()
     }
 }
 
-/// One that nobody may start for being looked at.
+/// A server that must not be started by a query.
 #[expect(clippy::panic, reason = "which is how the test says it")]
-fn server(name: &str) -> Configured {
+fn server(name: &str) -> ConfiguredServer {
     let start = || -> Backend { panic!("nobody asked for a tool of it") };
-    Configured::new(Namespace::new(name).unwrap(), Sharing::Shared, Arc::new(start))
+    ConfiguredServer::new(Namespace::new(name).unwrap(), ServerSharing::Shared, Arc::new(start))
 }
 
-fn list(path: &str) -> &'static List {
+fn list(path: &str) -> &'static ListCase {
     LISTS.iter().find(|list| list.path == path).unwrap()
 }
 
 #[tokio::test(start_paused = true)]
 async fn every_list_is_read_page_by_page_each_row_once_while_rows_are_added() {
-    let world = World::new().await;
+    let world = ListTestWorld::new().await;
     let mut new = 0;
     for list in LISTS {
         let before = world.keys(list, "").await;
@@ -185,7 +199,7 @@ async fn every_list_is_read_page_by_page_each_row_once_while_rows_are_added() {
             let Some(next) = page["next"].as_str() else { break };
             assert_eq!(rows.len(), 2, "{}: a page before the last one is full", list.path);
             after = format!("&after={}", encoded(next));
-            // Between those that were there, behind them, and in front.
+            // Between the existing rows, after them, and before them.
             if seen.len() <= 6 {
                 world.happens([2, 99, 0][new % 3] + 10 * u32::try_from(new / 3).unwrap()).await;
                 new += 1;
@@ -205,13 +219,13 @@ fn encoded(text: &str) -> String {
 
 #[tokio::test(start_paused = true)]
 async fn every_list_gives_only_what_was_asked_for() {
-    let world = World::new().await;
-    let works = async |_: Attempt| -> Answer { Ok(output("paid")) };
+    let world = ListTestWorld::new().await;
+    let works = async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("paid")) };
     world.call("pay 1", 1, "s-1", Some("acme"), works).await;
     gathered_is_written().await;
-    let by = By::new("ann", Surface::Library);
+    let by = OperatorIdentity::new("ann", OperatorSurface::Library);
     let (acme, key) = (TenantId::new("acme").unwrap(), "tool:bank:pay".parse().unwrap());
-    world.steadfast.engine().steer_breaker(Some(&acme), &key, Steer::Reset, &by).await;
+    world.steadfast.engine().update_breaker(Some(&acme), &key, BreakerOverride::Reset, &by).await;
     let mut wrong = Vec::new();
     for (path, query, count) in [
         ("/v1/tools", "prefix=bank/pay", 5),
@@ -268,13 +282,13 @@ async fn every_list_gives_only_what_was_asked_for() {
 
 #[tokio::test(start_paused = true)]
 async fn what_no_list_can_give_is_refused_and_said() {
-    let world = World::new().await;
+    let world = ListTestWorld::new().await;
     for list in LISTS {
         for limit in [0, 1001] {
             let (status, body) = world.ask(&format!("{}?limit={limit}", list.path)).await;
             assert_eq!(status, StatusCode::BAD_REQUEST, "{}", list.path);
             let said = body["error"]["message"].as_str().unwrap();
-            assert_eq!(said, format!("limit={limit}: from 1 to 1000 can be had at once"), "{}", list.path);
+            assert_eq!(said, format!("limit={limit}: must be from 1 to 1000"), "{}", list.path);
         }
         let (status, body) = world.ask(&format!("{}?colour=red", list.path)).await;
         let said = body["error"]["message"].as_str().unwrap();
@@ -285,7 +299,7 @@ async fn what_no_list_can_give_is_refused_and_said() {
         let (status, body) = world.ask(&format!("{path}?after=nowhere")).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{path}");
         assert!(
-            body["error"]["message"].as_str().unwrap().starts_with("after=nowhere is no place"),
+            body["error"]["message"].as_str().unwrap().starts_with("after=nowhere is not a cursor"),
             "{body}"
         );
     }
@@ -293,12 +307,12 @@ async fn what_no_list_can_give_is_refused_and_said() {
 
 #[tokio::test(start_paused = true)]
 async fn the_history_goes_back_as_far_as_the_store_keeps_it_and_says_where_it_stopped_looking() {
-    let world = World::new().await;
+    let world = ListTestWorld::new().await;
     let store = world.steadfast.store();
     let before = world.keys(list("/v1/history"), "").await.len();
-    let newest = store.entries(&Query::newest(Journal::History, 1)).await.unwrap();
-    let other: Vec<Entry> = vec![newest[0].1.clone(); 20_100];
-    let keep = Keep { most: 25_000, most_per_subject: None, age: Duration::from_secs(3600) };
+    let newest = store.entries(&JournalQuery::newest(Journal::History, 1)).await.unwrap();
+    let other: Vec<JournalEntry> = vec![newest[0].1.clone(); 20_100];
+    let keep = JournalLimits { most: 25_000, most_per_subject: None, age: Duration::from_secs(3600) };
     store.append(Journal::History, &other, keep).await.unwrap();
     let first = world.get("/v1/history?tool=bank/pay%201").await;
     assert_eq!(first["calls"], json!([]), "it lies further back than is looked at once");

@@ -1,17 +1,18 @@
-//! What there is to see over HTTP, and that the OpenAPI document says the truth about it.
+//! Queries over HTTP, and their agreement with the OpenAPI document.
 
 use std::time::Duration;
 
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
-use steadfast::classify::{Fault, Source};
-use steadfast::id::{Namespace, TenantId, ToolName};
-use steadfast::policy::Annotations;
-use steadfast::{Answer, Attempt, Sources, Steadfast, call};
-use steadfast_api::{Access, AdminToken, Api};
-use steadfast_testkit::redis::Server;
+use steadfast::call::classify::{AttemptFault, FaultSource};
+use steadfast::call::id::{Namespace, TenantId, ToolName};
+use steadfast::call::{EnvelopeBuilder, ToolResult};
+use steadfast::policy::AnnotationHints;
+use steadfast::{Attempt, Steadfast};
+use steadfast_api::{AccessRules, AdminToken, Api};
+use steadfast_testkit::redis::RedisServer;
 
-use crate::support::{PATIENCE, World, access_of, api, ask, envelope, fits, get, in_session, settle};
+use crate::support::{ApiTestWorld, PATIENCE, access_of, api, ask, envelope, fits, get, in_session, settle};
 
 #[tokio::test(start_paused = true)]
 async fn the_status_says_what_is_wrong_and_what_to_do() {
@@ -26,11 +27,13 @@ async fn the_status_says_what_is_wrong_and_what_to_do() {
 #[tokio::test(start_paused = true)]
 async fn the_trouble_of_a_tenant_is_seen_beside_that_of_nobody() {
     let (api, steadfast) = api().await;
-    let fails = async |_: Attempt| -> Answer { Err(Fault::new(Source::Http { status: 500 }, "no").into()) };
+    let fails = async |_: Attempt| -> ToolResult {
+        Err(AttemptFault::new(FaultSource::Http { status: 500 }, "no").into())
+    };
     for amount in 0..3 {
-        let mut envelope = call("bank", "fails").params(&[("amount", amount)]).envelope().unwrap();
+        let mut envelope = EnvelopeBuilder::new("bank/fails").args(&[("amount", amount)]).build().unwrap();
         envelope.target.tenant_id = Some(TenantId::new("acme").unwrap());
-        steadfast.call(envelope, fails).await;
+        steadfast.call_envelope(envelope, fails).await;
     }
     let (_, seen) = get(&api, "/v1/status").await;
     assert_eq!(seen["counts"]["escalated"], 2, "{seen}");
@@ -41,7 +44,7 @@ async fn the_trouble_of_a_tenant_is_seen_beside_that_of_nobody() {
 #[tokio::test(start_paused = true)]
 async fn the_status_counts_everything_that_is_wrong_whosever_it_is_the_worst_first() {
     let down = [("tools.\"web/down\".retry.attempts", "1"), ("tools.\"web/down\".trust.mode", "off")];
-    let world = World::new(&down).await;
+    let world = ApiTestWorld::new(&down).await;
     let reported = async |whose: &str, tool: &str, severity: &str, times: u32| {
         let recoverable = severity != "security";
         let report = json!({
@@ -89,23 +92,22 @@ async fn the_status_counts_everything_that_is_wrong_whosever_it_is_the_worst_fir
         .map(|finding| finding["what"].as_str().unwrap())
         .collect();
     let expected = [
-        "1 tool keeps failing and is left alone",
+        "1 tool keeps failing and its circuit breaker is open",
         "tenant acme: 1 tool is blocked",
         "1 call waits for approval",
         "1 tool has lost trust",
         "1 breaker is forced open",
-        "1 conversation loops and is stopped",
-        "switched: retries only watched",
+        "1 session is in a loop and is stopped",
+        "switched: retries in shadow mode",
     ];
     assert_eq!(whats, expected, "{seen}");
 }
 
-/// Whoever makes calls sees nothing of what others do, whatever there is to see; and without a token nobody sees more than
-/// that we live.
+/// A client token does not allow any query about other callers, and without a token only the health checks are allowed.
 #[tokio::test(start_paused = true)]
 async fn sf_7_where_clients_have_tokens_only_the_admin_looks() {
     let (_, steadfast) = api().await;
-    let access = Access { admin: AdminToken::new("person"), ..access_of(&[("ann", None)]) };
+    let access = AccessRules { admin: AdminToken::new("person"), ..access_of(&[("ann", None)]) };
     let api = Api::new(steadfast, access);
     let (_, document) = get(&api, "/openapi.json").await;
     let is_let_in = async |path: &str, token: Option<&str>| {
@@ -113,7 +115,7 @@ async fn sf_7_where_clients_have_tokens_only_the_admin_looks() {
         let request = token
             .into_iter()
             .fold(request, |request, token| request.header("authorization", format!("Bearer {token}")));
-        // Only that: events go on for ever.
+        // The status only: the event stream never ends.
         let status = api.respond(request.body(String::new()).unwrap()).await.status();
         status != StatusCode::UNAUTHORIZED && status != StatusCode::FORBIDDEN
     };
@@ -202,13 +204,14 @@ async fn sf_6_one_call_is_told_step_by_step_with_the_rules_that_decided_and_with
         trace["steps"].as_array().unwrap().iter().map(|step| step["kind"].as_str().unwrap()).collect();
     assert!(kinds.starts_with(&["started", "attempt_started", "attempt_ended"]), "{kinds:?}");
     assert!(trace["steps"][2]["rule"].is_string(), "{trace}");
-    // What a tool says may have anything in it.
-    let leaks = async |_: Attempt| -> Answer {
-        Err(Fault::new(Source::Http { status: 400 }, "no such key: sk-live-4f9a8b7c6d5e4f3a2b1c").into())
+    // The message of a tool may contain anything.
+    let leaks = async |_: Attempt| -> ToolResult {
+        Err(AttemptFault::new(FaultSource::Http { status: 400 }, "no such key: sk-live-4f9a8b7c6d5e4f3a2b1c")
+            .into())
     };
-    let leaked = call("bank", "leaks").session("s-3").envelope().unwrap();
+    let leaked = EnvelopeBuilder::new("bank/leaks").session("s-3").build().unwrap();
     let id = leaked.request_id.to_string();
-    steadfast.call(leaked, leaks).await;
+    steadfast.call_envelope(leaked, leaks).await;
     let story = get(&api, &format!("/v1/history/{id}")).await.1.to_string();
     assert!(story.contains("no such key") && !story.contains("sk-live"), "{story}");
     assert_eq!(get(&api, "/v1/history/nobody").await.0, StatusCode::NOT_FOUND);
@@ -253,7 +256,7 @@ async fn sf_5_what_cannot_be_understood_says_why() {
         ("/v1/records?limit=0", "from 1 to 1000"),
         ("/v1/records?limit=many", "limit"),
         ("/v1/records?limit=9999999999999999999999", "limit"),
-        ("/v1/records?after=xyz", "no place in this list"),
+        ("/v1/records?after=xyz", "not a cursor of this list"),
         ("/v1/records?tool=pay", "namespace/tool"),
         ("/v1/records?colour=red", "colour"),
         ("/v1/history?status=fine", "fine"),
@@ -269,19 +272,21 @@ async fn sf_5_what_cannot_be_understood_says_why() {
     assert_eq!(ask(&api, Request::post("/v1/status"), "").await.0, StatusCode::METHOD_NOT_ALLOWED);
 }
 
-/// Everything that is looked at is in the document, and answers as it says.
+/// Every query is in the document, and its response matches it.
 #[tokio::test(start_paused = true)]
 async fn the_document_says_what_is_answered() {
     let (api, steadfast) = api().await;
-    let pay =
-        (ToolName::new("pay").unwrap(), Annotations { read_only: Some(false), ..Annotations::default() });
+    let pay = (
+        ToolName::new("pay").unwrap(),
+        AnnotationHints { read_only: Some(false), ..AnnotationHints::default() },
+    );
     steadfast.engine().register_tools(Namespace::new("bank").unwrap(), vec![pay]);
     settle().await;
     let (_, document) = get(&api, "/openapi.json").await;
     assert_eq!(document["openapi"], "3.1.0");
     let paths = document["paths"].as_object().unwrap();
     assert!(paths.len() >= 10, "{:?}", paths.keys());
-    // Those that end: events go on for ever.
+    // Responses that end: the event stream never ends.
     let ends =
         |operation: &Value| operation["responses"]["200"]["content"].get("text/event-stream").is_none();
     let is_asked = |operations: &Value| operations.get("get").is_some_and(ends);
@@ -294,20 +299,20 @@ async fn the_document_says_what_is_answered() {
     }
 }
 
-/// The store is a real one, and dies.
+/// A real store that fails.
 #[tokio::test(flavor = "multi_thread")]
 async fn readyz_says_no_for_as_long_as_the_store_is_dead() {
-    let mut redis = Server::start();
-    let opening = Steadfast::opening(Sources::default()).set("store.kind", "redis");
-    let steadfast = opening.set("store.url", &redis.url()).open().await.unwrap();
-    let api = Api::new(steadfast, Access::default());
+    let mut redis = RedisServer::start();
+    let opening = Steadfast::builder().set("store.kind", "redis");
+    let steadfast = opening.set("store.url", &redis.url()).build().await.unwrap();
+    let api = Api::new(steadfast, AccessRules::default());
     let (_, document) = get(&api, "/openapi.json").await;
     let ready = async || {
         let (status, body) = get(&api, "/readyz").await;
         fits(&document, &document["paths"]["/readyz"]["get"], status, &body);
         (status, body)
     };
-    // The store is checked at most once a second, and on a machine with much to do a living one may not answer in time.
+    // The store is checked at most once a second, and on a busy machine a working one may not answer in time.
     let becomes = async |wanted: StatusCode| {
         let asked = async {
             loop {

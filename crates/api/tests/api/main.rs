@@ -1,4 +1,4 @@
-//! The API as it is asked: calls, what there is to see, and what a person changes.
+//! Requests to the API: calls, queries, and changes by operators.
 
 #![expect(
     clippy::unwrap_used,

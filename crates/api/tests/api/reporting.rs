@@ -1,19 +1,19 @@
-//! What hosts report, how trust changes by it, and how a person answers.
+//! Reports of hosts, their effect on trust, and approvals by operators.
 
 use std::time::Duration;
 
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::support::{World, envelope, gathered_is_written, in_session, keyed};
+use crate::support::{ApiTestWorld, envelope, gathered_is_written, in_session, keyed};
 
-async fn report(world: &World, path: &str, body: &Value) -> Value {
+async fn report(world: &ApiTestWorld, path: &str, body: &Value) -> Value {
     let said = world.post(path, &[], &body.to_string()).await;
     assert_eq!(said.status, StatusCode::OK, "{}", said.body);
     said.body["changes"].clone()
 }
 
-async fn fails(world: &World, more: Value) -> Value {
+async fn fails(world: &ApiTestWorld, more: Value) -> Value {
     let mut body =
         json!({ "toolName": "search", "pluginName": "web", "error": "it broke", "severity": "server_error" });
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -22,7 +22,7 @@ async fn fails(world: &World, more: Value) -> Value {
 
 #[tokio::test(start_paused = true)]
 async fn rp_8_rp_9_reports_cost_a_tool_its_trust_and_earn_it_back() {
-    let world = World::new(&[]).await;
+    let world = ApiTestWorld::new(&[]).await;
     for _ in 0..2 {
         assert_eq!(fails(&world, json!({})).await, json!([]));
     }
@@ -54,7 +54,7 @@ async fn rp_8_rp_9_reports_cost_a_tool_its_trust_and_earn_it_back() {
 
 #[tokio::test(start_paused = true)]
 async fn rp_9_a_report_says_how_bad_it_is_whom_it_hits_and_whether_time_heals_it() {
-    let world = World::new(&[]).await;
+    let world = ApiTestWorld::new(&[]).await;
     let changes = fails(&world, json!({ "severity": "security", "recoverable": false, "domain": "api.example.com", "service": "atlassian", "context": { "turn": 3 } })).await;
     assert_eq!((&changes[0]["to"], &changes[0]["until"]), (&json!("blocked"), &Value::Null), "{changes}");
     tokio::time::advance(Duration::from_secs(24 * 3600)).await;
@@ -69,10 +69,10 @@ async fn rp_9_a_report_says_how_bad_it_is_whom_it_hits_and_whether_time_heals_it
     );
 }
 
-/// Whoever could report on what others use could take the trust from it, or give it back to what they broke themselves.
+/// A client that could report on shared tools could take their trust, or restore it for tools that the client broke.
 #[tokio::test(start_paused = true)]
 async fn sf_7_what_runs_here_is_not_reported_on_by_those_who_call_it() {
-    let world = World::new(&[]).await;
+    let world = ApiTestWorld::new(&[]).await;
     let person = [("authorization", "Bearer person")];
     let ours = json!({ "toolName": "pay", "pluginName": "bank", "error": "no" });
     let by_domain = json!({ "toolName": "t", "pluginName": "web", "error": "no", "domain": "bank" });
@@ -92,7 +92,7 @@ async fn sf_7_what_runs_here_is_not_reported_on_by_those_who_call_it() {
 
 #[tokio::test(start_paused = true)]
 async fn rp_7_rp_13_an_escalated_tool_asks_with_its_reasons_and_is_forgiven() {
-    let world = World::new(&[]).await;
+    let world = ApiTestWorld::new(&[]).await;
     world.works("web/search");
     for _ in 0..3 {
         fails(&world, json!({})).await;
@@ -120,7 +120,7 @@ async fn rp_7_rp_13_an_escalated_tool_asks_with_its_reasons_and_is_forgiven() {
 
 #[tokio::test(start_paused = true)]
 async fn a_conversation_that_the_guard_stops_is_set_free() {
-    let world = World::new(&[]).await;
+    let world = ApiTestWorld::new(&[]).await;
     let call = envelope("web/none", json!({}));
     for _ in 0..3 {
         world.call(&call).await;
@@ -140,7 +140,7 @@ async fn a_conversation_that_the_guard_stops_is_set_free() {
 
 #[tokio::test(start_paused = true)]
 async fn the_seeds_own_name_holds_a_breaker_open_resets_it_and_forgets() {
-    let world = World::new(&[]).await;
+    let world = ApiTestWorld::new(&[]).await;
     world.works("bank/pay");
     let call = keyed("bank/pay", json!({}), "k");
     let debug = async |body: Value| world.steer("post", "/debug/tool-reliability", &body).await;

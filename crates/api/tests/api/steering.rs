@@ -1,9 +1,10 @@
-//! What a person changes over HTTP: it happens, it is in the audit, and nobody else can.
+//! Changes by operators over HTTP: their effect, the audit log, and the required token.
 
 use http::{Method, Request, StatusCode};
 use serde_json::{Value, json};
-use steadfast::{Answer, Attempt, Sources, Steadfast, call, output};
-use steadfast_api::{Access, AdminToken, Api};
+use steadfast::call::{EnvelopeBuilder, ToolResult, output::ToolOutput};
+use steadfast::{Attempt, Steadfast};
+use steadfast_api::{AccessRules, AdminToken, Api};
 
 use crate::support::{api, ask, fits, gathered_is_written, get};
 
@@ -27,8 +28,9 @@ async fn a_breaker_is_forced_open_and_reset() {
     let path = "/v1/breakers/tool:bank:pay";
     let (status, seen) = steer(&api, Method::POST, path, &json!({ "to": "open", "for": "30m" })).await;
     assert_eq!((status, &seen["breaker"]["state"]), (StatusCode::OK, &json!("FORCED_OPEN")), "{seen}");
-    let pay = async |_: Attempt| -> Answer { Ok(output("paid")) };
-    let refused = steadfast.call(call("bank", "pay").key("c").envelope().unwrap(), pay).await;
+    let pay = async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("paid")) };
+    let refused =
+        steadfast.call_envelope(EnvelopeBuilder::new("bank/pay").key("c").build().unwrap(), pay).await;
     let error = refused.result.error.unwrap();
     assert_eq!(
         (error.code.to_string().as_str(), error.rule.as_deref()),
@@ -40,7 +42,7 @@ async fn a_breaker_is_forced_open_and_reset() {
     assert_eq!(forced.unwrap()["forced"]["by"], "hand", "{seen}");
     let (status, seen) = steer(&api, Method::POST, path, &json!({ "to": "reset" })).await;
     assert_eq!((status, &seen["before"]), (StatusCode::OK, &json!("FORCED_OPEN")), "{seen}");
-    let ran = steadfast.call(call("bank", "pay").key("c").envelope().unwrap(), pay).await;
+    let ran = steadfast.call_envelope(EnvelopeBuilder::new("bank/pay").key("c").build().unwrap(), pay).await;
     assert!(ran.result.error.is_none());
     let by = |deed: &str| (deed.to_owned(), "ann".to_owned());
     assert_eq!(deeds(&api).await, [by("breaker_reset"), by("breaker_forced_open")]);
@@ -61,9 +63,9 @@ async fn rp_13_a_tool_is_forgiven() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_waits_is_answered() {
     let (api, steadfast) = api().await;
-    let works = async |_: Attempt| -> Answer { Ok(output("done")) };
-    let asks = || call("bank", "fails").params(&[("amount", 7)]).session("s-2").envelope().unwrap();
-    let parked = steadfast.call(asks(), works).await;
+    let works = async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("done")) };
+    let asks = || EnvelopeBuilder::new("bank/fails").args(&[("amount", 7)]).session("s-2").build().unwrap();
+    let parked = steadfast.call_envelope(asks(), works).await;
     assert_eq!(parked.result.error.unwrap().code.to_string(), "approval_required");
     gathered_is_written().await;
     let (_, seen) = get(&api, "/v1/approvals").await;
@@ -74,7 +76,7 @@ async fn a_call_that_waits_is_answered() {
     assert_eq!(status, StatusCode::BAD_REQUEST, "{seen}");
     let (status, seen) = steer(&api, Method::POST, &path, &json!({ "decision": "once" })).await;
     assert_eq!((status, &seen), (StatusCode::OK, &json!({ "granted": true })));
-    assert!(steadfast.call(asks(), works).await.result.error.is_none(), "it runs now");
+    assert!(steadfast.call_envelope(asks(), works).await.result.error.is_none(), "it runs now");
     let (status, _) = steer(&api, Method::POST, &path, &json!({ "decision": "deny" })).await;
     assert_eq!(status, StatusCode::NOT_FOUND, "it was answered");
 }
@@ -90,9 +92,10 @@ async fn records_are_forgotten_and_the_call_runs_again() {
     assert_eq!(seen, json!({ "forgotten": 1 }));
     let (_, seen) = steer(&api, Method::DELETE, "/v1/records?tool=bank/pay", &Value::Null).await;
     assert_eq!(seen, json!({ "forgotten": 1 }));
-    let pay = async |_: Attempt| -> Answer { Ok(output("paid")) };
-    let again = call("bank", "pay").params(&[("invoice", "a")]).key("a").session("s-1").envelope().unwrap();
-    assert!(!steadfast.call(again, pay).await.result.from_cache);
+    let pay = async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("paid")) };
+    let again =
+        EnvelopeBuilder::new("bank/pay").args(&[("invoice", "a")]).key("a").session("s-1").build().unwrap();
+    assert!(!steadfast.call_envelope(again, pay).await.result.from_cache);
     let (status, _) =
         steer(&api, Method::POST, &format!("/v1/records/{key}/resolve"), &json!({ "ran": true })).await;
     assert_eq!(status, StatusCode::NOT_FOUND);
@@ -108,16 +111,17 @@ async fn switches_are_turned_one_by_one() {
     );
     let (_, seen) = steer(&api, Method::PUT, "/v1/switches", &json!({ "all": "off" })).await;
     assert_eq!((&seen["breaker"], &seen["all"]), (&json!("shadow"), &json!("off")));
-    let works = async |_: Attempt| -> Answer { Ok(output("done")) };
-    let replay = call("bank", "pay").params(&[("invoice", "a")]).key("a").session("s-1").envelope().unwrap();
-    assert!(!steadfast.call(replay, works).await.result.from_cache, "nothing is decided any more");
+    let works = async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("done")) };
+    let replay =
+        EnvelopeBuilder::new("bank/pay").args(&[("invoice", "a")]).key("a").session("s-1").build().unwrap();
+    assert!(!steadfast.call_envelope(replay, works).await.result.from_cache, "nothing is decided any more");
     assert_eq!(deeds(&api).await.len(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn switches_turned_at_the_same_moment_are_all_turned() {
-    let steadfast = Steadfast::opening(Sources::default()).set("store.kind", "memory").open().await.unwrap();
-    let api = Api::new(steadfast, Access { admin: AdminToken::new("person"), ..Access::default() });
+    let steadfast = Steadfast::builder().set("store.kind", "memory").build().await.unwrap();
+    let api = Api::new(steadfast, AccessRules { admin: AdminToken::new("person"), ..AccessRules::default() });
     for _ in 0..20 {
         let mechanisms = ["all", "dedupe", "retry", "breaker", "guard", "trust"];
         let reset = json!({ "all": "enforce", "dedupe": "enforce", "retry": "enforce", "breaker": "enforce", "guard": "enforce", "trust": "enforce" });

@@ -1,4 +1,4 @@
-//! What the tests speak in.
+//! Helpers for the tests.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,52 +11,58 @@ use futures_util::future::{BoxFuture, ready};
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use serde_json::{Value, json};
-use steadfast::classify::{Fault, Source, Transport};
-use steadfast::envelope::CallEnvelope;
-use steadfast::id::{ActorId, Domain, Namespace, TenantId, ToolName, ToolRef};
-use steadfast::policy::Annotations;
-use steadfast::{Answer, Attempt, Opening, RuntimeClock, Sources, Steadfast, call, output};
-use steadfast_api::{Access, AdminToken, Api, Around};
-use steadfast_executor::Offered;
-use steadfast_executor::{Found, Shelf};
-use steadfast_mcp::http::front::{Holder, Principal, Tokens};
+use steadfast::call::classify::{AttemptFault, FaultSource, TransportError};
+use steadfast::call::envelope::CallEnvelope;
+use steadfast::call::id::{ActorId, Domain, Namespace, TenantId, ToolName, ToolRef};
+use steadfast::call::{EnvelopeBuilder, ToolResult, output::ToolOutput};
+use steadfast::policy::AnnotationHints;
+use steadfast::store::RuntimeClock;
+use steadfast::{Attempt, Steadfast, SteadfastBuilder};
+use steadfast_api::{AccessRules, AdminToken, Api, GatewayParts};
+use steadfast_executor::AvailableTool;
+use steadfast_executor::{ResolvedTool, ToolRegistry};
+use steadfast_mcp::http::server::{BearerTokens, Principal, TokenHolder};
 use tokio::sync::Semaphore;
 
-/// Guards against a test that hangs. Nothing here is measured by it.
+/// The time limit of a test that hangs. No test measures it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The API of an engine that has seen some calls: two that worked, one of them twice, and three that cost a tool its trust.
+/// The API of an engine with some calls: two that succeeded, one of them twice, and three that cost a tool its trust.
 pub(crate) async fn api() -> (Api, Steadfast) {
-    let steadfast = Steadfast::opening(Sources::default())
+    let steadfast = Steadfast::builder()
         .clock(Arc::new(RuntimeClock::new()))
         .set("store.kind", "memory")
         .set("tools.\"bank/pay\".class", "mutating")
         .set("tools.\"bank/fails\".breaker.mode", "off")
         .set("tools.\"bank/fails\".retry.attempts", "1")
-        .open()
+        .build()
         .await
         .unwrap();
-    let pay = async |_: Attempt| -> Answer { Ok(output("paid, token sk-live-4f9a8b7c6d5e4f3a2b1c")) };
-    let fails = async |_: Attempt| -> Answer { Err(Fault::new(Source::Http { status: 500 }, "no").into()) };
+    let pay =
+        async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("paid, token sk-live-4f9a8b7c6d5e4f3a2b1c")) };
+    let fails = async |_: Attempt| -> ToolResult {
+        Err(AttemptFault::new(FaultSource::Http { status: 500 }, "no").into())
+    };
     for key in ["a", "a", "b"] {
-        let envelope = call("bank", "pay").params(&[("invoice", key)]).key(key).session("s-1").envelope();
-        steadfast.call(envelope.unwrap(), pay).await;
+        let envelope =
+            EnvelopeBuilder::new("bank/pay").args(&[("invoice", key)]).key(key).session("s-1").build();
+        steadfast.call_envelope(envelope.unwrap(), pay).await;
     }
     for amount in 0..3 {
-        let envelope = call("bank", "fails").params(&[("amount", amount)]).session("s-2").envelope();
-        steadfast.call(envelope.unwrap(), fails).await;
+        let envelope = EnvelopeBuilder::new("bank/fails").args(&[("amount", amount)]).session("s-2").build();
+        steadfast.call_envelope(envelope.unwrap(), fails).await;
     }
     gathered_is_written().await;
-    let access = Access { admin: AdminToken::new("person"), ..Access::default() };
+    let access = AccessRules { admin: AdminToken::new("person"), ..AccessRules::default() };
     (Api::new(steadfast.clone(), access), steadfast)
 }
 
-/// Asks for something that is to be seen.
+/// Sends a query.
 pub(crate) async fn get(api: &Api, path: &str) -> (StatusCode, Value) {
     ask(api, Request::get(path), "").await
 }
 
-/// Asks with this body, on this machine.
+/// Sends a local request with this body.
 pub(crate) async fn ask(api: &Api, request: http::request::Builder, body: &str) -> (StatusCode, Value) {
     let request = request.header("host", "127.0.0.1").body(Full::new(Bytes::from(body.to_owned()))).unwrap();
     let response = api.respond(request).await;
@@ -68,8 +74,7 @@ pub(crate) async fn ask(api: &Api, request: http::request::Builder, body: &str) 
     (status, value)
 }
 
-/// Every field of an answer is in camelCase, and a call that failed does not say of itself both that it may succeed later and that
-/// it may not.
+/// Checks that every field of a response is in camelCase, and that a failed call is not both retriable and final.
 pub(crate) fn reads_well(body: &Value) {
     match body {
         Value::Array(items) => items.iter().for_each(reads_well),
@@ -90,10 +95,10 @@ pub(crate) fn reads_well(body: &Value) {
     }
 }
 
-/// Fields below which names are data: what a tool or a host gave, and how many failures there were of each severity.
+/// Fields whose nested names are data: values of tools and hosts, and failures by severity.
 const FREE_FORM: &[&str] = &["output", "context", "argumentSummary", "failuresBySeverity"];
 
-/// An answer is one of those that the document has for this operation, and looks as it says.
+/// Checks that a response is one of those that the document lists for this operation, and matches its schema.
 pub(crate) fn fits(document: &Value, operation: &Value, status: StatusCode, body: &Value) {
     let answer = &operation["responses"][status.as_str()];
     assert!(answer["content"].is_object(), "{} answers {status}: {body}", operation["operationId"]);
@@ -109,39 +114,47 @@ pub(crate) fn fits(document: &Value, operation: &Value, status: StatusCode, body
 }
 
 /// An API with tools of the test, on a clock that the test can advance.
-pub(crate) struct World {
+pub(crate) struct ApiTestWorld {
     pub(crate) api: Api,
-    pub(crate) tools: Arc<Bench>,
+    pub(crate) tools: Arc<TestTools>,
     pub(crate) document: Value,
 }
 
-/// The tools of a test, and how often each was run.
+/// The tools of a test, with the number of runs of each.
 #[derive(Default)]
-pub(crate) struct Bench {
-    tools: Mutex<BTreeMap<String, (Made, Arc<AtomicU32>)>>,
+pub(crate) struct TestTools {
+    tools: Mutex<BTreeMap<String, (TestToolFn, Arc<AtomicU32>)>>,
 }
 
-type Made = Arc<dyn Fn(u32, Attempt) -> BoxFuture<'static, Answer> + Send + Sync>;
+type TestToolFn = Arc<dyn Fn(u32, Attempt) -> BoxFuture<'static, ToolResult> + Send + Sync>;
 
-impl World {
+impl ApiTestWorld {
     pub(crate) async fn new(settings: &[(&str, &str)]) -> Self {
-        Self::opened(Steadfast::opening(Sources::default()), settings, Access::default()).await
+        Self::opened(Steadfast::builder(), settings, AccessRules::default()).await
     }
 
-    /// The same, opened and guarded in another way.
-    pub(crate) async fn opened(opening: Opening, settings: &[(&str, &str)], access: Access) -> Self {
+    /// Creates it with a different setup and access rules.
+    pub(crate) async fn opened(
+        opening: SteadfastBuilder,
+        settings: &[(&str, &str)],
+        access: AccessRules,
+    ) -> Self {
         let opening = opening.clock(Arc::new(RuntimeClock::new())).set("store.kind", "memory");
         let opening = settings.iter().fold(opening, |opening, (name, value)| opening.set(name, value));
-        let steadfast = opening.open().await.unwrap();
-        let access = Access { admin: AdminToken::new("person"), ..access };
-        let tools = Arc::new(Bench::default());
-        let api = Api::within(steadfast, access, Around { tools: tools.clone(), ..Around::default() });
+        let steadfast = opening.build().await.unwrap();
+        let access = AccessRules { admin: AdminToken::new("person"), ..access };
+        let tools = Arc::new(TestTools::default());
+        let api = Api::with_gateway(
+            steadfast,
+            access,
+            GatewayParts { tools: tools.clone(), ..GatewayParts::default() },
+        );
         let (_, document) = get(&api, "/openapi.json").await;
         Self { api, tools, document }
     }
 
-    /// A tool that is told which of its runs it is, from 1.
-    pub(crate) fn tool<F: Future<Output = Answer> + Send + 'static>(
+    /// Adds a tool that gets the number of its run, from 1.
+    pub(crate) fn tool<F: Future<Output = ToolResult> + Send + 'static>(
         &self,
         name: &str,
         run: impl Fn(u32, Attempt) -> F + Send + Sync + 'static,
@@ -149,12 +162,12 @@ impl World {
         self.tools.tool(name, run);
     }
 
-    /// A tool that works.
+    /// Adds a tool that succeeds.
     pub(crate) fn works(&self, name: &str) {
         self.tools.works(name);
     }
 
-    /// A tool that answers with this status as often as it is run.
+    /// Adds a tool that always fails with this status.
     pub(crate) fn fails(&self, name: &str, status: u16) {
         self.tool(name, move |_, _| async move { Err(http_fault(status)) });
     }
@@ -163,24 +176,30 @@ impl World {
         self.tools.tools.lock().unwrap().get(name).map_or(0, |(_, runs)| runs.load(Ordering::SeqCst))
     }
 
-    /// Makes a call, and holds the answer against the document.
-    pub(crate) async fn call(&self, envelope: &Value) -> Said {
+    /// Makes a call, and checks the response against the document.
+    pub(crate) async fn call(&self, envelope: &Value) -> ApiTestReply {
         self.post("/v1/calls", &[], &envelope.to_string()).await
     }
 
-    /// Posts this, and holds the answer against the document.
-    pub(crate) async fn post(&self, path: &str, headers: &[(&str, &str)], body: &str) -> Said {
+    /// Posts this body, and checks the response against the document.
+    pub(crate) async fn post(&self, path: &str, headers: &[(&str, &str)], body: &str) -> ApiTestReply {
         self.send("post", path, headers, body).await
     }
 
-    /// The same as the admin.
+    /// Posts this body as the admin.
     pub(crate) async fn steer(&self, method: &str, path: &str, body: &Value) -> Value {
         let said = self.send(method, path, &[("authorization", "Bearer person")], &body.to_string()).await;
         assert_eq!(said.status, StatusCode::OK, "{method} {path}: {}", said.body);
         said.body
     }
 
-    pub(crate) async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Said {
+    pub(crate) async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> ApiTestReply {
         let mut request = Request::builder().method(method.to_uppercase().as_str()).uri(path);
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -197,7 +216,7 @@ impl World {
     }
 }
 
-/// The path as the document has it.
+/// Returns the path as in the document.
 fn template(path: &str) -> String {
     let parts: Vec<_> = path.split('?').next().unwrap().split('/').collect();
     match &parts[..] {
@@ -214,32 +233,32 @@ fn template(path: &str) -> String {
     }
 }
 
-impl Bench {
-    fn tool<F: Future<Output = Answer> + Send + 'static>(
+impl TestTools {
+    fn tool<F: Future<Output = ToolResult> + Send + 'static>(
         &self,
         name: &str,
         run: impl Fn(u32, Attempt) -> F + Send + Sync + 'static,
     ) {
-        let made: Made = Arc::new(move |number, attempt| run(number, attempt).boxed());
+        let made: TestToolFn = Arc::new(move |number, attempt| run(number, attempt).boxed());
         let mut tools = self.tools.lock().unwrap();
-        // Another way to run it is still the same tool.
+        // The same tool, run in another way.
         let runs = tools.get(name).map(|(_, runs)| runs.clone()).unwrap_or_default();
         tools.insert(name.to_owned(), (made, runs));
     }
 
-    /// A tool that works.
+    /// Adds a tool that succeeds.
     pub(crate) fn works(&self, name: &str) {
-        self.tool(name, async |number: u32, _| Ok(output(&format!("run {number}"))));
+        self.tool(name, async |number: u32, _| Ok(ToolOutput::text(&format!("run {number}"))));
     }
 }
 
-impl Shelf for Bench {
-    fn find<'a>(&'a self, envelope: &'a CallEnvelope) -> BoxFuture<'a, Option<Found>> {
+impl ToolRegistry for TestTools {
+    fn find<'a>(&'a self, envelope: &'a CallEnvelope) -> BoxFuture<'a, Option<ResolvedTool>> {
         let made = self.tools.lock().unwrap().get(&envelope.tool().to_string()).cloned();
         let found = made.map(|(made, runs)| {
-            // Counted where the effect would be.
+            // Counted at the place of the effect.
             let run = move |attempt| made(runs.fetch_add(1, Ordering::SeqCst) + 1, attempt);
-            Found { domain: Domain::new("bench.example").ok(), ..Found::new(run) }
+            ResolvedTool { domain: Domain::new("bench.example").ok(), ..ResolvedTool::new(run) }
         });
         ready(found).boxed()
     }
@@ -248,19 +267,19 @@ impl Shelf for Bench {
         namespace.as_str() == "bank"
     }
 
-    fn list(&self) -> Vec<Offered> {
+    fn list(&self) -> Vec<AvailableTool> {
         let tools = self.tools.lock().unwrap();
         let named = |name: &String| {
             let (namespace, tool) = name.split_once('/').unwrap();
             ToolRef { namespace: Namespace::new(namespace).unwrap(), tool: ToolName::new(tool).unwrap() }
         };
-        let annotations = Annotations::default();
-        tools.keys().map(|name| Offered { tool: named(name), annotations }).collect()
+        let annotations = AnnotationHints::default();
+        tools.keys().map(|name| AvailableTool { tool: named(name), annotations }).collect()
     }
 }
 
-/// A tool that says that it has begun, and ends when it is let.
-pub(crate) fn gated(world: &World, name: &str) -> (Arc<Semaphore>, Arc<Semaphore>) {
+/// A tool that signals its start, and ends on request.
+pub(crate) fn gated(world: &ApiTestWorld, name: &str) -> (Arc<Semaphore>, Arc<Semaphore>) {
     let (begun, may_end) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
     let gates = (begun.clone(), may_end.clone());
     world.tool(name, move |number, _| {
@@ -268,31 +287,31 @@ pub(crate) fn gated(world: &World, name: &str) -> (Arc<Semaphore>, Arc<Semaphore
         async move {
             begun.add_permits(1);
             may_end.acquire().await.unwrap().forget();
-            Ok(output(&format!("run {number}")))
+            Ok(ToolOutput::text(&format!("run {number}")))
         }
     });
     (begun, may_end)
 }
 
-/// A tool whose connection breaks at its first run, after the request was sent; later runs work.
-pub(crate) fn lost_once(world: &World, name: &str) {
+/// A tool whose connection breaks at its first run, after the request was sent; later runs succeed.
+pub(crate) fn lost_once(world: &ApiTestWorld, name: &str) {
     world.tool(name, async |number: u32, _| {
-        let source = Source::Transport { error: Transport::ConnectionReset, written: true };
+        let source = FaultSource::Transport { error: TransportError::ConnectionReset, written: true };
         match number {
-            1 => Err(Fault::new(source, "gone").into()),
-            _ => Ok(output(&format!("run {number}"))),
+            1 => Err(AttemptFault::new(source, "gone").into()),
+            _ => Ok(ToolOutput::text(&format!("run {number}"))),
         }
     });
 }
 
-/// What came back.
-pub(crate) struct Said {
+/// A response.
+pub(crate) struct ApiTestReply {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Value,
 }
 
-impl Said {
+impl ApiTestReply {
     pub(crate) fn code(&self) -> &str {
         self.body["error"]["code"].as_str().unwrap_or_default()
     }
@@ -302,8 +321,8 @@ impl Said {
     }
 }
 
-/// Asks on this machine, with whatever bytes.
-pub(crate) async fn told(api: &Api, request: http::request::Builder, body: Vec<u8>) -> Said {
+/// Sends a local request with these bytes.
+pub(crate) async fn told(api: &Api, request: http::request::Builder, body: Vec<u8>) -> ApiTestReply {
     let request = request.header("host", "127.0.0.1").body(Full::new(Bytes::from(body))).unwrap();
     let response = api.respond(request).await;
     let (status, headers) = (response.status(), response.headers().clone());
@@ -313,21 +332,21 @@ pub(crate) async fn told(api: &Api, request: http::request::Builder, body: Vec<u
         "application/json" => serde_json::from_str(&text).unwrap(),
         _ => text.into(),
     };
-    Said { status, headers, body }
+    ApiTestReply { status, headers, body }
 }
 
-/// What somebody with one of these tokens is let in by: `token of ann`, of this tenant if there is one.
-pub(crate) fn access_of(clients: &[(&str, Option<&str>)]) -> Access {
-    let tokens = Tokens::default();
+/// The access rules with these tokens: `token of ann`, of this tenant if there is one.
+pub(crate) fn access_of(clients: &[(&str, Option<&str>)]) -> AccessRules {
+    let tokens = BearerTokens::default();
     for (name, tenant) in clients {
         let tenant = tenant.map(|tenant| TenantId::new(tenant).unwrap());
         let principal = Principal { actor: ActorId::new(name).unwrap(), tenant };
-        tokens.add(&format!("token of {name}"), Holder::Client(principal));
+        tokens.add(&format!("token of {name}"), TokenHolder::Client(principal));
     }
-    Access { tokens, ..Access::default() }
+    AccessRules { tokens, ..AccessRules::default() }
 }
 
-/// A call of a tool, with everything that has to be there.
+/// A call of a tool, with all required fields.
 pub(crate) fn envelope(tool: &str, params: Value) -> Value {
     let (namespace, name) = tool.split_once('/').unwrap();
     json!({
@@ -337,31 +356,31 @@ pub(crate) fn envelope(tool: &str, params: Value) -> Value {
     })
 }
 
-/// The same under a key.
+/// A call with an idempotency key.
 pub(crate) fn keyed(tool: &str, params: Value, key: &str) -> Value {
     let mut envelope = envelope(tool, params);
     envelope["payload"]["idempotencyKey"] = key.into();
     envelope
 }
 
-pub(crate) fn http_fault(status: u16) -> steadfast_executor::NotDone {
-    Fault::new(Source::Http { status }, "the tool's own words").into()
+pub(crate) fn http_fault(status: u16) -> steadfast_executor::AttemptError {
+    AttemptFault::new(FaultSource::Http { status }, "the tool's own words").into()
 }
 
-/// Lets the engine write what it gathers before it writes it. Only under paused time, with a store in memory: then this is
-/// longer than the engine gathers, whatever the machine does meanwhile.
+/// Waits until the engine has written its deferred writes. Only under paused time, with a store in memory: the wait is
+/// then longer than the delay of the engine, however slow the machine is.
 pub(crate) async fn gathered_is_written() {
     tokio::time::sleep(Duration::from_millis(50)).await;
 }
 
-/// Lets everything that is ready go on, until nothing is.
+/// Runs all tasks until none is ready.
 pub(crate) async fn settle() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
 }
 
-/// The same in another conversation.
+/// A call in another session.
 pub(crate) fn in_session(mut envelope: Value, session: &str) -> Value {
     envelope["target"]["sessionKey"] = session.into();
     envelope

@@ -1,33 +1,34 @@
-//! Turns over plain HTTP, as an agent submits them, and what a person sees of them afterwards.
+//! Turns over plain HTTP, as an agent submits them, and their traces for operators.
 
 use std::time::Duration;
 
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
-use steadfast::{Answer, Attempt, Sources, Steadfast, output};
+use steadfast::call::{ToolResult, output::ToolOutput};
+use steadfast::{Attempt, Steadfast};
 use tokio::time::Instant;
 
-use crate::support::{Said, World, access_of, http_fault, reads_well, settle, told};
+use crate::support::{ApiTestReply, ApiTestWorld, access_of, http_fault, reads_well, settle, told};
 
-/// As error handling is measured, with as much time for retries as its tests need.
+/// The measured error handling, with enough time for the retries of its tests.
 const MEASURED: &[(&str, &str)] =
     &[("profile", "measured"), ("retry.total", "none"), ("tools.\"t/*\".class", "read_only")];
 
-async fn measured(more: &[(&str, &str)]) -> World {
-    World::new(&[MEASURED, more].concat()).await
+async fn measured(more: &[(&str, &str)]) -> ApiTestWorld {
+    ApiTestWorld::new(&[MEASURED, more].concat()).await
 }
 
 fn turn_of(plan: &Value) -> Value {
     json!({ "contractVersion": "1.1", "target": { "sessionKey": "s-1", "actorId": "ann" }, "plan": plan })
 }
 
-impl World {
-    /// Submits a turn, and holds the answer against the document.
-    async fn turn(&self, plan: &Value) -> Said {
+impl ApiTestWorld {
+    /// Submits a turn, and checks the response against the document.
+    async fn turn(&self, plan: &Value) -> ApiTestReply {
         self.post("/v1/turns", &[], &turn_of(plan).to_string()).await
     }
 
-    /// The same, where it is not refused: what came of it, and its story.
+    /// Submits a turn that is accepted. Returns its result and its trace.
     async fn turned(&self, plan: &Value) -> (Value, Value) {
         let said = self.turn(plan).await;
         assert_eq!(said.status, StatusCode::OK, "{}", said.body);
@@ -36,16 +37,16 @@ impl World {
         (said.body, story)
     }
 
-    /// A tool that fails once and then works.
+    /// Adds a tool that fails once and then succeeds.
     fn recovers(&self, name: &str) {
         self.tool(
             name,
-            async |number, _| if number == 1 { Err(http_fault(503)) } else { Ok(output("well")) },
+            async |number, _| if number == 1 { Err(http_fault(503)) } else { Ok(ToolOutput::text("well")) },
         );
     }
 
     fn hangs(&self, name: &str) {
-        self.tool(name, async |_, attempt: Attempt| -> Answer {
+        self.tool(name, async |_, attempt: Attempt| -> ToolResult {
             attempt.cancelled().await;
             Err(http_fault(503))
         });
@@ -72,7 +73,7 @@ fn tells(story: &Value, sentence: &str) {
 async fn eh_4_1_eh_4_3_eh_4_4_an_attempt_ends_at_its_time_out_and_is_made_again() {
     let world = measured(&[]).await;
     world.tool("t/flight_search", async |number, _| {
-        if number == 1 { std::future::pending().await } else { Ok(output("well")) }
+        if number == 1 { std::future::pending().await } else { Ok(ToolOutput::text("well")) }
     });
     let before = Instant::now();
     let (turned, story) = world
@@ -134,7 +135,7 @@ async fn eh_5_3_a_default_stands_in_for_an_output() {
     let world = measured(&[]).await;
     world.fails("t/flight_search", 400);
     world.tool("t/compare_prices", async |_, attempt: Attempt| {
-        Ok(output(attempt.envelope.payload.params.as_str()))
+        Ok(ToolOutput::text(attempt.envelope.payload.params.as_str()))
     });
     let (turned, story) = world
         .turned(&json!({ "calls": [{ "id": "a", "tool": "t/flight_search" }, {
@@ -214,7 +215,7 @@ async fn eh_6_6_eh_3_1_the_trace_has_each_error_with_its_class_breaker_decision_
     }
     tells(&story, "Circuit breaker opened for flight_search");
     assert_eq!((&turned["status"], &story["turn"]["status"]), (&json!("failed"), &json!("failed")));
-    // The turn and its one call, each with an end; the call leads to what is known of it.
+    // The turn and its one call, each with an end; the call refers to its history.
     let spans = story["spans"].as_array().unwrap();
     assert_eq!((spans.len(), &spans[1]["parentSpanId"]), (2, &spans[0]["spanId"]));
     assert!(spans.iter().all(|span| span["endedAt"].is_string()));
@@ -234,7 +235,7 @@ async fn eh_7_3_eh_7_4_a_retry_ends_at_its_time_out_and_at_the_deadline_of_the_t
                 Err(http_fault(503))
             }
             2 => std::future::pending().await,
-            _ => Ok(output("well")),
+            _ => Ok(ToolOutput::text("well")),
         });
         let plan = json!({ "deadlineMs": 60_000, "calls": [
             { "id": "f", "tool": "t/flight_search", "timeoutMs": timeout },
@@ -389,7 +390,7 @@ async fn a_turn_can_be_followed_and_its_trace_exported_line_by_line() {
     let written: Vec<_> = lines.iter().filter_map(|line| line.get("event")).collect();
     let heard: Vec<_> = events.iter().map(|(_, event)| event).collect();
     assert_eq!(written, heard, "what was told is what is kept");
-    // One that is refused says so with its status, events or not.
+    // A refused turn gets an error status, with or without events.
     let wrong = world
         .post("/v1/turns", &[("accept", "text/event-stream")], &turn_of(&json!({ "calls": [] })).to_string())
         .await;
@@ -403,7 +404,7 @@ async fn who_hangs_up_leaves_nothing_running_unattended_and_can_submit_the_turn_
         if number == 1 {
             tokio::time::sleep(Duration::from_secs(5)).await;
         }
-        Ok(output("well"))
+        Ok(ToolOutput::text("well"))
     });
     world.works("t/hotel_search");
     let plan = json!({ "turnId": "trip", "calls": [
@@ -426,7 +427,7 @@ async fn who_hangs_up_leaves_nothing_running_unattended_and_can_submit_the_turn_
 #[tokio::test(start_paused = true)]
 async fn sf_7_turns_of_tenants_are_apart_and_only_their_own_can_be_withdrawn() {
     let access = access_of(&[("ann", Some("north")), ("bob", Some("south"))]);
-    let world = World::opened(Steadfast::opening(Sources::default()), MEASURED, access).await;
+    let world = ApiTestWorld::opened(Steadfast::builder(), MEASURED, access).await;
     world.hangs("t/flight_search");
     let plan = json!({ "turnId": "trip", "calls": [{ "id": "f", "tool": "t/flight_search" }] });
     let mut turn = turn_of(&plan);
@@ -461,12 +462,16 @@ async fn sf_7_turns_of_tenants_are_apart_and_only_their_own_can_be_withdrawn() {
 
 #[tokio::test(start_paused = true)]
 async fn sf_6_secrets_in_what_tools_say_are_in_no_trace() {
-    // The second is tried again, and told each time.
+    // The second is retried, with an event for each attempt.
     for (status, told) in [(400, 1), (503, 5)] {
         let world = measured(&[]).await;
         world.tool("t/x", move |_, _| async move {
             let said = "refused for Authorization: Bearer sk-live-4f9a8b7c6d5e4f3a2b1c";
-            Err(steadfast::classify::Fault::new(steadfast::classify::Source::Http { status }, said).into())
+            Err(steadfast::call::classify::AttemptFault::new(
+                steadfast::call::classify::FaultSource::Http { status },
+                said,
+            )
+            .into())
         });
         let (_, story) = world.turned(&json!({ "calls": [{ "id": "a", "tool": "t/x" }] })).await;
         assert!(!story.to_string().contains("4f9a8b7c"), "{story:#}");
@@ -500,7 +505,7 @@ async fn tg_2_the_failures_of_a_turn_are_counted_together_and_too_many_stop_it()
         ]
     );
     assert_eq!((world.runs("t/x2"), world.runs("t/x3")), (1, 0));
-    // Another turn counts from nothing.
+    // The limit starts again for another turn.
     let (turned, _) = world.turned(&plan).await;
     assert_eq!(turned["calls"][0]["code"], "tool_error");
 }

@@ -1,8 +1,8 @@
 //! The server of the demo: a small bank that speaks MCP on its standard streams, and misbehaves by a fixed schedule.
 //!
-//! It is this program started again with a hidden command. What it does stands in the [`Ledger`] before it can go wrong:
-//! `start`, `asked TOOL SUBJECT`, `paid INVOICE CENTS`, `refused TOOL`, `cancelled`. One entry is of the story: `released
-//! INVOICE`.
+//! It is this program started again with a hidden command. Each action is written to the [`BankLedger`] before it can fail:
+//! `start`, `asked TOOL SUBJECT`, `paid INVOICE CENTS`, `refused TOOL`, `cancelled`. One entry is written by the demo:
+//! `released INVOICE`.
 
 #![expect(clippy::indexing_slicing, reason = "a member of a JSON value that is not there reads as null")]
 
@@ -16,15 +16,15 @@ use std::thread;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::ledger::Ledger;
+use super::ledger::BankLedger;
 
-/// How much is on the account before anything was paid, in cents.
+/// Initial balance of the account, in cents.
 pub(super) const BEGINNING: u64 = 100_000;
-/// What the hidden command is called.
+/// Name of the hidden command.
 pub(crate) const COMMAND: &str = "demo-bank";
-/// The entry with which the story lets a payment be answered.
+/// Entry with which the demo lets a payment be answered.
 pub(super) const RELEASED: &str = "released";
-/// How the bank ends when it crashes: as a program that panicked does.
+/// Exit code of a crash: that of a program that panicked.
 const CRASHED: i32 = 101;
 
 #[derive(Args, Debug)]
@@ -33,13 +33,13 @@ pub(crate) struct Options {
     ledger: PathBuf,
 }
 
-/// `steadfast demo-bank LEDGER`: serves until nobody writes to it any more.
+/// Runs `steadfast demo-bank LEDGER`: serves until its input is closed.
 pub(crate) fn run(options: &Options) {
     serve(&options.ledger);
 }
 
 fn serve(path: &Path) {
-    let ledger = Ledger::at(path);
+    let ledger = BankLedger::at(path);
     note(&ledger, &["start"]);
     for line in io::stdin().lock().lines() {
         let Ok(line) = line else { return };
@@ -48,7 +48,7 @@ fn serve(path: &Path) {
             received(&ledger, &message);
             continue;
         }
-        // A call that hangs is in nobody's way, but for a bank that does nothing but hang.
+        // A hanging call blocks no other call, unless the bank only has hanging calls.
         if RUNNING.fetch_add(1, Ordering::Relaxed) >= MOST_AT_ONCE {
             RUNNING.fetch_sub(1, Ordering::Relaxed);
             answer(&message, &failed("Too many requests: the bank is busy"));
@@ -65,8 +65,8 @@ fn serve(path: &Path) {
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 const MOST_AT_ONCE: usize = 32;
 
-/// Anything but a call.
-fn received(ledger: &Ledger, message: &Value) {
+/// Handles any message except a call.
+fn received(ledger: &BankLedger, message: &Value) {
     let result = match message["method"].as_str() {
         Some("initialize") => json!({
             "protocolVersion": version(&message["params"]["protocolVersion"]),
@@ -74,7 +74,7 @@ fn received(ledger: &Ledger, message: &Value) {
             "serverInfo": { "name": "steadfast-demo-bank", "version": env!("CARGO_PKG_VERSION") },
         }),
         Some("ping") => json!({}),
-        Some("tools/list") => json!({ "tools": Tool::ALL.map(Tool::described) }),
+        Some("tools/list") => json!({ "tools": BankTool::ALL.map(BankTool::described) }),
         Some("notifications/cancelled") => return note(ledger, &["cancelled"]),
         Some(method) if message.get("id").is_some() => {
             let error = json!({ "code": -32601, "message": format!("Method not found: {method}") });
@@ -85,14 +85,14 @@ fn received(ledger: &Ledger, message: &Value) {
     answer(message, &result);
 }
 
-/// The client's version if it is one that we speak, else ours.
+/// Returns the client's version if it is supported, or else the server's own.
 fn version(asked: &Value) -> &str {
     let known = &steadfast_mcp::http::LEGACY;
     asked.as_str().filter(|asked| known.contains(asked)).unwrap_or("2025-11-25")
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Tool {
+enum BankTool {
     Balance,
     Pay,
     Payments,
@@ -100,7 +100,7 @@ enum Tool {
     ExchangeRate,
 }
 
-impl Tool {
+impl BankTool {
     const ALL: [Self; 5] = [Self::Balance, Self::Pay, Self::Payments, Self::Statement, Self::ExchangeRate];
 
     fn name(self) -> &'static str {
@@ -113,7 +113,7 @@ impl Tool {
         }
     }
 
-    /// The argument that says what a call is about.
+    /// Returns the name of the argument that is the subject of a call.
     fn subject(self) -> &'static str {
         match self {
             Self::Balance => "account",
@@ -147,40 +147,40 @@ impl Tool {
     }
 }
 
-/// What goes wrong.
-enum Fault {
+/// Fault of a call.
+enum BankFault {
     /// The process ends before it answers.
     Crash,
     /// There is never an answer.
     Hang,
-    /// What the bank itself needs is down.
+    /// A dependency of the bank is down.
     Unavailable,
-    /// The answer is not there before the story says so.
+    /// The answer waits until the demo releases it.
     Held,
 }
 
-/// The schedule: what goes wrong with a call that was made so often before.
-fn fault(tool: Tool, subject: &str, earlier: usize) -> Option<Fault> {
+/// Returns the fault of a call by the schedule, from the number of earlier calls.
+fn fault(tool: BankTool, subject: &str, earlier: usize) -> Option<BankFault> {
     match (tool, subject, earlier) {
-        (Tool::Balance, "savings", 0) | (Tool::Pay, "INV-17", 0) => Some(Fault::Crash),
-        (Tool::Pay, "INV-18" | "INV-19", 0) => Some(Fault::Held),
-        (Tool::Statement, "october", 0) => Some(Fault::Hang),
-        (Tool::ExchangeRate, "USD", 2..) => None,
-        (Tool::ExchangeRate, _, _) => Some(Fault::Unavailable),
-        (Tool::Balance | Tool::Pay | Tool::Payments | Tool::Statement, _, _) => None,
+        (BankTool::Balance, "savings", 0) | (BankTool::Pay, "INV-17", 0) => Some(BankFault::Crash),
+        (BankTool::Pay, "INV-18" | "INV-19", 0) => Some(BankFault::Held),
+        (BankTool::Statement, "october", 0) => Some(BankFault::Hang),
+        (BankTool::ExchangeRate, "USD", 2..) => None,
+        (BankTool::ExchangeRate, _, _) => Some(BankFault::Unavailable),
+        (BankTool::Balance | BankTool::Pay | BankTool::Payments | BankTool::Statement, _, _) => None,
     }
 }
 
-/// The result of a call. Whatever it does is in the ledger before its fault shows.
-fn called(ledger: &Ledger, params: &Value) -> Value {
+/// Returns the result of a call. Its effect is in the ledger before its fault shows.
+fn called(ledger: &BankLedger, params: &Value) -> Value {
     let (name, arguments) = (params["name"].as_str().unwrap_or_default(), &params["arguments"]);
-    let Some(tool) = Tool::ALL.into_iter().find(|tool| tool.name() == name) else {
+    let Some(tool) = BankTool::ALL.into_iter().find(|tool| tool.name() == name) else {
         return failed(&format!("Unknown tool: {name}"));
     };
     let amount = cents(&arguments["amount"]);
     let wrong = match (arguments[tool.subject()].as_str(), tool) {
         (None, _) => Some(format!("missing required property '{}'", tool.subject())),
-        (Some(_), Tool::Pay) if amount.is_none() => Some("'amount' must be a number above 0".to_owned()),
+        (Some(_), BankTool::Pay) if amount.is_none() => Some("'amount' must be a number above 0".to_owned()),
         (Some(_), _) => None,
     };
     if let Some(wrong) = wrong {
@@ -190,7 +190,7 @@ fn called(ledger: &Ledger, params: &Value) -> Value {
     let subject = arguments[tool.subject()].as_str().unwrap_or_default();
     let earlier = ledger.count(&["asked", name, subject]);
     let mut written = ledger.write(&["asked", name, subject]);
-    if let (Tool::Pay, Some(cents), Ok(())) = (tool, amount, &written) {
+    if let (BankTool::Pay, Some(cents), Ok(())) = (tool, amount, &written) {
         written = ledger.write(&["paid", subject, &cents.to_string()]);
     }
     if let Err(error) = written {
@@ -198,26 +198,26 @@ fn called(ledger: &Ledger, params: &Value) -> Value {
     }
     let number = ledger.count(&["paid"]);
     match fault(tool, subject, earlier) {
-        Some(Fault::Crash) => process::exit(CRASHED),
-        // For ever: whoever ends the process ends this.
-        Some(Fault::Hang) => loop {
+        Some(BankFault::Crash) => process::exit(CRASHED),
+        // Hangs until the process is ended.
+        Some(BankFault::Hang) => loop {
             thread::park();
         },
-        Some(Fault::Unavailable) => return failed("503 Service Unavailable"),
-        Some(Fault::Held) => ledger.waits_for(&[RELEASED, subject]),
+        Some(BankFault::Unavailable) => return failed("503 Service Unavailable"),
+        Some(BankFault::Held) => ledger.waits_for(&[RELEASED, subject]),
         None => {}
     }
     let said = match tool {
-        Tool::Balance => format!("{subject}: {}", euros(BEGINNING.saturating_sub(ledger.paid()))),
-        Tool::Pay => format!("{subject} paid, {}, receipt {number}", euros(amount.unwrap_or(0))),
-        Tool::Payments => format!("{subject}: payments made: {}", ledger.count(&["paid", subject])),
-        Tool::Statement => format!("{subject}: opened with {}", euros(BEGINNING)),
-        Tool::ExchangeRate => format!("1 EUR = 1.08 {subject}"),
+        BankTool::Balance => format!("{subject}: {}", euros(BEGINNING.saturating_sub(ledger.paid()))),
+        BankTool::Pay => format!("{subject} paid, {}, receipt {number}", euros(amount.unwrap_or(0))),
+        BankTool::Payments => format!("{subject}: payments made: {}", ledger.count(&["paid", subject])),
+        BankTool::Statement => format!("{subject}: opened with {}", euros(BEGINNING)),
+        BankTool::ExchangeRate => format!("1 EUR = 1.08 {subject}"),
     };
     json!({ "content": [{ "type": "text", "text": said }] })
 }
 
-/// An amount of euros in cents. More than a bank has is none.
+/// Converts an amount of euros to cents. An amount above the bank's limit is invalid.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -227,7 +227,7 @@ fn cents(amount: &Value) -> Option<u64> {
     amount.as_f64().filter(|euros| (0.01..1e9).contains(euros)).map(|euros| (euros * 100.0).round() as u64)
 }
 
-/// An amount as people write it.
+/// Formats an amount.
 pub(super) fn euros(cents: u64) -> String {
     format!("{}.{:02} EUR", cents / 100, cents % 100)
 }
@@ -242,11 +242,11 @@ fn answer(request: &Value, result: &Value) {
 
 fn say(message: &Value) {
     let mut out = io::stdout().lock();
-    // Whoever does not read any more is about to end us.
+    // A client that no longer reads is about to end this process.
     let _ = out.write_all(format!("{message}\n").as_bytes()).and_then(|()| out.flush());
 }
 
-/// An entry that nothing depends on.
-fn note(ledger: &Ledger, entry: &[&str]) {
+/// Writes an entry that nothing depends on.
+fn note(ledger: &BankLedger, entry: &[&str]) {
     let _ = ledger.write(entry);
 }

@@ -1,87 +1,91 @@
-//! The gateway of the demo: what `steadfast wrap --listen` makes, in this process, with the bank behind it.
+//! The gateway of the demo: the same as `steadfast wrap --listen`, in this process, in front of the bank.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use steadfast::id::Namespace;
-use steadfast::{Engine, Logging, Sources, Steadfast};
+use steadfast::call::id::Namespace;
+use steadfast::config::Sources;
+use steadfast::telemetry::LogOutput;
+use steadfast::{Engine, Steadfast};
 use steadfast_core::restart::RestartPolicy;
-use steadfast_gateway::{Configured, Sharing};
+use steadfast_gateway::{ConfiguredServer, ServerSharing};
 use steadfast_process::{Launch, Leash};
 
-use crate::access::Access;
-use crate::behind;
-use crate::failure::Failure;
-use crate::listening::{Hosts, Listened};
+use crate::access::AcceptedTokens;
+use crate::failure::CommandFailure;
+use crate::listener::{HostOptions, ListeningGateway};
+use crate::upstream;
 
-/// A gateway that takes clients.
-pub(super) struct Gateway {
+/// A running gateway.
+pub(super) struct DemoGateway {
     steadfast: Steadfast,
-    listened: Listened,
+    listened: ListeningGateway,
     url: String,
 }
 
-/// What the mechanisms of the gateway do.
+/// Mode of the mechanisms of the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mechanisms {
+pub(super) enum DemoMechanisms {
     On,
     Off,
 }
 
-/// How long a statement of the bank may take. In life that is minutes; nobody watches that. The other tools have the minutes:
-/// they answer, and a machine with much to do must not make them late.
+/// Timeout for a statement of the bank. In practice it is minutes, which is too long for a demo. The other tools keep
+/// minutes: they always answer, and a busy machine must not make them time out.
 pub(super) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(2);
 
-impl Gateway {
-    /// Takes clients at this address. Reads no file and no variable: the story is the same everywhere.
+impl DemoGateway {
+    /// Listens at this address. Reads no file and no variable, so that the demo is the same everywhere.
     pub(super) async fn open(
         address: SocketAddr,
         launch: Launch,
         leash: Leash,
-        mechanisms: Mechanisms,
-        logging: Logging,
-    ) -> Result<Self, Failure> {
-        let sources = Sources { start: steadfast::Start::Gateway, ..Sources::default() };
+        mechanisms: DemoMechanisms,
+        logging: LogOutput,
+    ) -> Result<Self, CommandFailure> {
+        let sources = Sources { start: steadfast::config::PolicyStart::Gateway, ..Sources::default() };
         let mode = match mechanisms {
-            Mechanisms::On => "enforce",
-            Mechanisms::Off => "off",
+            DemoMechanisms::On => "enforce",
+            DemoMechanisms::Off => "off",
         };
-        let steadfast = Steadfast::opening(sources)
+        let steadfast = Steadfast::builder()
+            .sources(sources)
             .set("store.kind", "memory")
             .set("mode", mode)
             .set("tools.\"bank/statement\".timeout", &format!("{}s", STATEMENT_TIMEOUT.as_secs()))
             .set("tools.\"bank/pay\".verify", "call the tool `payments` with the invoice")
             .logging(logging)
             .owns_process()
-            .open()
+            .build()
             .await?;
-        let name = Namespace::new("bank").map_err(|error| Failure::World(error.to_string()))?;
-        let start = behind::child(launch, leash, RestartPolicy::default());
-        let bank = Configured::new(name, Sharing::PerSession { most: 64 }, start);
+        let name = Namespace::new("bank").map_err(|error| CommandFailure::Environment(error.to_string()))?;
+        let start = upstream::child(launch, leash, RestartPolicy::default());
+        let bank = ConfiguredServer::new(name, ServerSharing::PerSession { most: 64 }, start);
         let doors = vec![(PATH.to_owned(), vec![bank])];
-        let access = Access::of_everybody_here();
-        let listened = Listened::open(&steadfast, address, &Hosts::default(), access, doors).await?;
+        let access = AcceptedTokens::all_local_callers();
+        let listened =
+            ListeningGateway::open(&steadfast, address, &HostOptions::default(), access, doors).await?;
         let url = listened.url(PATH);
         Ok(Self { steadfast, listened, url })
     }
 
-    /// Where clients find it.
+    /// Returns its URL.
     pub(super) fn url(&self) -> &str {
         &self.url
     }
 
-    /// What its calls are under way in.
+    /// Returns the engine that runs its calls.
     pub(super) fn engine(&self) -> &Engine {
         self.steadfast.engine()
     }
 
-    /// Ends it and every server behind it.
+    /// Ends the gateway and every server behind it.
     pub(super) async fn close(self) {
         self.listened.close(DRAIN).await;
         self.steadfast.shutdown(Duration::ZERO).await;
     }
 }
 
-/// What is under way when we are asked to end is a demo.
+/// Time for calls in flight at shutdown. They are only a demo.
 const DRAIN: Duration = Duration::from_millis(200);
 const PATH: &str = "/mcp";

@@ -1,7 +1,7 @@
-//! What the bank did: a temporary file that its servers append to and the story reads its numbers from.
+//! The ledger of the bank: a temporary file that its servers append to and that the demo counts from.
 //!
-//! An entry is a line with a JSON list of words, so that no argument of a client can pass for another entry. What is in the
-//! file was done, whatever became of the server afterwards.
+//! An entry is a line with a JSON list of words, so that no argument of a client can be mistaken for another entry. An
+//! entry in the file was done, whatever happened to the server afterwards.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -10,24 +10,24 @@ use std::time::{Duration, Instant};
 use std::{process, thread};
 
 use super::clients::PATIENCE;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
-/// The ledger of a bank, as its servers and the story see it.
+/// The ledger of a bank, for its servers and the demo.
 #[derive(Clone, Debug)]
-pub(super) struct Ledger {
+pub(super) struct BankLedger {
     path: PathBuf,
 }
 
-/// A ledger that is removed with this.
+/// A ledger whose file is removed on drop.
 #[derive(Debug)]
-pub(super) struct Kept {
-    ledger: Ledger,
+pub(super) struct LedgerFile {
+    ledger: BankLedger,
 }
 
-/// Nobody needs more to see what a demo shows, and a gateway that was left running must not fill the disk.
+/// Maximum size. A demo needs no more, and a gateway that is left running must not fill the disk.
 const LARGEST: u64 = 1 << 20;
 
-impl Ledger {
+impl BankLedger {
     pub(super) fn at(path: &Path) -> Self {
         Self { path: path.to_owned() }
     }
@@ -36,7 +36,7 @@ impl Ledger {
         &self.path
     }
 
-    /// Writes an entry. The file must be there: a server that outlives the demo does not make it again.
+    /// Writes an entry. The file must exist: a server that outlives the demo does not create it again.
     pub(super) fn write(&self, entry: &[&str]) -> io::Result<()> {
         let mut file = OpenOptions::new().append(true).open(&self.path)?;
         if file.metadata()?.len() > LARGEST {
@@ -45,12 +45,12 @@ impl Ledger {
         file.write_all(format!("{}\n", serde_json::json!(entry)).as_bytes())
     }
 
-    /// How many entries begin with these words.
+    /// Returns the number of entries that begin with these words.
     pub(super) fn count(&self, words: &[&str]) -> usize {
         self.entries().iter().filter(|entry| begins(entry, words)).count()
     }
 
-    /// What was paid in all, in cents.
+    /// Returns the total of all payments, in cents.
     pub(super) fn paid(&self) -> u64 {
         let paid = |entry: &Vec<String>| match entry.as_slice() {
             [word, _, cents] if word == "paid" => cents.parse().unwrap_or(0),
@@ -59,7 +59,7 @@ impl Ledger {
         self.entries().iter().map(paid).fold(0, u64::saturating_add)
     }
 
-    /// Waits until an entry begins with these words; whether it came.
+    /// Waits until an entry begins with these words. Returns false on timeout.
     pub(super) async fn shows(&self, words: &[&str]) -> bool {
         let look = async {
             while self.count(words) == 0 {
@@ -69,8 +69,7 @@ impl Ledger {
         tokio::time::timeout(PATIENCE, look).await.is_ok()
     }
 
-    /// Waits until an entry begins with these words, as a thread does that has nothing else to do. One that nobody writes is
-    /// not waited for without end.
+    /// Blocks the thread until an entry begins with these words, or until a timeout.
     pub(super) fn waits_for(&self, words: &[&str]) {
         let began = Instant::now();
         while self.count(words) == 0 && began.elapsed() < PATIENCE {
@@ -90,25 +89,28 @@ fn begins(entry: &[String], words: &[&str]) -> bool {
     entry.len() >= words.len() && entry.iter().zip(words).all(|(written, word)| written == word)
 }
 
-impl Kept {
-    /// A new one, readable for this user only.
-    pub(super) fn new(name: &str) -> Result<Self, Failure> {
+impl LedgerFile {
+    /// Creates a new ledger, readable for this user only.
+    pub(super) fn new(name: &str) -> Result<Self, CommandFailure> {
         let folder = std::env::temp_dir();
         let file = |number: u32| folder.join(format!("steadfast-demo-{}-{name}-{number}", process::id()));
         for path in (0..100).map(file) {
             match create(&path) {
-                Ok(_) => return Ok(Self { ledger: Ledger { path } }),
-                // Left behind by a process with our number that was killed.
+                Ok(_) => return Ok(Self { ledger: BankLedger { path } }),
+                // Left behind by a killed process with the same process id.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => {
                     let shown = path.display();
-                    return Err(Failure::World(format!(
+                    return Err(CommandFailure::Environment(format!(
                         "the demo needs one temporary file, and {shown} cannot be made: {error}"
                     )));
                 }
             }
         }
-        Err(Failure::World(format!("{} is full of ledgers of earlier demos: remove them", folder.display())))
+        Err(CommandFailure::Environment(format!(
+            "{} is full of ledgers of earlier demos: remove them",
+            folder.display()
+        )))
     }
 }
 
@@ -120,15 +122,15 @@ fn create(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-impl std::ops::Deref for Kept {
-    type Target = Ledger;
+impl std::ops::Deref for LedgerFile {
+    type Target = BankLedger;
 
-    fn deref(&self) -> &Ledger {
+    fn deref(&self) -> &BankLedger {
         &self.ledger
     }
 }
 
-impl Drop for Kept {
+impl Drop for LedgerFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.ledger.path);
     }
@@ -140,7 +142,7 @@ mod tests {
 
     #[test]
     fn entries_are_counted_by_their_first_words_and_the_file_goes_with_its_owner() {
-        let kept = Kept::new("unit").unwrap();
+        let kept = LedgerFile::new("unit").unwrap();
         kept.write(&["asked", "pay", "a \"b\"\n[\"paid\"]"]).unwrap();
         kept.write(&["paid", "INV-1", "1250"]).unwrap();
         kept.write(&["paid", "INV-1", "1250"]).unwrap();

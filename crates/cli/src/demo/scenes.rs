@@ -1,5 +1,5 @@
-//! The seven scenes. Each is played twice: by a client that started the bank itself, and by one that reaches it through the
-//! gateway. Nothing that is said is known beforehand: it comes from the answers and from the ledgers.
+//! The seven scenes. Each runs twice: with a client that starts the bank itself, and with one that reaches it through
+//! the gateway. All output comes from the responses and the ledgers.
 
 use std::time::Duration;
 
@@ -8,40 +8,40 @@ use steadfast::Engine;
 use steadfast_process::{Launch, Leash};
 
 use super::bank::RELEASED;
-use super::clients::{Bare, Client, Heard, PATIENCE};
-use super::gateway::Mechanisms;
-use super::ledger::Kept;
-use super::show::{Show, shortened, span};
-use super::stage::Side::{With, Without};
-use super::stage::{Scene, Side, Stage};
-use crate::failure::Failure;
+use super::clients::{DemoCallResult, HttpDemoClient, PATIENCE, StdioDemoClient};
+use super::display::{DemoOutput, shortened, span};
+use super::gateway::DemoMechanisms;
+use super::ledger::LedgerFile;
+use super::stage::DemoSide::{With, Without};
+use super::stage::{DemoSide, Scene, SceneRecorder};
+use crate::failure::CommandFailure;
 
-/// The invoices that the agent means to pay once each, in euros.
+/// Amounts of the invoices that the agent intends to pay once each, in euros.
 const INVOICE_17: u64 = 120;
 const INVOICE_18: u64 = 80;
 const INVOICE_19: u64 = 60;
-/// What should be paid in the end, in cents.
+/// Total that should be paid in the end, in cents.
 pub(super) const OWED: u64 = (INVOICE_17 + INVOICE_18 + INVOICE_19) * 100;
 
-/// What the scenes are played in: two banks of the same kind, one with a gateway before it.
-pub(super) struct World {
-    pub(super) show: Show,
-    /// Starts the bank that nothing is before.
+/// Environment of the scenes: two equal banks, one of them behind a gateway.
+pub(super) struct DemoEnvironment {
+    pub(super) show: DemoOutput,
+    /// Starts the bank without a gateway.
     pub(super) launch: Launch,
     pub(super) leash: Leash,
-    /// Its ledger.
-    pub(super) without: Kept,
-    /// Where the gateway is.
+    /// Ledger of that bank.
+    pub(super) without: LedgerFile,
+    /// URL of the gateway.
     pub(super) url: String,
-    /// The ledger of the bank behind it.
-    pub(super) with: Kept,
-    /// What the calls of the gateway are under way in.
+    /// Ledger of the bank behind the gateway.
+    pub(super) with: LedgerFile,
+    /// Engine of the gateway, which runs the calls.
     pub(super) engine: Engine,
-    pub(super) mechanisms: Mechanisms,
+    pub(super) mechanisms: DemoMechanisms,
 }
 
-/// Plays all scenes, one after the other.
-pub(super) async fn play(world: &World) -> Result<Vec<Scene>, Failure> {
+/// Runs all scenes, one after the other.
+pub(super) async fn play(world: &DemoEnvironment) -> Result<Vec<Scene>, CommandFailure> {
     let scenes = vec![
         crash_during_a_read(world).await?,
         crash_during_a_payment(world).await?,
@@ -55,22 +55,22 @@ pub(super) async fn play(world: &World) -> Result<Vec<Scene>, Failure> {
     Ok(scenes)
 }
 
-impl World {
-    /// Begins a scene when what came before it is read.
-    async fn begin(&self, number: usize, title: &'static str, agent: &str) -> Stage {
+impl DemoEnvironment {
+    /// Starts a scene after a pause for reading.
+    async fn begin(&self, number: usize, title: &'static str, agent: &str) -> SceneRecorder {
         self.breathe().await;
-        Stage::new(self.show, number, title, agent)
+        SceneRecorder::new(self.show, number, title, agent)
     }
 
-    async fn bare(&self) -> Result<Bare, Failure> {
-        Bare::start(&self.launch, &self.leash).await
+    async fn bare(&self) -> Result<StdioDemoClient, CommandFailure> {
+        StdioDemoClient::start(&self.launch, &self.leash).await
     }
 
-    async fn client(&self) -> Result<Client, Failure> {
-        Client::connect(&self.url).await
+    async fn client(&self) -> Result<HttpDemoClient, CommandFailure> {
+        HttpDemoClient::connect(&self.url).await
     }
 
-    fn ledger(&self, side: Side) -> &Kept {
+    fn ledger(&self, side: DemoSide) -> &LedgerFile {
         match side {
             Without => &self.without,
             With => &self.with,
@@ -78,14 +78,16 @@ impl World {
     }
 
     /// Lets the bank answer the first payment of this invoice.
-    fn release(&self, side: Side, invoice: &str) {
-        // Where it cannot be written the answer comes late, which shows.
+    fn release(&self, side: DemoSide, invoice: &str) {
+        // If it cannot be written, the answer is late, which is visible.
         let _ = self.ledger(side).write(&[RELEASED, invoice]);
     }
 
-    /// The same behind the gateway, once a second call of it is there: with the gateway, or with the bank if nobody held it up.
+    /// Does the same behind the gateway after a second call has arrived: at the gateway, or at the bank if it was not
+    /// held back.
     async fn release_when_called_twice(&self, invoice: &str) {
-        let are_two = || self.engine.open_calls() >= 2 || self.with.count(&["asked", "pay", invoice]) >= 2;
+        let are_two =
+            || self.engine.in_flight_calls() >= 2 || self.with.count(&["asked", "pay", invoice]) >= 2;
         let look = async {
             while !are_two() {
                 tokio::time::sleep(LOOK).await;
@@ -95,22 +97,22 @@ impl World {
         self.release(With, invoice);
     }
 
-    async fn during<T>(&self, side: Side, doing: impl Future<Output = T>) -> T {
+    async fn during<T>(&self, side: DemoSide, doing: impl Future<Output = T>) -> T {
         self.show.during(side.label(), doing).await
     }
 
-    /// Time to read what was told.
+    /// Pauses for reading a response.
     async fn breathe(&self) {
         self.show.pause(Duration::from_millis(1800)).await;
     }
 
-    /// Time to read what happened without, before it is shown what happens with.
+    /// Pauses between the sides of a scene.
     async fn beat(&self) {
         self.show.pause(Duration::from_millis(700)).await;
     }
 }
 
-async fn crash_during_a_read(world: &World) -> Result<Scene, Failure> {
+async fn crash_during_a_read(world: &DemoEnvironment) -> Result<Scene, CommandFailure> {
     let arguments = json!({ "account": "savings" });
     let mut stage = world.begin(1, "A crash during a read", &format!("calls balance {arguments}")).await;
 
@@ -120,7 +122,7 @@ async fn crash_during_a_read(world: &World) -> Result<Scene, Failure> {
     bare.leave().await;
     stage.say(Without, &heard.told());
     if ping.good().is_none() {
-        stage.say(Without, "and the session is gone with it: a ping gets no answer either");
+        stage.say(Without, "and the session is gone with it: a ping gets no response either");
     }
     stage.expect(Without, "answered", heard.answer().is_some(), false);
     stage.expect(Without, "pingAnswered", ping.good().is_some(), false);
@@ -143,7 +145,7 @@ async fn crash_during_a_read(world: &World) -> Result<Scene, Failure> {
     Ok(stage.over(&without, &in_short(&heard)))
 }
 
-async fn crash_during_a_payment(world: &World) -> Result<Scene, Failure> {
+async fn crash_during_a_payment(world: &DemoEnvironment) -> Result<Scene, CommandFailure> {
     let arguments = json!({ "invoice": "INV-17", "amount": INVOICE_17 });
     let agent = format!("calls pay {arguments}, and again if that fails");
     let mut stage = world.begin(2, "A crash during a payment", &agent).await;
@@ -151,7 +153,7 @@ async fn crash_during_a_payment(world: &World) -> Result<Scene, Failure> {
     let mut bare = world.bare().await?;
     let heard = bare.call("pay", &arguments).await;
     bare.leave().await;
-    // What hosts do when a server is gone: start it again, and let the model try again.
+    // As hosts do when a server is gone: start it again, and let the model retry.
     let mut bare = world.bare().await?;
     let again = bare.call("pay", &arguments).await;
     bare.leave().await;
@@ -175,8 +177,8 @@ async fn crash_during_a_payment(world: &World) -> Result<Scene, Failure> {
     stage.quote(&shortened(&words(&heard), 200));
     let run = if ran == 0 { "not run".to_owned() } else { format!("run {}", times(ran)) };
     let code = again.code().unwrap_or("no code");
-    stage.say(With, &format!("calls again all the same: {run} ({code})"));
-    stage.say(With, &format!("does as it was told and checks: {}", check.told()));
+    stage.say(With, &format!("calls again anyway: {run} ({code})"));
+    stage.say(With, &format!("follows the response and checks: {}", check.told()));
     stage.say(With, &format!("ledger: INV-17 paid {}", times(paid)));
     stage.expect(With, "payments", paid, 1);
     stage.expect(With, "toldToCheck", heard.code() == Some("outcome_unknown"), true);
@@ -187,12 +189,12 @@ async fn crash_during_a_payment(world: &World) -> Result<Scene, Failure> {
     Ok(stage.over(&short, &format!("paid {}, {told}", times(paid))))
 }
 
-async fn dispatched_twice(world: &World) -> Result<Scene, Failure> {
+async fn dispatched_twice(world: &DemoEnvironment) -> Result<Scene, CommandFailure> {
     let arguments = json!({ "invoice": "INV-18", "amount": INVOICE_18 });
     let agent = format!("its host sends pay {arguments} twice, 3 ms apart");
     let mut stage = world.begin(3, "One payment, dispatched twice", &agent).await;
     let paid = |side| world.ledger(side).count(&["paid", "INV-18"]);
-    let tell = |stage: &mut Stage, side, heard: &[Heard; 2]| {
+    let tell = |stage: &mut SceneRecorder, side, heard: &[DemoCallResult; 2]| {
         for (which, heard) in ["first ", "second"].iter().zip(heard) {
             stage.say(side, &format!("{which} answer: {}", heard.told()));
         }
@@ -228,7 +230,7 @@ async fn dispatched_twice(world: &World) -> Result<Scene, Failure> {
     stage.expect(With, "payments", paid(With), 1);
     stage.expect(With, "answered", answered, 2);
     let [first, second] = heard.each_ref().map(words);
-    // The one that did not run says so.
+    // The call that did not run says so.
     let same = first.starts_with(&second) || second.starts_with(&first);
     stage.expect(With, "sameAnswer", same, true);
     let both = if answered == 2 { "both answered".to_owned() } else { format!("{answered} answered") };
@@ -239,7 +241,7 @@ async fn dispatched_twice(world: &World) -> Result<Scene, Failure> {
 const APART: Duration = Duration::from_millis(3);
 const LOOK: Duration = Duration::from_millis(5);
 
-async fn a_call_that_hangs(world: &World) -> Result<Scene, Failure> {
+async fn a_call_that_hangs(world: &DemoEnvironment) -> Result<Scene, CommandFailure> {
     let arguments = json!({ "month": "october" });
     let mut stage = world.begin(4, "A call hangs", &format!("calls statement {arguments}")).await;
 
@@ -247,15 +249,15 @@ async fn a_call_that_hangs(world: &World) -> Result<Scene, Failure> {
     let id = bare.send_call("statement", &arguments).await;
     let heard = world.during(Without, bare.answer(id, ENOUGH)).await;
     bare.leave().await;
-    stage.say(Without, &format!("{}; we stop waiting, an agent would not", heard.told()));
+    stage.say(Without, &format!("{}; the demo stops waiting, an agent would not", heard.told()));
     stage.expect(Without, "answered", heard.answer().is_some(), false);
     world.beat().await;
     let short = in_short(&heard);
 
     let client = world.client().await?;
     let patience = match world.mechanisms {
-        Mechanisms::On => PATIENCE,
-        Mechanisms::Off => ENOUGH,
+        DemoMechanisms::On => PATIENCE,
+        DemoMechanisms::Off => ENOUGH,
     };
     let mut beats: Vec<Option<Duration>> = Vec::new();
     let heartbeat = async {
@@ -290,7 +292,7 @@ async fn a_call_that_hangs(world: &World) -> Result<Scene, Failure> {
         ),
     );
     stage.expect(With, "answered", heard.good().is_some(), true);
-    // Usually twice. On a machine that is busy enough the second run can be too late as well; it is cancelled like the first.
+    // Usually twice. On a busy machine the second run can be too late as well, and is cancelled like the first.
     stage.fact(With, "asked", asked);
     stage.expect(With, "cancelled", cancelled, asked.saturating_sub(1));
     stage.expect(With, "heartbeatsUnanswered", beats.len() - answered.len(), 0);
@@ -299,11 +301,11 @@ async fn a_call_that_hangs(world: &World) -> Result<Scene, Failure> {
     Ok(stage.over(&short, &in_short(&heard)))
 }
 
-/// How long one has to wait for something that never comes, to see that it does not come.
+/// Time to wait for a response that never comes.
 const ENOUGH: Duration = Duration::from_secs(3);
 const HEARTBEAT: Duration = Duration::from_millis(200);
 
-async fn a_service_that_is_down(world: &World) -> Result<Scene, Failure> {
+async fn a_service_that_is_down(world: &DemoEnvironment) -> Result<Scene, CommandFailure> {
     let agent = format!("asks for the rate of USD (down for a moment), then of {} more", CURRENCIES.len());
     let mut stage = world.begin(5, "The backend answers 503", &agent).await;
     let rate = |currency: &str| json!({ "currency": currency });
@@ -345,7 +347,7 @@ async fn a_service_that_is_down(world: &World) -> Result<Scene, Failure> {
     client.leave().await;
     let all = hits(With, &[]) - tries;
     let slowest =
-        refused.iter().filter_map(Heard::answer).map(|answer| answer.took).max().unwrap_or_default();
+        refused.iter().filter_map(DemoCallResult::answer).map(|answer| answer.took).max().unwrap_or_default();
     let opened = refused.first().is_some_and(|heard| heard.code() == Some("circuit_open"));
     stage.say(With, &format!("USD: {} (asked {})", after(&usd), times(tries)));
     stage.say(With, &format!("the others: {all} requests to a service that is down"));
@@ -371,10 +373,10 @@ const CURRENCIES: [&str; 20] = [
     "GBP", "JPY", "CHF", "SEK", "NOK", "DKK", "PLN", "CZK", "HUF", "RON", "BGN", "TRY", "AUD", "CAD", "NZD",
     "CNY", "INR", "KRW", "BRL", "ZAR",
 ];
-/// What the gateway calls it when it does not ask the server.
+/// Error codes of calls that the gateway refuses without asking the server.
 const REFUSALS: [&str; 3] = ["circuit_open", "tool_error_limit", "loop_detected"];
 
-async fn a_model_that_loops(world: &World) -> Result<Scene, Failure> {
+async fn a_model_that_loops(world: &DemoEnvironment) -> Result<Scene, CommandFailure> {
     let arguments = json!({ "amount": 60 });
     let agent = format!("calls pay {arguments} (no invoice), {LOOPS} times in a row");
     let mut stage = world.begin(6, "The model loops", &agent).await;
@@ -405,7 +407,7 @@ async fn a_model_that_loops(world: &World) -> Result<Scene, Failure> {
     if let Some(first) = heard.iter().find(|heard| heard.code().is_some()) {
         stage.quote(&shortened(&words(first), 200));
     }
-    let other = other.as_ref().and_then(Heard::good);
+    let other = other.as_ref().and_then(DemoCallResult::good);
     let free = other.map_or("other tools are refused too", |_| "another tool, asked in between, answered");
     stage.say(With, free);
     stage.expect(With, "reachedTheServer", refused(With), 2);
@@ -416,10 +418,10 @@ async fn a_model_that_loops(world: &World) -> Result<Scene, Failure> {
 }
 
 const LOOPS: usize = 12;
-/// After so many rounds the model does something else for once.
+/// Number of rounds after which the model does something else once.
 const ELSEWHERE: usize = 4;
 
-async fn a_client_that_goes_away(world: &World) -> Result<Scene, Failure> {
+async fn a_client_that_goes_away(world: &DemoEnvironment) -> Result<Scene, CommandFailure> {
     let arguments = json!({ "invoice": "INV-19", "amount": INVOICE_19 });
     let agent = format!("calls pay {arguments}, loses its connection, calls again");
     let mut stage = world.begin(7, "The client leaves mid-payment", &agent).await;
@@ -455,7 +457,7 @@ async fn a_client_that_goes_away(world: &World) -> Result<Scene, Failure> {
         With,
         &format!(
             "{}; ledger: INV-19 paid {}",
-            if replayed { "the one answer, kept for it" } else { "an answer of its own" },
+            if replayed { "the stored response" } else { "a response of its own" },
             times(paid(With))
         ),
     );
@@ -468,26 +470,26 @@ async fn a_client_that_goes_away(world: &World) -> Result<Scene, Failure> {
     Ok(stage.over(&format!("paid {}", times(paid(Without))), &with))
 }
 
-/// What an answer says, and when it came.
-fn after(heard: &Heard) -> String {
+/// Describes a response and its time.
+fn after(heard: &DemoCallResult) -> String {
     match heard.good() {
         Some(answer) => format!("answered after {}: {}", span(answer.took), answer.text),
         None => heard.told(),
     }
 }
 
-/// What became of a call, in a few words.
-fn in_short(heard: &Heard) -> String {
+/// Summarizes the result of a call.
+fn in_short(heard: &DemoCallResult) -> String {
     match heard {
-        Heard::Answer(answer) if answer.is_error => "failed".to_owned(),
-        Heard::Answer(answer) => format!("answered in {}", span(answer.took)),
-        Heard::Gone(_) => "no answer".to_owned(),
-        Heard::Silence(time) => format!("no answer in {}", span(*time)),
+        DemoCallResult::Answer(answer) if answer.is_error => "failed".to_owned(),
+        DemoCallResult::Answer(answer) => format!("answered in {}", span(answer.took)),
+        DemoCallResult::Gone(_) => "no answer".to_owned(),
+        DemoCallResult::Silence(time) => format!("no answer in {}", span(*time)),
     }
 }
 
-/// What the agent was told.
-fn words(heard: &Heard) -> String {
+/// Returns the response that the agent got.
+fn words(heard: &DemoCallResult) -> String {
     heard.answer().map_or_else(|| heard.told(), |answer| answer.text.clone())
 }
 

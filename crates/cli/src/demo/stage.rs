@@ -1,61 +1,61 @@
-//! What was observed, and whether it is what the story says.
+//! Observations of the demo, compared with the expected ones.
 //!
-//! A scene shows each thing as it is seen, and compares it with what should be so. What differs is said at once, stands in the
-//! table and in the JSON, and makes the whole a failure.
+//! A scene shows each observation and compares it with the expected value. A difference is reported at once, is
+//! included in the table and in the JSON, and makes the demo fail.
 
 use std::fmt::Display;
 
 use serde_json::{Map, Value, json};
 
-use super::show::{Look, Show};
+use super::display::{DemoOutput, DemoStyle};
 
-/// A scene while it is played.
-pub(super) struct Stage {
-    show: Show,
+/// A scene while it runs.
+pub(super) struct SceneRecorder {
+    show: DemoOutput,
     scene: Scene,
-    /// The side that is told of.
-    side: Option<Side>,
+    /// Side of the last output.
+    side: Option<DemoSide>,
 }
 
-/// What was seen in a scene.
+/// Observations of a scene.
 #[derive(Debug)]
 pub(super) struct Scene {
     number: usize,
     title: &'static str,
-    without: Seen,
-    with: Seen,
-    surprises: Vec<Surprise>,
+    without: SideObservations,
+    with: SideObservations,
+    surprises: Vec<UnexpectedObservation>,
 }
 
-/// What was seen on one side.
+/// Observations of one side.
 #[derive(Debug, Default)]
-struct Seen {
-    /// In a few words, for the table.
+struct SideObservations {
+    /// Summary for the table.
     short: String,
     facts: Map<String, Value>,
 }
 
-/// With the gateway or without it.
+/// With or without the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum DemoSide {
     Without,
     With,
 }
 
-/// Something that is not as it should be.
+/// An observation that differs from the expected value.
 #[derive(Debug)]
-struct Surprise {
-    side: Side,
+struct UnexpectedObservation {
+    side: DemoSide,
     what: String,
     observed: String,
     wanted: String,
 }
 
-impl Side {
-    pub(super) fn label(self) -> (Look, &'static str) {
+impl DemoSide {
+    pub(super) fn label(self) -> (DemoStyle, &'static str) {
         match self {
-            Self::Without => (Look::Bad, "without"),
-            Self::With => (Look::Good, "with"),
+            Self::Without => (DemoStyle::Bad, "without"),
+            Self::With => (DemoStyle::Good, "with"),
         }
     }
 
@@ -64,53 +64,58 @@ impl Side {
     }
 }
 
-impl Stage {
-    /// Begins a scene. `agent` says what the agent does in it.
-    pub(super) fn new(show: Show, number: usize, title: &'static str, agent: &str) -> Self {
-        show.line(Look::Plain, "");
-        show.line(Look::Bold, &format!("{number}  {title}"));
-        show.labelled((Look::Dim, "agent"), Look::Dim, agent);
-        let scene =
-            Scene { number, title, without: Seen::default(), with: Seen::default(), surprises: Vec::new() };
+impl SceneRecorder {
+    /// Starts a scene. `agent` describes the agent's actions.
+    pub(super) fn new(show: DemoOutput, number: usize, title: &'static str, agent: &str) -> Self {
+        show.line(DemoStyle::Plain, "");
+        show.line(DemoStyle::Bold, &format!("{number}  {title}"));
+        show.labelled((DemoStyle::Dim, "agent"), DemoStyle::Dim, agent);
+        let scene = Scene {
+            number,
+            title,
+            without: SideObservations::default(),
+            with: SideObservations::default(),
+            surprises: Vec::new(),
+        };
         Self { show, scene, side: None }
     }
 
-    /// Says what was seen on a side.
-    pub(super) fn say(&mut self, side: Side, text: &str) {
-        let label = if self.side == Some(side) { (Look::Plain, "") } else { side.label() };
+    /// Prints an observation of a side.
+    pub(super) fn say(&mut self, side: DemoSide, text: &str) {
+        let label = if self.side == Some(side) { (DemoStyle::Plain, "") } else { side.label() };
         self.side = Some(side);
-        self.show.labelled(label, Look::Plain, text);
+        self.show.labelled(label, DemoStyle::Plain, text);
     }
 
-    /// Says what the agent was told.
+    /// Prints the response that the agent got.
     pub(super) fn quote(&self, text: &str) {
-        self.show.labelled((Look::Plain, ""), Look::Dim, &format!("\"{text}\""));
+        self.show.labelled((DemoStyle::Plain, ""), DemoStyle::Dim, &format!("\"{text}\""));
     }
 
-    /// Keeps a fact under this name.
-    pub(super) fn fact(&mut self, side: Side, name: &str, value: impl Into<Value>) {
+    /// Records a fact under this name.
+    pub(super) fn fact(&mut self, side: DemoSide, name: &str, value: impl Into<Value>) {
         self.scene.seen(side).facts.insert(name.to_owned(), value.into());
     }
 
-    /// Keeps a fact, and compares it with what should be so.
-    pub(super) fn expect<T>(&mut self, side: Side, name: &str, observed: T, wanted: T)
+    /// Records a fact, and compares it with the expected value.
+    pub(super) fn expect<T>(&mut self, side: DemoSide, name: &str, observed: T, wanted: T)
     where
         T: Clone + Display + Into<Value> + PartialEq,
     {
         self.fact(side, name, observed.clone());
         if observed != wanted {
-            let surprise = Surprise {
+            let surprise = UnexpectedObservation {
                 side,
                 what: name.to_owned(),
                 observed: observed.to_string(),
                 wanted: wanted.to_string(),
             };
-            self.show.labelled((Look::Surprising, "NOT SO"), Look::Surprising, &surprise.told());
+            self.show.labelled((DemoStyle::Surprising, "NOT SO"), DemoStyle::Surprising, &surprise.told());
             self.scene.surprises.push(surprise);
         }
     }
 
-    /// The scene is over: what each side came to, in a few words.
+    /// Ends the scene with a summary of each side.
     pub(super) fn over(mut self, without: &str, with: &str) -> Scene {
         without.clone_into(&mut self.scene.without.short);
         with.clone_into(&mut self.scene.with.short);
@@ -127,22 +132,22 @@ impl Scene {
         self.number
     }
 
-    /// What a side came to, in a few words.
-    pub(super) fn short(&self, side: Side) -> &str {
+    /// Returns the summary of a side.
+    pub(super) fn short(&self, side: DemoSide) -> &str {
         match side {
-            Side::Without => &self.without.short,
-            Side::With => &self.with.short,
+            DemoSide::Without => &self.without.short,
+            DemoSide::With => &self.with.short,
         }
     }
 
-    /// Whether everything was as the story says.
-    pub(super) fn is_as_told(&self) -> bool {
+    /// Returns true if all observations were as expected.
+    pub(super) fn is_as_expected(&self) -> bool {
         self.surprises.is_empty()
     }
 
     pub(super) fn to_json(&self) -> Value {
-        let side = |side: &Seen| json!({ "summary": side.short, "facts": side.facts });
-        let surprise = |surprise: &Surprise| {
+        let side = |side: &SideObservations| json!({ "summary": side.short, "facts": side.facts });
+        let surprise = |surprise: &UnexpectedObservation| {
             json!({
                 "side": surprise.side.name(),
                 "what": surprise.what,
@@ -153,22 +158,22 @@ impl Scene {
         json!({
             "number": self.number,
             "title": self.title,
-            "asExpected": self.is_as_told(),
+            "asExpected": self.is_as_expected(),
             "without": side(&self.without),
             "with": side(&self.with),
             "surprises": self.surprises.iter().map(surprise).collect::<Vec<_>>(),
         })
     }
 
-    fn seen(&mut self, side: Side) -> &mut Seen {
+    fn seen(&mut self, side: DemoSide) -> &mut SideObservations {
         match side {
-            Side::Without => &mut self.without,
-            Side::With => &mut self.with,
+            DemoSide::Without => &mut self.without,
+            DemoSide::With => &mut self.with,
         }
     }
 }
 
-impl Surprise {
+impl UnexpectedObservation {
     fn told(&self) -> String {
         format!("{} ({}): {}; expected: {}", self.what, self.side.name(), self.observed, self.wanted)
     }
@@ -179,18 +184,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_as_it_should_be_is_kept_and_makes_the_scene_a_failure() {
-        let mut stage = Stage::new(Show::Silent, 2, "a title", "agent");
-        stage.expect(Side::Without, "payments", 2, 2);
-        stage.expect(Side::With, "answered", true, true);
+    fn unexpected_observations_are_recorded_and_fail_the_scene() {
+        let mut stage = SceneRecorder::new(DemoOutput::Silent, 2, "a title", "agent");
+        stage.expect(DemoSide::Without, "payments", 2, 2);
+        stage.expect(DemoSide::With, "answered", true, true);
         let good = stage.over("paid 2x", "answered");
-        assert!(good.is_as_told());
+        assert!(good.is_as_expected());
         assert_eq!(good.to_json()["without"]["facts"]["payments"], 2);
 
-        let mut stage = Stage::new(Show::Silent, 2, "a title", "agent");
-        stage.expect(Side::With, "payments", 2, 1);
+        let mut stage = SceneRecorder::new(DemoOutput::Silent, 2, "a title", "agent");
+        stage.expect(DemoSide::With, "payments", 2, 1);
         let bad = stage.over("", "");
-        assert!(!bad.is_as_told());
+        assert!(!bad.is_as_expected());
         let told = json!({ "side": "with", "what": "payments", "observed": "2", "expected": "1" });
         assert_eq!(bad.to_json()["surprises"], json!([told]));
         assert_eq!(bad.to_json()["asExpected"], false);

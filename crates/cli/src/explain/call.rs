@@ -1,84 +1,89 @@
-//! The story of one call: what came in, each step with what decided it, how it ended, and what another profile would have made
-//! of it.
+//! Explanation of one call: its input, each step with the rule that decided it, its end, and the result under another
+//! profile.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use steadfast::breaker::Reason;
-use steadfast::code::Code;
-use steadfast::path::{Cut, Notice};
-use steadfast::policy::Policy;
-use steadfast::rehearse::{End, NotKnown, Opened, Recorded, ReplayedCall, WhyTaken};
-use steadfast::{CallFacts, CallStep, Explained, Timestamp, parse_span};
+use steadfast::Timestamp;
+use steadfast::admin::CallFacts;
+use steadfast::admin::breaker::TransitionReason;
+use steadfast::admin::rehearse::{
+    BreakerOpening, RecordedCall, ReplayEnd, ReplayedCall, TakenReason, UnknownResult,
+};
+use steadfast::call::code::Code;
+use steadfast::call::{CallNotice, CutReason};
+use steadfast::config::{ExplainedSetting, parse_span};
+use steadfast::policy::CallPolicy;
+use steadfast::telemetry::CallStep;
 use steadfast_core::millis;
-use steadfast_core::retry::Stop;
+use steadfast_core::retry::RetryStop;
 
-use super::decided::{by_settings, is_built_in, of_breaker};
-use super::{Named, Replay, span};
-use crate::output::{self, Look, Paint};
-use crate::recorded::{self, Changed, Changes};
+use super::deciding_settings::{by_settings, is_built_in, of_breaker};
+use super::{ProfileName, ReplayedRecording, span};
+use crate::output::{self, ColourPainter, TextStyle};
+use crate::recordings::{self, ConfigDiff, SettingChange};
 use crate::rehearse::ending;
 
-/// A call with its story.
-pub(super) struct Told<'t> {
+/// A call with its explanation.
+pub(super) struct ExplainedCall<'t> {
     facts: &'t CallFacts,
-    call: &'t Recorded,
-    settings: Vec<Explained>,
-    policy: Arc<Policy>,
+    call: &'t RecordedCall,
+    settings: Vec<ExplainedSetting>,
+    policy: Arc<CallPolicy>,
     before: &'t ReplayedCall,
-    /// Who had opened the breaker that was in its way.
-    opened_by: Option<(Opened, &'t CallFacts)>,
-    would: Option<Would<'t>>,
+    /// Call that opened the breaker that refused this call.
+    opened_by: Option<(BreakerOpening, &'t CallFacts)>,
+    would: Option<ProfileComparison<'t>>,
 }
 
-/// The same under another profile.
-struct Would<'t> {
-    profile: Named,
+/// The same call under another profile.
+struct ProfileComparison<'t> {
+    profile: ProfileName,
     call: &'t ReplayedCall,
-    /// The settings that are others there.
-    changed: Vec<Changed>,
+    /// Settings that differ there.
+    changed: Vec<SettingChange>,
 }
 
-/// What decided a step.
-enum Decided<'t> {
-    Setting(&'t Explained),
+/// Rule that decided a step.
+enum DecidingRule<'t> {
+    Setting(&'t ExplainedSetting),
     /// A rule of `classify.rules`.
-    Configured(String, &'t Explained),
+    Configured(String, &'t ExplainedSetting),
     BuiltIn(String),
-    /// A rule that is not there any more.
+    /// A rule that no longer exists.
     Named(String),
     /// A limit in the envelope.
     Caller(String),
 }
 
-/// The first step that would have been another one.
-struct Parting<'s> {
-    would: Option<&'s (Timestamp, Notice)>,
-    was: Option<&'s (Timestamp, Notice)>,
+/// First step at which two replays differ.
+struct ReplayDivergence<'s> {
+    would: Option<&'s (Timestamp, CallNotice)>,
+    was: Option<&'s (Timestamp, CallNotice)>,
 }
 
-impl<'t> Told<'t> {
-    pub(super) fn of(replay: Replay<'t>, index: usize) -> Option<Self> {
+impl<'t> ExplainedCall<'t> {
+    pub(super) fn of(replay: ReplayedRecording<'t>, index: usize) -> Option<Self> {
         let call = replay.recording.calls.get(index)?;
         let before = replay.rehearsal.before().calls.get(index)?;
-        // That it opened the breaker itself is one of its steps.
+        // If the call opened the breaker itself, that is one of its own steps.
         let opened_by = before.opened_by.filter(|opened| opened.call != index && is_end(&before.end, call));
         Some(Self {
             facts: replay.facts(index)?,
             call,
-            settings: recorded::settings(replay.config, call),
-            policy: recorded::policy(replay.config, call),
+            settings: recordings::settings(replay.config, call),
+            policy: recordings::policy(replay.config, call),
             before,
             opened_by: opened_by.and_then(|opened| Some((opened, replay.facts(opened.call)?))),
             would: replay.would.and_then(|(profile, config, would)| {
-                let changed = Changes::between(replay.config, config).of(call).to_vec();
-                Some(Would { profile: *profile, call: would.calls.get(index)?, changed })
+                let changed = ConfigDiff::between(replay.config, config).of(call).to_vec();
+                Some(ProfileComparison { profile: *profile, call: would.calls.get(index)?, changed })
             }),
         })
     }
 
-    pub(super) fn in_words(&self, paint: Paint) -> String {
+    pub(super) fn in_words(&self, paint: ColourPainter) -> String {
         let mut lines = vec![self.head(paint)];
         let named =
             |name: &str, value: Option<&str>| value.map(|value| format!("{name} {}", output::clean(value)));
@@ -96,31 +101,31 @@ impl<'t> Told<'t> {
         lines.join("\n")
     }
 
-    /// The same among other calls of a turn, which are all of one conversation.
-    pub(super) fn in_turn(&self, paint: Paint) -> String {
+    /// Returns the explanation as part of a turn, whose calls all have the same session.
+    pub(super) fn in_turn(&self, paint: ColourPainter) -> String {
         let mut lines = vec![self.head(paint)];
         self.story(paint, &mut lines);
         lines.join("\n")
     }
 
-    /// Whether its answer would be another one under the other profile.
+    /// Returns true if its result would be different under the other profile.
     pub(super) fn would_end_differently(&self) -> bool {
         self.would.as_ref().is_some_and(|would| {
-            !matches!(would.call.end, End::Taken(_)) && !is_end(&would.call.end, self.call)
+            !matches!(would.call.end, ReplayEnd::Taken(_)) && !is_end(&would.call.end, self.call)
         })
     }
 
-    fn head(&self, paint: Paint) -> String {
+    fn head(&self, paint: ColourPainter) -> String {
         format!(
             "{} {}  {} at {}",
-            paint.paint(Look::Bold, "call"),
-            paint.paint(Look::Bold, &output::clean(self.facts.request_id.as_str())),
+            paint.paint(TextStyle::Bold, "call"),
+            paint.paint(TextStyle::Bold, &output::clean(self.facts.request_id.as_str())),
             output::clean(&self.facts.tool.to_string()),
             self.facts.arrived
         )
     }
 
-    fn story(&self, paint: Paint, lines: &mut Vec<String>) {
+    fn story(&self, paint: ColourPainter, lines: &mut Vec<String>) {
         lines.extend(self.came_in().into_iter().map(|line| format!("  {line}")));
         lines.push(String::new());
         let mut say = |time: &str, look, text: &str| {
@@ -128,22 +133,22 @@ impl<'t> Told<'t> {
         };
         for (at, notice) in &self.before.steps {
             let Some(step) = CallStep::of(*at, notice) else { continue };
-            say(&self.after(*at), Look::Plain, &step.text);
+            say(&self.after(*at), TextStyle::Plain, &step.text);
             if let Some(why) = self.why(&step, notice) {
-                say("", Look::Dim, &why);
+                say("", TextStyle::Dim, &why);
             }
         }
-        let look = if self.facts.code.is_none() { Look::Good } else { Look::Bad };
+        let look = if self.facts.code.is_none() { TextStyle::Good } else { TextStyle::Bad };
         say(&span(self.facts.took_ms), look, &format!("ended: {}", ending(&self.call.ending)));
         if let Some(message) = &self.facts.message {
-            say("", Look::Dim, &format!("told: {message}"));
+            say("", TextStyle::Dim, &format!("told: {message}"));
         }
         if let Some(opened) = self.opened() {
-            say("", Look::Dim, &opened);
+            say("", TextStyle::Dim, &opened);
         }
-        if let End::Taken(why) = self.before.end {
+        if let ReplayEnd::Taken(why) = self.before.end {
             lines.push(String::new());
-            lines.push(paint.paint(Look::Warn, &format!("  {}", not_replayed(why))));
+            lines.push(paint.paint(TextStyle::Warn, &format!("  {}", not_replayed(why))));
         }
         if let Some(would) = &self.would {
             lines.push(String::new());
@@ -151,7 +156,7 @@ impl<'t> Told<'t> {
         }
     }
 
-    /// What came in, as far as it is remembered.
+    /// Describes the input, as far as it is stored.
     fn came_in(&self) -> Vec<String> {
         let facts = self.facts;
         let class = self.settings.iter().find(|one| one.setting == "class");
@@ -165,7 +170,7 @@ impl<'t> Told<'t> {
             facts
                 .danger
                 .as_ref()
-                .map(|shape| format!("a command of the dangerous shape {}", output::clean(shape))),
+                .map(|shape| format!("a command with the dangerous shape {}", output::clean(shape))),
         );
         lines.extend(
             facts
@@ -180,124 +185,124 @@ impl<'t> Told<'t> {
         format!("+{}", span(millis(at.since(self.facts.arrived))))
     }
 
-    /// The rule that decided a step, and where it comes from.
-    fn why(&self, step: &CallStep, notice: &Notice) -> Option<String> {
+    /// Returns the rule that decided a step, and its origin.
+    fn why(&self, step: &CallStep, notice: &CallNotice) -> Option<String> {
         let why = self.decided(step, notice).map(|decided| match decided {
-            Decided::Caller(limit) => format!("by {limit}, as its caller asked"),
-            Decided::Setting(one) => format!("by {}", set(one)),
-            Decided::Configured(rule, one) => {
+            DecidingRule::Caller(limit) => format!("by {limit}, set by its caller"),
+            DecidingRule::Setting(one) => format!("by {}", set(one)),
+            DecidingRule::Configured(rule, one) => {
                 format!("by the rule {rule} of {} ({})", one.setting, one.origin)
             }
-            Decided::BuiltIn(rule) => format!("by the rule {rule} (built in)"),
-            Decided::Named(rule) => format!("by the rule {rule}, which is not in force any more"),
+            DecidingRule::BuiltIn(rule) => format!("by the rule {rule} (built in)"),
+            DecidingRule::Named(rule) => format!("by the rule {rule}, which no longer exists"),
         });
-        // Why trust changed is a sentence.
-        let reason = step.rule.clone().filter(|_| matches!(notice, Notice::TrustChanged(_)));
+        // The reason of a trust change is a sentence.
+        let reason = step.rule.clone().filter(|_| matches!(notice, CallNotice::TrustChanged(_)));
         let parts: Vec<_> = reason.into_iter().chain(why).collect();
         (!parts.is_empty()).then(|| parts.join("; "))
     }
 
-    fn decided(&self, step: &CallStep, notice: &Notice) -> Option<Decided<'_>> {
+    fn decided(&self, step: &CallStep, notice: &CallNotice) -> Option<DecidingRule<'_>> {
         if let Some(limit) = self.limit(notice) {
-            return Some(Decided::Caller(limit));
+            return Some(DecidingRule::Caller(limit));
         }
-        if let (Notice::AttemptEnded { .. }, Some(rule)) = (notice, &step.rule) {
+        if let (CallNotice::AttemptEnded { .. }, Some(rule)) = (notice, &step.rule) {
             return Some(self.classified(rule));
         }
         let mut settings = self.settings_of(by_settings(notice));
-        let setting = if let Notice::CallBlocked { code: Code::Overloaded, .. } = notice {
+        let setting = if let CallNotice::CallBlocked { code: Code::Overloaded, .. } = notice {
             let limit = self.facts.rule.as_deref().and_then(|rule| rule.strip_prefix("limit."));
             limit.and_then(|limit| self.setting(&format!("limits.{limit}")))
-        } else if let Notice::CallBlocked { code: Code::CircuitOpen, .. } = notice
+        } else if let CallNotice::CallBlocked { code: Code::CircuitOpen, .. } = notice
             && self.policy.breaker.forced_open
         {
             self.setting("breaker.force")
-        } else if let Notice::AttemptCut { cut: Cut::Silent(silent) } = notice {
-            // Whichever it was that had passed.
+        } else if let CallNotice::AttemptCut { cut: CutReason::Silent(silent) } = notice {
+            // Finds the timeout that had passed.
             settings.find(|one| parse_span(one.value.trim_matches('"')).is_some_and(|span| span <= *silent))
         } else {
             settings.next()
         };
         match (setting, &step.rule, notice) {
-            (Some(setting), _, _) => Some(Decided::Setting(setting)),
-            (None, None, _) | (None, Some(_), Notice::TrustChanged(_)) => None,
-            (None, Some(rule), _) => Some(Decided::BuiltIn(rule.clone())),
+            (Some(setting), _, _) => Some(DecidingRule::Setting(setting)),
+            (None, None, _) | (None, Some(_), CallNotice::TrustChanged(_)) => None,
+            (None, Some(rule), _) => Some(DecidingRule::BuiltIn(rule.clone())),
         }
     }
 
-    /// Which rule said what a fault means.
-    fn classified(&self, rule: &str) -> Decided<'_> {
+    /// Returns the rule that classified a fault.
+    fn classified(&self, rule: &str) -> DecidingRule<'_> {
         let named = rule.to_owned();
         match (self.setting("classify.rules"), self.setting("classify.unknown")) {
-            (Some(rules), _) if self.policy.classify.has(rule) => Decided::Configured(named, rules),
-            (_, Some(unknown)) if rule == "unknown.transport" => Decided::Setting(unknown),
-            _ if is_built_in(rule) => Decided::BuiltIn(named),
-            _ => Decided::Named(named),
+            (Some(rules), _) if self.policy.classify.has(rule) => DecidingRule::Configured(named, rules),
+            (_, Some(unknown)) if rule == "unknown.transport" => DecidingRule::Setting(unknown),
+            _ if is_built_in(rule) => DecidingRule::BuiltIn(named),
+            _ => DecidingRule::Named(named),
         }
     }
 
-    fn setting(&self, name: &str) -> Option<&Explained> {
+    fn setting(&self, name: &str) -> Option<&ExplainedSetting> {
         self.settings.iter().find(|one| one.setting == name)
     }
 
-    /// Those that have a value.
-    fn settings_of<'s>(&'s self, names: &'s [&'static str]) -> impl Iterator<Item = &'s Explained> {
+    /// Returns the settings that have a value.
+    fn settings_of<'s>(&'s self, names: &'s [&'static str]) -> impl Iterator<Item = &'s ExplainedSetting> {
         names.iter().filter_map(|name| self.setting(name)).filter(|one| one.value.trim_matches('"') != "none")
     }
 
-    /// The limit in the envelope that decided a step.
-    fn limit(&self, notice: &Notice) -> Option<String> {
+    /// Returns the limit in the envelope that decided a step.
+    fn limit(&self, notice: &CallNotice) -> Option<String> {
         let limits = &self.call.request.limits;
         let deadline = || limits.deadline.map(|at| format!("deadlineAtMs = {}", at.as_millis()));
         let named = |name: &str, limit: Duration| format!("{name} = {}", millis(limit));
-        if let Notice::AttemptCut { cut } = notice {
+        if let CallNotice::AttemptCut { cut } = notice {
             match cut {
-                Cut::Silent(silent) => {
+                CutReason::Silent(silent) => {
                     limits.attempt.filter(|limit| limit <= silent).map(|limit| named("timeoutMs", limit))
                 }
-                Cut::Deadline => deadline(),
-                Cut::TooLong | Cut::Cancelled => None,
+                CutReason::Deadline => deadline(),
+                CutReason::TooLong | CutReason::Cancelled => None,
             }
-        } else if let Notice::RetryStopped { stop } = notice {
+        } else if let CallNotice::RetryStopped { stop } = notice {
             match stop {
-                Stop::Attempts => {
+                RetryStop::Attempts => {
                     let made = u32::try_from(self.facts.attempts.len()).unwrap_or(u32::MAX);
                     limits.attempts.filter(|most| *most <= made).map(|most| format!("maxAttempts = {most}"))
                 }
-                Stop::TotalTime => limits.elapsed.map(|limit| named("maxElapsedMs", limit)),
-                Stop::Deadline => deadline(),
-                Stop::RetryAfter(_) | Stop::Budget => None,
+                RetryStop::TotalTime => limits.elapsed.map(|limit| named("maxElapsedMs", limit)),
+                RetryStop::Deadline => deadline(),
+                RetryStop::RetryAfter(_) | RetryStop::Budget => None,
             }
         } else {
             None
         }
     }
 
-    // ---- who opened the breaker ----
+    // ---- origin of an open breaker ----
 
     fn opened(&self) -> Option<String> {
         let (opened, by) = self.opened_by?;
         let who =
             format!("the breaker was opened at {} by the call {} of {}", opened.at, by.request_id, by.tool);
         Some(match (opened.reason, self.opened_under()) {
-            (Reason::ProbeFailed, _) => {
-                format!("{who}, which was to find out whether it works again, and failed")
+            (TransitionReason::ProbeFailed, _) => {
+                format!("{who}, which was a probe and failed")
             }
             (_, Some(setting)) => format!("{who}, by {}", set(setting)),
             (_, None) => who,
         })
     }
 
-    fn opened_under(&self) -> Option<&Explained> {
+    fn opened_under(&self) -> Option<&ExplainedSetting> {
         let (opened, _) = self.opened_by?;
         self.settings_of(of_breaker(opened.reason)).next()
     }
 
     // ---- another profile ----
 
-    /// Where the two ways part; nothing if they do not.
-    fn parting(&self, would: &Would<'t>) -> Option<Parting<'_>> {
-        let seen = |steps: &'t [(Timestamp, Notice)]| -> Vec<(&'t (Timestamp, Notice), CallStep)> {
+    /// Returns the first step at which the replays differ, or `None` if they do not.
+    fn parting(&self, would: &ProfileComparison<'t>) -> Option<ReplayDivergence<'_>> {
+        let seen = |steps: &'t [(Timestamp, CallNotice)]| -> Vec<(&'t (Timestamp, CallNotice), CallStep)> {
             steps.iter().filter_map(|step| Some((step, CallStep::of(step.0, &step.1)?))).collect()
         };
         let (was, is) = (seen(&self.before.steps), seen(&would.call.steps));
@@ -306,12 +311,16 @@ impl<'t> Told<'t> {
         if first == was.len() && first == is.len() {
             return None;
         }
-        let at = |steps: &[(&'t (Timestamp, Notice), CallStep)]| steps.get(first).map(|(step, _)| *step);
-        Some(Parting { would: at(&is), was: at(&was) })
+        let at = |steps: &[(&'t (Timestamp, CallNotice), CallStep)]| steps.get(first).map(|(step, _)| *step);
+        Some(ReplayDivergence { would: at(&is), was: at(&was) })
     }
 
-    /// The settings that are others and have to do with where the ways part, and how many more there are.
-    fn because(&self, would: &'t Would<'_>, parting: &Parting<'_>) -> (Vec<&'t Changed>, usize) {
+    /// Returns the changed settings that are related to the difference, and the number of the other changed settings.
+    fn because(
+        &self,
+        would: &'t ProfileComparison<'_>,
+        parting: &ReplayDivergence<'_>,
+    ) -> (Vec<&'t SettingChange>, usize) {
         let group = |setting: &str| setting.split('.').next().unwrap_or_default().to_owned();
         let steps = [parting.would, parting.was].into_iter().flatten();
         let groups: Vec<_> =
@@ -321,15 +330,15 @@ impl<'t> Told<'t> {
         (near, far.len())
     }
 
-    fn under(&self, would: &Would<'t>) -> Vec<String> {
+    fn under(&self, would: &ProfileComparison<'t>) -> Vec<String> {
         let name = would.profile.name();
-        if let End::Taken(_) = would.call.end {
-            return vec![format!("what the profile {name} would have made of it cannot be said")];
+        if let ReplayEnd::Taken(_) = would.call.end {
+            return vec![format!("the result under the profile {name} is unknown")];
         }
         let Some(parting) = self.parting(would) else {
             return vec![format!("under the profile {name} it would have gone the same way")];
         };
-        let text = |(at, notice): &(Timestamp, Notice)| CallStep::of(*at, notice).map(|step| step.text);
+        let text = |(at, notice): &(Timestamp, CallNotice)| CallStep::of(*at, notice).map(|step| step.text);
         let mut lines = vec![format!("under the profile {name} it would have gone another way:")];
         if let Some((step, text)) = parting.would.and_then(|step| Some((step, text(step)?))) {
             lines.push(format!("{:>9}  {text}", self.after(step.0)));
@@ -339,32 +348,32 @@ impl<'t> Told<'t> {
         }
         let (near, more) = self.because(would, &parting);
         lines.extend(near.iter().map(|one| format!("{:>9}  there {}", "", one.in_words())));
-        lines.extend(recorded::and_more(more, !near.is_empty()).map(|more| format!("{:>9}  {more}", "")));
+        lines.extend(recordings::and_more(more, !near.is_empty()).map(|more| format!("{:>9}  {more}", "")));
         lines.push(format!("{:>9}  {}", "", self.end_in_words(&would.call.end)));
         lines
     }
 
-    fn end_in_words(&self, end: &End) -> String {
+    fn end_in_words(&self, end: &ReplayEnd) -> String {
         match end {
-            End::Ended(_) if is_end(end, self.call) => "it would have ended the same".to_owned(),
-            End::Ended(one) => format!("it would have ended with {}", ending(one)),
-            End::NotKnown(NotKnown::Run { attempt }) => {
-                format!("attempt {attempt} would have been made, and nobody knows what would have come of it")
+            ReplayEnd::Ended(_) if is_end(end, self.call) => "it would have ended the same".to_owned(),
+            ReplayEnd::Ended(one) => format!("it would have ended with {}", ending(one)),
+            ReplayEnd::NotKnown(UnknownResult::Run { attempt }) => {
+                format!("attempt {attempt} would have been made; its outcome is unknown")
             }
-            End::NotKnown(NotKnown::Asked) => {
-                "a person would have been asked, and nobody knows what they would have said".to_owned()
+            ReplayEnd::NotKnown(UnknownResult::Approval) => {
+                "approval would have been required; the decision is unknown".to_owned()
             }
-            End::Taken(why) => not_replayed(*why).to_owned(),
+            ReplayEnd::Taken(why) => not_replayed(*why).to_owned(),
         }
     }
 
-    // ---- for programs ----
+    // ---- JSON output ----
 
     pub(super) fn to_json(&self) -> Value {
         let steps = self.before.steps.iter().filter_map(|(at, notice)| self.step_to_json(*at, notice));
         let note = match self.before.end {
-            End::Taken(why) => Some(not_replayed(why)),
-            End::Ended(_) | End::NotKnown(_) => None,
+            ReplayEnd::Taken(why) => Some(not_replayed(why)),
+            ReplayEnd::Ended(_) | ReplayEnd::NotKnown(_) => None,
         };
         json!({
             "call": self.facts,
@@ -381,15 +390,15 @@ impl<'t> Told<'t> {
         })
     }
 
-    fn step_to_json(&self, at: Timestamp, notice: &Notice) -> Option<Value> {
+    fn step_to_json(&self, at: Timestamp, notice: &CallNotice) -> Option<Value> {
         let step = CallStep::of(at, notice)?;
         let decided = self.decided(&step, notice);
         let (setting, by) = match decided {
-            Some(Decided::Setting(setting)) => (Some(setting), Some(setting.origin.to_string())),
-            Some(Decided::Configured(_, rules)) => (Some(rules), Some(rules.origin.to_string())),
-            Some(Decided::BuiltIn(_)) => (None, Some("built in".to_owned())),
-            Some(Decided::Caller(limit)) => (None, Some(format!("the caller: {limit}"))),
-            Some(Decided::Named(_)) | None => (None, None),
+            Some(DecidingRule::Setting(setting)) => (Some(setting), Some(setting.origin.to_string())),
+            Some(DecidingRule::Configured(_, rules)) => (Some(rules), Some(rules.origin.to_string())),
+            Some(DecidingRule::BuiltIn(_)) => (None, Some("built in".to_owned())),
+            Some(DecidingRule::Caller(limit)) => (None, Some(format!("the caller: {limit}"))),
+            Some(DecidingRule::Named(_)) | None => (None, None),
         };
         Some(json!({
             "atMs": step.at_ms,
@@ -402,50 +411,48 @@ impl<'t> Told<'t> {
         }))
     }
 
-    fn under_to_json(&self, would: &Would<'t>) -> Value {
-        let is_known = !matches!(would.call.end, End::Taken(_));
+    fn under_to_json(&self, would: &ProfileComparison<'t>) -> Value {
+        let is_known = !matches!(would.call.end, ReplayEnd::Taken(_));
         let parting = self.parting(would).filter(|_| is_known);
         let step =
-            |step: Option<&(Timestamp, Notice)>| step.and_then(|(at, notice)| self.step_of(*at, notice));
+            |step: Option<&(Timestamp, CallNotice)>| step.and_then(|(at, notice)| self.step_of(*at, notice));
         json!({
             "profile": would.profile.name(),
             "differs": is_known.then_some(parting.is_some()),
             "step": parting.as_ref().and_then(|parting| step(parting.would)),
             "insteadOf": parting.as_ref().and_then(|parting| step(parting.was)),
             "end": self.end_in_words(&would.call.end),
-            "settings": would.changed.iter().map(Changed::to_json).collect::<Vec<_>>(),
+            "settings": would.changed.iter().map(SettingChange::to_json).collect::<Vec<_>>(),
         })
     }
 
-    fn step_of(&self, at: Timestamp, notice: &Notice) -> Option<Value> {
+    fn step_of(&self, at: Timestamp, notice: &CallNotice) -> Option<Value> {
         let step = CallStep::of(at, notice)?;
         Some(json!({ "atMs": step.at_ms, "kind": step.kind, "text": step.text }))
     }
 }
 
-/// Whether a replay came to the end that was recorded.
-fn is_end(end: &End, call: &Recorded) -> bool {
-    matches!(end, End::Ended(ending) if *ending == call.ending)
+/// Returns true if a replay reached the recorded end.
+fn is_end(end: &ReplayEnd, call: &RecordedCall) -> bool {
+    matches!(end, ReplayEnd::Ended(ending) if *ending == call.ending)
 }
 
-fn set(one: &Explained) -> String {
+fn set(one: &ExplainedSetting) -> String {
     format!("{} = {} ({})", one.setting, one.value, one.origin)
 }
 
-const fn not_replayed(why: WhyTaken) -> &'static str {
+const fn not_replayed(why: TakenReason) -> &'static str {
     match why {
-        WhyTaken::NotExplained => {
-            "its answer does not follow from the configuration that is in force and the calls before it: the configuration was \
-             another one, a person, another process or a call that still runs had a hand in it, or it began before what is \
-             remembered; the steps are those of the configuration in force, as far as they go"
+        TakenReason::NotExplained => {
+            "its result does not follow from the current configuration and the calls before it: the configuration was different, an operator, another process or a call that still runs influenced it, or it began before the stored history; the steps are those of the configuration in force, as far as they go"
         }
-        WhyTaken::TooLittleIsKnown => {
-            "an older version recorded it, or too much happened to it: its steps are not known"
+        TakenReason::TooLittleIsKnown => {
+            "it was recorded by an older version, or has too many events: its steps are not known"
         }
     }
 }
 
-/// A word of the API as people read it.
+/// Returns a word of the API in readable form.
 fn word(value: &Value) -> String {
     value.as_str().unwrap_or_default().replace('_', " ")
 }

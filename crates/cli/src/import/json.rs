@@ -1,229 +1,58 @@
-//! JSON as configurations of clients are written: also with comments and commas at the end (VS Code), and with names
-//! without quotes, single quotes and everything else of JSON5 (OpenClaw).
+//! JSON in the configuration files of clients: with comments and trailing commas (VS Code), and with unquoted names,
+//! single quotes and everything else of JSON5 (OpenClaw).
 //!
-//! The reader of the core is strict on purpose and knows none of this. Here being generous costs nothing: what is
-//! not understood by the client is not made better or worse by us, and the text stays as it is.
+//! The reader of the core is strict on purpose. This reader can be lenient: the text stays as it is, so text that the
+//! client does not understand is neither improved nor damaged.
 
-use super::tree::{Member, Mistake, Node, Value};
+use jsonc_parser::ast::Value;
+use jsonc_parser::common::{Range, Ranged as _};
+use jsonc_parser::{CollectOptions, ParseOptions};
 
-/// Containers within containers.
-const MOST_DEPTH: usize = 128;
+use super::tree::{SpannedNode, SpannedValue, SyntaxError, TableMember};
 
-/// Reads a text. One with nothing in it is an empty table, as clients take it.
-pub(super) fn read(text: &str) -> Result<Node, Mistake> {
-    let mut reader = Reader { text, at: 0 };
-    reader.blanks()?;
-    if reader.peek().is_none() {
-        return Ok(Node { span: 0..text.len(), value: Value::Table(Vec::new()) });
-    }
-    let root = reader.value(MOST_DEPTH)?;
-    reader.blanks()?;
-    match reader.peek() {
-        None => Ok(root),
-        Some(_) => Err(reader.mistake("something stands behind the end")),
+/// Parses a text. An empty text is an empty table, as for the clients.
+pub(super) fn read(text: &str) -> Result<SpannedNode, SyntaxError> {
+    let body = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let shift = text.len() - body.len();
+    let options = ParseOptions { allow_missing_commas: false, ..ParseOptions::default() };
+    match jsonc_parser::parse_to_ast(body, &CollectOptions::default(), &options) {
+        Ok(parsed) => Ok(match parsed.value {
+            Some(root) => node(&root, shift),
+            None => SpannedNode { span: 0..text.len(), value: SpannedValue::Table(Vec::new()) },
+        }),
+        Err(error) => {
+            let what = format!("this is not JSON: {}", error.kind());
+            Err(SyntaxError::new(error.range().start + shift, what))
+        }
     }
 }
 
-struct Reader<'t> {
-    text: &'t str,
-    at: usize,
+fn node(value: &Value<'_>, shift: usize) -> SpannedNode {
+    let read = match value {
+        Value::StringLit(text) => SpannedValue::Text(text.value.to_string()),
+        Value::NumberLit(_) => SpannedValue::Other("a number"),
+        Value::BooleanLit(_) => SpannedValue::Other("a boolean"),
+        Value::NullKeyword(_) => SpannedValue::Other("null"),
+        Value::Array(list) => {
+            SpannedValue::List(list.elements.iter().map(|item| node(item, shift)).collect())
+        }
+        Value::Object(table) => SpannedValue::Table(
+            table
+                .properties
+                .iter()
+                .map(|member| TableMember {
+                    name: member.name.as_str().to_owned(),
+                    name_span: moved(member.name.range(), shift),
+                    node: node(&member.value, shift),
+                })
+                .collect(),
+        ),
+    };
+    SpannedNode { span: moved(value.range(), shift), value: read }
 }
 
-impl Reader<'_> {
-    fn value(&mut self, depth: usize) -> Result<Node, Mistake> {
-        let start = self.at;
-        let value = match self.peek() {
-            None => return Err(self.mistake("it ends where a value should stand")),
-            Some('{' | '[') if depth == 0 => return Err(self.mistake("it is nested too deeply")),
-            Some('{') => self.table(depth - 1)?,
-            Some('[') => self.list(depth - 1)?,
-            Some('"' | '\'') => Value::Text(self.string()?),
-            Some(_) => self.word()?,
-        };
-        Ok(Node { span: start..self.at, value })
-    }
-
-    fn table(&mut self, depth: usize) -> Result<Value, Mistake> {
-        self.bump();
-        let mut members = Vec::new();
-        loop {
-            self.blanks()?;
-            if self.take('}') {
-                return Ok(Value::Table(members));
-            }
-            let start = self.at;
-            let name = match self.peek() {
-                Some('"' | '\'') => self.string()?,
-                Some(_) | None => self.name()?,
-            };
-            let name_span = start..self.at;
-            self.blanks()?;
-            if !self.take(':') {
-                return Err(self.mistake("a colon is missing behind a name"));
-            }
-            self.blanks()?;
-            members.push(Member { name, name_span, node: self.value(depth)? });
-            self.blanks()?;
-            if !self.take(',') && self.peek() != Some('}') {
-                return Err(self.mistake("a comma or a closing brace is missing"));
-            }
-        }
-    }
-
-    fn list(&mut self, depth: usize) -> Result<Value, Mistake> {
-        self.bump();
-        let mut items = Vec::new();
-        loop {
-            self.blanks()?;
-            if self.take(']') {
-                return Ok(Value::List(items));
-            }
-            items.push(self.value(depth)?);
-            self.blanks()?;
-            if !self.take(',') && self.peek() != Some(']') {
-                return Err(self.mistake("a comma or a closing bracket is missing"));
-            }
-        }
-    }
-
-    fn string(&mut self) -> Result<String, Mistake> {
-        let start = self.at;
-        let unended = || Mistake::new(start, "a text without an end begins here");
-        let quote = self.bump().ok_or_else(unended)?;
-        let mut text = String::new();
-        loop {
-            match self.bump().ok_or_else(unended)? {
-                '\n' => return Err(unended()),
-                '\\' => self.escape(&mut text)?,
-                end if end == quote => return Ok(text),
-                other => text.push(other),
-            }
-        }
-    }
-
-    fn escape(&mut self, text: &mut String) -> Result<(), Mistake> {
-        let escaped = self.bump();
-        match escaped {
-            None => return Err(self.mistake("it ends within a text")),
-            Some('b') => text.push('\u{8}'),
-            Some('f') => text.push('\u{c}'),
-            Some('n') => text.push('\n'),
-            Some('r') => text.push('\r'),
-            Some('t') => text.push('\t'),
-            Some('v') => text.push('\u{b}'),
-            Some('0') => text.push('\0'),
-            Some('x') => {
-                let code = self.digits(2)?;
-                text.push(char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER));
-            }
-            Some('u') => {
-                let code = self.unicode()?;
-                text.push(code);
-            }
-            // A line that goes on in the next one.
-            Some('\n') => {}
-            Some('\r') => {
-                self.take('\n');
-            }
-            Some(itself) => text.push(itself),
-        }
-        Ok(())
-    }
-
-    /// What stands behind `\u`, and the other half of a pair.
-    fn unicode(&mut self) -> Result<char, Mistake> {
-        let code = self.digits(4)?;
-        let before = self.at;
-        if (0xd800..0xdc00).contains(&code) && self.take('\\') && self.take('u') {
-            let low = self.digits(4)?;
-            if (0xdc00..0xe000).contains(&low) {
-                let pair = 0x1_0000 + ((code - 0xd800) << 10) + (low - 0xdc00);
-                return Ok(char::from_u32(pair).unwrap_or(char::REPLACEMENT_CHARACTER));
-            }
-        }
-        if char::from_u32(code).is_none() {
-            self.at = before;
-        }
-        Ok(char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER))
-    }
-
-    fn digits(&mut self, count: usize) -> Result<u32, Mistake> {
-        let code = self.text.get(self.at..self.at + count);
-        // A sign would be taken for a digit.
-        let code = code.filter(|code| code.bytes().all(|byte| byte.is_ascii_hexdigit()));
-        let code = code.and_then(|code| u32::from_str_radix(code, 16).ok());
-        let code = code.ok_or_else(|| self.mistake("an escape has too few digits"))?;
-        self.at += count;
-        Ok(code)
-    }
-
-    /// A name without quotes.
-    fn name(&mut self) -> Result<String, Mistake> {
-        let start = self.at;
-        while self.peek().is_some_and(|c| c.is_alphanumeric() || c == '_' || c == '$') {
-            self.bump();
-        }
-        match self.text.get(start..self.at) {
-            Some(name) if !name.is_empty() => Ok(name.to_owned()),
-            Some(_) | None => Err(self.mistake("a name in quotes is missing")),
-        }
-    }
-
-    /// A value without quotes.
-    fn word(&mut self) -> Result<Value, Mistake> {
-        let start = self.at;
-        while self.peek().is_some_and(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '+' | '-' | '.')) {
-            self.bump();
-        }
-        let word = self.text.get(start..self.at).unwrap_or_default();
-        let number = word.trim_start_matches(['+', '-']);
-        match word {
-            "true" | "false" => Ok(Value::Other("a boolean")),
-            "null" => Ok(Value::Other("null")),
-            _ if number == "Infinity" || number == "NaN" => Ok(Value::Other("a number")),
-            _ if number.starts_with(|c: char| c.is_ascii_digit() || c == '.') => Ok(Value::Other("a number")),
-            _ => Err(Mistake::new(start, "a value is missing or is not in quotes")),
-        }
-    }
-
-    /// White space and comments.
-    fn blanks(&mut self) -> Result<(), Mistake> {
-        loop {
-            let rest = self.text.get(self.at..).unwrap_or_default();
-            if rest.starts_with("//") {
-                self.at += rest.find('\n').unwrap_or(rest.len());
-            } else if rest.starts_with("/*") {
-                let end = rest.get(2..).and_then(|inner| inner.find("*/"));
-                self.at += end.ok_or_else(|| self.mistake("a comment without an end begins here"))? + 4;
-            } else if self.peek().is_some_and(|c| c.is_whitespace() || c == '\u{feff}') {
-                self.bump();
-            } else {
-                return Ok(());
-            }
-        }
-    }
-
-    fn peek(&self) -> Option<char> {
-        self.text.get(self.at..)?.chars().next()
-    }
-
-    fn bump(&mut self) -> Option<char> {
-        let next = self.peek()?;
-        self.at += next.len_utf8();
-        Some(next)
-    }
-
-    fn take(&mut self, wanted: char) -> bool {
-        let found = self.peek() == Some(wanted);
-        if found {
-            self.bump();
-        }
-        found
-    }
-
-    fn mistake(&self, what: &str) -> Mistake {
-        Mistake::new(self.at, what)
-    }
+fn moved(range: Range, shift: usize) -> std::ops::Range<usize> {
+    range.start + shift..range.end + shift
 }
 
 #[cfg(test)]
@@ -231,7 +60,7 @@ mod tests {
     use super::*;
     use crate::import::tree::member;
 
-    fn text_of<'n>(root: &'n Node, name: &str) -> &'n str {
+    fn text_of<'n>(root: &'n SpannedNode, name: &str) -> &'n str {
         member(root.members().unwrap(), name).unwrap().unwrap().node.text().unwrap()
     }
 
@@ -249,9 +78,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_json_says_where_it_stops_being_it() {
+    fn invalid_json_is_refused_with_its_position() {
         for (text, offset) in [
-            ("{\"a\": 1 \"b\": 2}", 8),
+            ("{\"a\": 1 \"b\": 2}", 7),
             ("{\"a\": }", 6),
             ("{\"a\" 1}", 5),
             ("{\"a\": \"b}", 6),
@@ -260,19 +89,18 @@ mod tests {
             ("{\"a\": /*/ 1}", 6),
             ("{\"a\": [1, 2}", 11),
             ("{\"a\": yes}", 6),
-            ("{\"a\": \"\\u12\"}", 9),
+            ("{\"a\": \"\\u12\"}", 7),
             ("{,}", 1),
-            ("{", 1),
+            ("{", 0),
         ] {
             assert_eq!(read(text).unwrap_err().offset, offset, "{text}");
         }
     }
 
     #[test]
-    fn depth_is_bounded_and_halves_of_a_pair_do_not_break_it() {
-        assert!(read(&"[".repeat(1 << 20)).unwrap_err().what.contains("deeply"));
-        let root = read(r#"{"a": "\ud83dx", "b": "\ud83d\u0041"}"#).unwrap();
-        assert_eq!((text_of(&root, "a"), text_of(&root, "b")), ("\u{fffd}x", "\u{fffd}A"));
+    fn depth_is_bounded_and_half_of_a_pair_is_refused() {
+        assert!(read(&"[".repeat(1 << 20)).unwrap_err().what.contains("depth"));
+        assert!(read(r#"{"a": "\ud83dx"}"#).unwrap_err().what.contains("surrogate"));
     }
 
     #[test]

@@ -1,22 +1,22 @@
-//! `steadfast import`: every MCP server of the clients on this machine goes through us, and back.
+//! `steadfast import`: puts every MCP server of the clients on this machine behind Steadfast, or restores it.
 //!
-//! | file | what it answers |
+//! | file | responsibility |
 //! | --- | --- |
-//! | `places` | where clients keep their servers |
-//! | `json`, `toml`, `tree` | what stands in such a file, and at which bytes |
-//! | `servers` | what becomes of each server, and of the text |
-//! | `names` | the names that servers have with us |
-//! | `files` | how a file of somebody else is replaced without losing any of it |
-//! | `story` | what a person, or a machine, is told |
+//! | `client_files` | locations of the files of clients |
+//! | `json`, `toml`, `tree` | contents of such a file with byte positions |
+//! | `servers` | decision about each server, and the new text |
+//! | `names` | names of servers behind Steadfast |
+//! | `files` | safe replacement of files |
+//! | `report` | output as text and JSON |
 //!
-//! One file that cannot be used never keeps the others from being handled.
+//! A file that cannot be used never stops the others from being handled.
 
+mod client_files;
 mod files;
 mod json;
 mod names;
-mod places;
+mod report;
 mod servers;
-mod story;
 mod toml;
 mod tree;
 
@@ -25,49 +25,49 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use steadfast_core::json::Position;
+use steadfast_core::json::TextPosition;
 
-use self::files::{Backup, Original, Trouble};
+use self::client_files::{ClientFile, ClientProgram, FileAudience};
+use self::files::{Backup, FileError, OriginalFile};
 use self::names::ServerNames;
-use self::places::{Client, Place, Reader};
-use self::servers::{Program, Server, Verdict, Wish, rewrite};
-use crate::failure::Failure;
+use self::servers::{ImportRequest, ImportedServer, ProgramLocation, ServerVerdict, rewrite};
+use crate::failure::CommandFailure;
 use crate::output;
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
-    /// Writes the changes. Without it they are only shown.
+    /// Write the changes. Without it they are only shown.
     #[arg(long)]
     write: bool,
-    /// Takes out of the configurations what an import put in, and leaves everything else as it is now. Without --write it
-    /// only shows what it would take out.
+    /// Remove from the configurations what an import added, and leave everything else unchanged. Without --write, only
+    /// show what would be removed.
     #[arg(long)]
     undo: bool,
-    /// A server with a URL that needs no sign-in. May be given more than once. Without credentials in the file, a server
-    /// elsewhere is left as it is, because only its client can sign in to it.
+    /// A server with a URL that needs no sign-in. May be given more than once. Without credentials in the file, a
+    /// remote server is not changed, because only its client can sign in to it.
     #[arg(long = "without-sign-in", value_name = "NAME", conflicts_with = "undo")]
     without_sign_in: Vec<String>,
     /// Only this client. May be given more than once.
     #[arg(long = "client", value_name = "NAME", value_enum)]
-    clients: Vec<Client>,
-    /// Only this file, wherever it is. May be given more than once.
+    clients: Vec<ClientProgram>,
+    /// Only this file, in any location. May be given more than once.
     #[arg(long = "file", value_name = "PATH")]
     files: Vec<PathBuf>,
-    /// Says it as JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// What is done.
+/// Action of an import.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Deed {
+enum ImportAction {
     ShowImport,
     Import,
     ShowUndo,
     Undo,
 }
 
-impl Deed {
+impl ImportAction {
     fn is_undo(self) -> bool {
         match self {
             Self::ShowUndo | Self::Undo => true,
@@ -83,49 +83,49 @@ impl Deed {
     }
 }
 
-/// What became of a file.
-struct Handled {
-    client: Option<Client>,
-    reader: Reader,
+/// Result for a file.
+struct HandledFile {
+    client: Option<ClientProgram>,
+    reader: FileAudience,
     path: PathBuf,
-    outcome: Result<Done, String>,
+    outcome: Result<FileRewrite, String>,
 }
 
-/// What was found in a file, and done to it.
-struct Done {
-    servers: Vec<Server>,
+/// Servers of a file, and the changes.
+struct FileRewrite {
+    servers: Vec<ImportedServer>,
     backup: Backup,
 }
 
-/// `steadfast import`.
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+/// Runs `steadfast import`.
+pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
     let deed = match (options.write, options.undo) {
-        (false, false) => Deed::ShowImport,
-        (true, false) => Deed::Import,
-        (false, true) => Deed::ShowUndo,
-        (true, true) => Deed::Undo,
+        (false, false) => ImportAction::ShowImport,
+        (true, false) => ImportAction::Import,
+        (false, true) => ImportAction::ShowUndo,
+        (true, true) => ImportAction::Undo,
     };
-    let program = Us::find()?;
+    let program = SteadfastProgram::find()?;
     let places = places(options)?;
     let mut names = names(&places);
     let mut seen = BTreeSet::new();
     let mut handled = Vec::new();
     for place in &places {
         let wish = || match deed {
-            Deed::ShowImport | Deed::Import => Wish::Wrap {
-                program: program.for_whom(place.reader),
+            ImportAction::ShowImport | ImportAction::Import => ImportRequest::Wrap {
+                program: program.program_for(place.reader),
                 without_sign_in: options.without_sign_in.clone(),
             },
-            Deed::ShowUndo | Deed::Undo => Wish::Unwrap,
+            ImportAction::ShowUndo | ImportAction::Undo => ImportRequest::Unwrap,
         };
         let outcome = match files::read(&place.path) {
             Ok(None) => continue,
             // Two clients, or the home and the current folder, may share one file.
             Ok(Some(original)) if !seen.insert(original.real().to_owned()) => continue,
             Ok(Some(original)) => handle(place, &original, deed, &wish(), &mut names),
-            Err(Trouble(why)) => Err(why),
+            Err(FileError(why)) => Err(why),
         };
-        handled.push(Handled {
+        handled.push(HandledFile {
             client: place.client,
             reader: place.reader,
             path: place.path.clone(),
@@ -133,43 +133,44 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         });
     }
     let back = again(&Options { without_sign_in: Vec::new(), ..options.clone() }, &program);
-    let story = story::Story { deed, handled, again: again(options, &program), back, looked: &places };
+    let story =
+        report::ImportReport { deed, handled, again: again(options, &program), back, looked: &places };
     let failed = story.handled.iter().any(|file| file.outcome.is_err());
     if options.json {
-        output::say_json(&story.to_json());
+        output::print_json(&story.to_json());
     } else {
         story.tell();
     }
-    if failed { Err(Failure::World(String::new()).told()) } else { Ok(()) }
+    if failed { Err(CommandFailure::Environment(String::new()).without_message()) } else { Ok(()) }
 }
 
-fn places(options: &Options) -> Result<Vec<Place>, Failure> {
+fn places(options: &Options) -> Result<Vec<ClientFile>, CommandFailure> {
     if options.files.is_empty() {
-        let wanted = |place: &Place| {
+        let wanted = |place: &ClientFile| {
             options.clients.is_empty() || place.client.is_some_and(|client| options.clients.contains(&client))
         };
-        return Ok(places::known().into_iter().filter(wanted).collect());
+        return Ok(client_files::known().into_iter().filter(wanted).collect());
     }
     let client = match options.clients.as_slice() {
         [] => None,
         [client] => Some(*client),
         _ => {
-            return Err(Failure::Usage(
+            return Err(CommandFailure::Usage(
                 "a file belongs to one client: give --client once with --file".to_owned(),
             ));
         }
     };
     let named = |path: &PathBuf| match path.exists() {
-        true => Ok(places::named(path, client)),
-        false => Err(Failure::Usage(format!("{} does not exist", path.display()))),
+        true => Ok(client_files::named(path, client)),
+        false => Err(CommandFailure::Usage(format!("{} does not exist", path.display()))),
     };
     options.files.iter().map(named).collect()
 }
 
-/// The names that are taken: in the files that are handled, and in those of all clients.
-fn names(handled: &[Place]) -> ServerNames {
+/// Returns the names in use: in the handled files, and in those of all clients.
+fn names(handled: &[ClientFile]) -> ServerNames {
     let mut names = ServerNames::default();
-    let known = places::known();
+    let known = client_files::known();
     for place in handled.iter().chain(&known) {
         if let Ok(Some(original)) = files::read(&place.path) {
             for (name, runs) in servers::named(&original.text, place.form, place.ways) {
@@ -181,83 +182,90 @@ fn names(handled: &[Place]) -> ServerNames {
 }
 
 fn handle(
-    place: &Place,
-    original: &Original,
-    deed: Deed,
-    wish: &Wish,
+    place: &ClientFile,
+    original: &OriginalFile,
+    deed: ImportAction,
+    wish: &ImportRequest,
     names: &mut ServerNames,
-) -> Result<Done, String> {
+) -> Result<FileRewrite, String> {
     let rewritten = rewrite(&original.text, place.form, place.ways, wish, names);
     let (servers, new) = rewritten.map_err(|mistake| {
-        let Position { line, column } = mistake.position(&original.text);
+        let TextPosition { line, column } = mistake.position(&original.text);
         format!(
-            "line {line}, column {column}: {}; it was left alone: correct it there and come again",
+            "line {line}, column {column}: {}; it was not changed: correct it there and run this again",
             mistake.what
         )
     })?;
-    let changes = servers.iter().any(|server| matches!(server.verdict, Verdict::Change { .. }));
+    let changes = servers.iter().any(|server| matches!(server.verdict, ServerVerdict::Change { .. }));
     let backup = match deed {
-        Deed::Import if changes => original.replace_and_keep(&new),
-        Deed::Undo if changes => original.replace_and_settle(&new),
-        Deed::ShowImport | Deed::Import | Deed::ShowUndo | Deed::Undo => Ok(Backup::None),
+        ImportAction::Import if changes => original.replace_and_keep(&new),
+        ImportAction::Undo if changes => original.replace_and_settle(&new),
+        ImportAction::ShowImport | ImportAction::Import | ImportAction::ShowUndo | ImportAction::Undo => {
+            Ok(Backup::None)
+        }
     };
-    backup.map(|backup| Done { servers, backup }).map_err(|Trouble(why)| why)
+    backup.map(|backup| FileRewrite { servers, backup }).map_err(|FileError(why)| why)
 }
 
-/// How the servers of a client go.
-pub(crate) struct Survey {
+/// State of the servers of a client.
+pub(crate) struct ClientSurvey {
     pub(crate) client: &'static str,
     pub(crate) path: PathBuf,
-    /// How many go past us, and how many through us; or why that cannot be said.
+    /// Number of servers that bypass Steadfast and number behind it, or the reason why they are not known.
     pub(crate) servers: Result<(usize, usize), String>,
 }
 
-/// Looks at the clients of this machine, and changes nothing.
-pub(crate) fn survey() -> Vec<Survey> {
-    let Ok(program) = Us::find() else { return Vec::new() };
+/// Inspects the clients on this machine. Changes nothing.
+pub(crate) fn survey() -> Vec<ClientSurvey> {
+    let Ok(program) = SteadfastProgram::find() else { return Vec::new() };
     let mut seen = BTreeSet::new();
     let mut surveyed = Vec::new();
-    for place in places::known() {
+    for place in client_files::known() {
         let outcome = match files::read(&place.path) {
             Ok(None) => continue,
             Ok(Some(original)) if !seen.insert(original.real().to_owned()) => continue,
             Ok(Some(original)) => {
-                let program = program.for_whom(place.reader);
-                let wish = Wish::Wrap { program, without_sign_in: Vec::new() };
-                handle(&place, &original, Deed::ShowImport, &wish, &mut ServerNames::default())
+                let program = program.program_for(place.reader);
+                let wish = ImportRequest::Wrap { program, without_sign_in: Vec::new() };
+                handle(&place, &original, ImportAction::ShowImport, &wish, &mut ServerNames::default())
             }
-            Err(Trouble(why)) => Err(why),
+            Err(FileError(why)) => Err(why),
         };
-        let count = |done: Done| {
-            let ours =
-                done.servers.iter().filter(|server| matches!(server.verdict, Verdict::AsWished)).count();
+        let count = |done: FileRewrite| {
+            let ours = done
+                .servers
+                .iter()
+                .filter(|server| matches!(server.verdict, ServerVerdict::AlreadyDone))
+                .count();
             (done.servers.len() - ours, ours)
         };
         // Many programs have such a file without a server in it.
         let servers = outcome.map(count);
         if servers != Ok((0, 0)) {
-            let client = place.client.map_or("client", Client::title);
-            surveyed.push(Survey { client, path: place.path, servers });
+            let client = place.client.map_or("client", ClientProgram::title);
+            surveyed.push(ClientSurvey { client, path: place.path, servers });
         }
     }
     surveyed
 }
 
-/// This program, as others can start it.
-pub(crate) struct Us {
+/// This program, as other programs can start it.
+pub(crate) struct SteadfastProgram {
     pub(crate) path: String,
-    /// Whether its name alone leads to it.
+    /// True if its name alone leads to it.
     pub(crate) in_path: bool,
 }
 
-impl Us {
-    pub(crate) fn find() -> Result<Self, Failure> {
-        let cannot = |why: String| Failure::World(format!("this program cannot find itself: {why}"));
+impl SteadfastProgram {
+    pub(crate) fn find() -> Result<Self, CommandFailure> {
+        let cannot = |why: String| {
+            CommandFailure::Environment(format!("this program cannot determine its own path: {why}"))
+        };
         let own = env::current_exe().map_err(|error| cannot(error.to_string()))?;
         let search = env::var_os("PATH").unwrap_or_default();
         let mut named =
             env::split_paths(&search).map(|folder| folder.join(NAME)).filter(|path| path.is_file());
-        // The first one counts. It may be a link, which survives an update that its target does not.
+        // The first match counts. It may be a link, which survives an update that its target does not.
         let found = named.next().filter(|path| path.is_absolute() && is_same(path, &own));
         let in_path = found.is_some();
         let path = found.unwrap_or(own).into_os_string().into_string();
@@ -265,12 +273,12 @@ impl Us {
         Ok(Self { path, in_path })
     }
 
-    fn for_whom(&self, reader: Reader) -> Program {
+    fn program_for(&self, reader: FileAudience) -> ProgramLocation {
         let name = match reader {
-            Reader::Terminal | Reader::Project => self.in_path.then(|| "steadfast".to_owned()),
-            Reader::Desktop => None,
+            FileAudience::Terminal | FileAudience::Project => self.in_path.then(|| "steadfast".to_owned()),
+            FileAudience::Desktop => None,
         };
-        Program { path: self.path.clone(), name }
+        ProgramLocation { path: self.path.clone(), name }
     }
 }
 
@@ -283,15 +291,16 @@ fn is_same(one: &Path, other: &Path) -> bool {
     matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
 }
 
-/// The command line to type next, but for its last words.
-fn again(options: &Options, program: &Us) -> String {
+/// Returns the next command line to type, without its final arguments.
+fn again(options: &Options, program: &SteadfastProgram) -> String {
     let mut words = vec![if program.in_path { "steadfast".to_owned() } else { program.path.clone() }];
     words.push("import".to_owned());
     words.extend(options.clients.iter().map(|client| format!("--client {}", client.word())));
-    words
-        .extend(options.files.iter().map(|file| format!("--file {}", story::shown(&file.to_string_lossy()))));
     words.extend(
-        options.without_sign_in.iter().map(|name| format!("--without-sign-in {}", story::shown(name))),
+        options.files.iter().map(|file| format!("--file {}", report::shown(&file.to_string_lossy()))),
+    );
+    words.extend(
+        options.without_sign_in.iter().map(|name| format!("--without-sign-in {}", report::shown(name))),
     );
     words.join(" ")
 }

@@ -1,23 +1,23 @@
-//! The names that servers have with us.
+//! Names of servers behind Steadfast.
 //!
-//! State is kept by the name of a server. Two that run different things must not share it, so that each gets a name of its
-//! own; one that stands in the files of two clients is one, and keeps its name.
+//! State is stored by the name of a server. Two servers that run different things must not share it, so each gets a
+//! name of its own. One server in the files of two clients keeps its name.
 
 use std::collections::BTreeMap;
 
-/// Which names are taken, and what runs under each: a command with its arguments, or a URL.
+/// Names in use, with what runs under each: a command with its arguments, or a URL.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ServerNames {
     taken: BTreeMap<String, Vec<String>>,
 }
 
 impl ServerNames {
-    /// A server goes through us already under this name. The first one counts.
+    /// Records a server that is already behind Steadfast under this name. The first one counts.
     pub(super) fn note(&mut self, name: String, runs: Vec<String>) {
         self.taken.entry(name).or_insert(runs);
     }
 
-    /// The name for a server: its own, else with the first number that is free or has this very server.
+    /// Returns a name for a server: its own, or else the first numbered name that is free or belongs to this server.
     pub(super) fn take(&mut self, name: &str, runs: &[String]) -> String {
         let candidates =
             std::iter::once(name.to_owned()).chain((2..).map(|number| format!("{name}-{number}")));

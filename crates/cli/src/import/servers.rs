@@ -1,11 +1,11 @@
-//! The servers in a configuration, and what becomes of each: the one place where that is decided.
+//! Decides how each server in a configuration is rewritten.
 //!
-//! `{"command": C, "args": [A…]}` becomes
-//! `{"command": steadfast, "args": ["wrap", "--imported", "--name", NAME, "--", C, A…]}`, and back. Servers with a URL are in
-//! `remote`. Both ways are splices into the text, so that everything else stays byte for byte, and what was put in can be
-//! taken out of a text that was edited since. The command is carried over in its own spelling.
+//! `{"command": C, "args": [A…]}` becomes `{"command": steadfast, "args": ["wrap", "--imported", "--name", NAME, "--",
+//! C, A…]}`, and back. Servers with a URL are in `remote`. Both directions are splices into the text, so that
+//! everything else stays byte for byte, and added text can be removed from a file that was edited since. The command
+//! keeps its own spelling.
 //!
-//! `--imported` marks what was put in. A server that was wrapped by hand does not have it, and is never unwrapped.
+//! `--imported` marks what was added. A server that was wrapped manually does not have it, and is never unwrapped.
 
 mod remote;
 #[cfg(test)]
@@ -16,22 +16,22 @@ use std::ops::Range;
 use std::path::Path;
 
 use serde_json::Value as Json;
-use steadfast::id::Namespace;
+use steadfast::call::id::Namespace;
 
-use self::remote::{DefaultTransport, Remote};
+use self::remote::{DefaultTransport, UrlServer};
 use super::names::ServerNames;
-use super::tree::{Member, Mistake, Node, member};
+use super::tree::{SpannedNode, SyntaxError, TableMember, member};
 use super::{json, toml};
 
-/// How a configuration is written.
+/// Format of a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum ConfigFormat {
     Json,
     Toml,
 }
 
-impl Form {
-    pub(super) fn read(self, text: &str) -> Result<Node, Mistake> {
+impl ConfigFormat {
+    pub(super) fn read(self, text: &str) -> Result<SpannedNode, SyntaxError> {
         match self {
             Self::Json => json::read(text),
             Self::Toml => toml::read(text),
@@ -39,88 +39,99 @@ impl Form {
     }
 }
 
-/// A way to a table of servers; `*` is every name.
-pub(super) type Way = &'static [&'static str];
+/// A path to a table of servers. `*` matches every name.
+pub(super) type TablePath = &'static [&'static str];
 
-/// Where OpenClaw has its servers.
-pub(super) const OPENCLAW: Way = &["mcp", "servers"];
+/// Path of the servers in OpenClaw's file.
+pub(super) const OPENCLAW: TablePath = &["mcp", "servers"];
 
-/// What is wanted.
+/// Requested change.
 #[derive(Clone, Debug)]
-pub(super) enum Wish {
-    /// Every server goes through us.
+pub(super) enum ImportRequest {
+    /// Put every server behind Steadfast.
     Wrap {
-        /// How clients start us.
-        program: Program,
-        /// The servers with a URL that need no sign-in, although nothing in the file says so.
+        /// Command with which clients start Steadfast.
+        program: ProgramLocation,
+        /// Servers with a URL that need no sign-in, although nothing in the file says so.
         without_sign_in: Vec<String>,
     },
-    /// No server goes through us that was put behind us by an import.
+    /// Restore every server that an import put behind Steadfast.
     Unwrap,
 }
 
-/// How clients can start this program.
+/// Command with which clients can start this program.
 #[derive(Clone, Debug)]
-pub(super) struct Program {
-    /// With its whole path.
+pub(super) struct ProgramLocation {
+    /// Its whole path.
     pub(super) path: String,
-    /// By its name, where the client that reads the configuration finds it by that.
+    /// Its name, if the client that reads the configuration finds it by name.
     pub(super) name: Option<String>,
 }
 
-/// A server as it was found.
+/// A server in a file.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Server {
+pub(super) struct ImportedServer {
     pub(super) name: String,
-    /// Within which project, where a file has several.
+    /// Project of the server, if a file has several.
     pub(super) within: Option<String>,
-    pub(super) verdict: Verdict,
-    /// What else there is to know about the change.
+    pub(super) verdict: ServerVerdict,
+    /// Further notes about the change.
     pub(super) notes: Vec<String>,
 }
 
-/// What becomes of a server.
+/// Decision about a server.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// It is changed from one command line to another.
+pub(super) enum ServerVerdict {
+    /// Its command line is changed.
     Change { now: Vec<String>, becomes: Vec<String> },
-    /// It is as it was wished for.
-    AsWished,
-    /// It is left as it is, and why.
+    /// It already is as requested.
+    AlreadyDone,
+    /// It is not changed, for this reason.
     Left(String),
 }
 
-/// All servers of a text, and the text that is wished for.
+/// Returns all servers of a text, and the rewritten text.
 pub(super) fn rewrite(
     text: &str,
-    form: Form,
-    ways: &[Way],
-    wish: &Wish,
+    form: ConfigFormat,
+    ways: &[TablePath],
+    wish: &ImportRequest,
     names: &mut ServerNames,
-) -> Result<(Vec<Server>, String), Mistake> {
+) -> Result<(Vec<ImportedServer>, String), SyntaxError> {
     let root = form.read(text)?;
     let mut servers = Vec::new();
     let mut splices = Vec::new();
     for found in find(&root, text, ways)? {
-        let Judgement { verdict, splices: own, notes } = found.judge(text, form, wish, names)?;
+        let ServerDecision { verdict, splices: own, notes } = found.judge(text, form, wish, names)?;
         splices.extend(own);
-        servers.push(Server { name: found.name.to_owned(), within: found.within.clone(), verdict, notes });
+        servers.push(ImportedServer {
+            name: found.name.to_owned(),
+            within: found.within.clone(),
+            verdict,
+            notes,
+        });
     }
     let new = spliced(text, splices);
     check(&new, form, ways, &servers)?;
     Ok((servers, new))
 }
 
-/// That the new text says what was meant. Whatever was overlooked above ends here, before anything is written.
-fn check(new: &str, form: Form, ways: &[Way], servers: &[Server]) -> Result<(), Mistake> {
-    let wrong = |what: String| Mistake::new(0, format!("it cannot be changed without breaking it ({what})"));
+/// Verifies the new text. An error in the splices ends here, before anything is written.
+fn check(
+    new: &str,
+    form: ConfigFormat,
+    ways: &[TablePath],
+    servers: &[ImportedServer],
+) -> Result<(), SyntaxError> {
+    let wrong =
+        |what: String| SyntaxError::new(0, format!("it cannot be changed without breaking it ({what})"));
     let root = form.read(new).map_err(|mistake| wrong(mistake.what))?;
     let found = find(&root, new, ways)?;
     if found.len() != servers.len() {
         return Err(wrong("servers would be lost".to_owned()));
     }
     for (found, server) in found.iter().zip(servers) {
-        if let Verdict::Change { becomes, .. } = &server.verdict
+        if let ServerVerdict::Change { becomes, .. } = &server.verdict
             && found.shape(form)?.ok().is_none_or(|shape| shape.line() != *becomes)
         {
             return Err(wrong(format!("server `{}`", server.name)));
@@ -129,64 +140,70 @@ fn check(new: &str, form: Form, ways: &[Way], servers: &[Server]) -> Result<(), 
     Ok(())
 }
 
-/// The servers of a text that go through us, by the name that they have with us: what each runs.
-pub(super) fn named(text: &str, form: Form, ways: &[Way]) -> Vec<(String, Vec<String>)> {
+/// Returns the commands of the servers in a text that are behind Steadfast, by name.
+pub(super) fn named(text: &str, form: ConfigFormat, ways: &[TablePath]) -> Vec<(String, Vec<String>)> {
     let Ok(root) = form.read(text) else { return Vec::new() };
     let Ok(found) = find(&root, text, ways) else { return Vec::new() };
-    let of = |found: &Found<'_>| match found.shape(form).ok()?.ok()? {
-        Shape::Command(parts) if is_ours(parts.program) => Some((parts.name()?.to_owned(), parts.behind()?)),
-        Shape::Command(_) | Shape::Url(_) => None,
+    let of = |found: &FoundServer<'_>| match found.shape(form).ok()?.ok()? {
+        ServerTransport::Command(parts) if is_steadfast(parts.program) => {
+            Some((parts.name()?.to_owned(), parts.behind()?))
+        }
+        ServerTransport::Command(_) | ServerTransport::Url(_) => None,
     };
     found.iter().filter_map(of).collect()
 }
 
 /// A server in a text.
-struct Found<'n> {
+struct FoundServer<'n> {
     name: &'n str,
     within: Option<String>,
-    node: &'n Node,
-    way: Way,
-    /// Whether it stands within braces: always in JSON, and in TOML where it is written in one line.
+    node: &'n SpannedNode,
+    way: TablePath,
+    /// True if it is within braces: always in JSON, and in TOML if it is an inline table.
     in_braces: bool,
 }
 
-fn find<'n>(root: &'n Node, text: &str, ways: &[Way]) -> Result<Vec<Found<'n>>, Mistake> {
+fn find<'n>(
+    root: &'n SpannedNode,
+    text: &str,
+    ways: &[TablePath],
+) -> Result<Vec<FoundServer<'n>>, SyntaxError> {
     let mut found = Vec::new();
     for way in ways {
-        descend(root, text, way, &Within { way, project: None, in_braces: false }, &mut found)?;
+        descend(root, text, way, &SearchContext { way, project: None, in_braces: false }, &mut found)?;
     }
     Ok(found)
 }
 
-/// What is known of the way down.
-struct Within {
-    way: Way,
+/// Context on the path to a server.
+struct SearchContext {
+    way: TablePath,
     project: Option<String>,
     in_braces: bool,
 }
 
 fn descend<'n>(
-    node: &'n Node,
+    node: &'n SpannedNode,
     text: &str,
     way: &[&str],
-    within: &Within,
-    found: &mut Vec<Found<'n>>,
-) -> Result<(), Mistake> {
+    within: &SearchContext,
+    found: &mut Vec<FoundServer<'n>>,
+) -> Result<(), SyntaxError> {
     let Some(members) = node.members() else {
         let what = format!("{} stands where a table of names is expected", node.describe());
-        return Err(Mistake::new(node.span.start, what));
+        return Err(SyntaxError::new(node.span.start, what));
     };
     let in_braces = within.in_braces || opens_with_brace(node, text);
     match way.split_first() {
         Some((&"*", rest)) => {
             for one in members {
-                let within = Within { way: within.way, project: Some(one.name.clone()), in_braces };
+                let within = SearchContext { way: within.way, project: Some(one.name.clone()), in_braces };
                 descend(&one.node, text, rest, &within, found)?;
             }
         }
         Some((name, rest)) => {
             if let Some(next) = member(members, name)? {
-                let within = Within { way: within.way, project: within.project.clone(), in_braces };
+                let within = SearchContext { way: within.way, project: within.project.clone(), in_braces };
                 descend(&next.node, text, rest, &within, found)?;
             }
         }
@@ -194,42 +211,42 @@ fn descend<'n>(
             let mut names = BTreeSet::new();
             for one in members {
                 if !names.insert(one.name.as_str()) {
-                    return Err(Mistake::new(
+                    return Err(SyntaxError::new(
                         one.name_span.start,
                         format!("`{}` is written twice", one.name),
                     ));
                 }
                 let in_braces = in_braces || opens_with_brace(&one.node, text);
                 let (way, within) = (within.way, within.project.clone());
-                found.push(Found { name: &one.name, within, node: &one.node, way, in_braces });
+                found.push(FoundServer { name: &one.name, within, node: &one.node, way, in_braces });
             }
         }
     }
     Ok(())
 }
 
-fn opens_with_brace(node: &Node, text: &str) -> bool {
+fn opens_with_brace(node: &SpannedNode, text: &str) -> bool {
     text.get(node.span.clone()).is_some_and(|own| own.starts_with('{'))
 }
 
-/// What a server on stdio is started with.
-struct Parts<'n> {
-    members: &'n [Member],
-    command: &'n Member,
+/// Command of a server on stdio.
+struct StdioServer<'n> {
+    members: &'n [TableMember],
+    command: &'n TableMember,
     program: &'n str,
-    args: Option<&'n Member>,
-    items: &'n [Node],
+    args: Option<&'n TableMember>,
+    items: &'n [SpannedNode],
     words: Vec<&'n str>,
 }
 
-/// How a server is reached.
-enum Shape<'n> {
-    Command(Parts<'n>),
-    Url(Remote<'n>),
+/// Transport of a server.
+enum ServerTransport<'n> {
+    Command(StdioServer<'n>),
+    Url(UrlServer<'n>),
 }
 
-impl Shape<'_> {
-    /// What it runs, or where it is.
+impl ServerTransport<'_> {
+    /// Returns its command or its URL.
     fn line(&self) -> Vec<String> {
         match self {
             Self::Command(parts) => parts.line(),
@@ -240,43 +257,47 @@ impl Shape<'_> {
 
 type Splice = (Range<usize>, String);
 
-/// What becomes of a server, and of the text.
-struct Judgement {
-    verdict: Verdict,
+/// Decision about a server, with the changes of the text.
+struct ServerDecision {
+    verdict: ServerVerdict,
     splices: Vec<Splice>,
     notes: Vec<String>,
 }
 
-impl Judgement {
-    fn unchanged(verdict: Verdict) -> Self {
+impl ServerDecision {
+    fn unchanged(verdict: ServerVerdict) -> Self {
         Self { verdict, splices: Vec::new(), notes: Vec::new() }
     }
 }
 
-impl<'n> Found<'n> {
+impl<'n> FoundServer<'n> {
     fn judge(
         &self,
         text: &str,
-        form: Form,
-        wish: &Wish,
+        form: ConfigFormat,
+        wish: &ImportRequest,
         names: &mut ServerNames,
-    ) -> Result<Judgement, Mistake> {
-        let left = |why: String| Ok(Judgement::unchanged(Verdict::Left(why)));
-        let as_wished = || Ok(Judgement::unchanged(Verdict::AsWished));
+    ) -> Result<ServerDecision, SyntaxError> {
+        let left = |why: String| Ok(ServerDecision::unchanged(ServerVerdict::Left(why)));
+        let as_wished = || Ok(ServerDecision::unchanged(ServerVerdict::AlreadyDone));
         let shape = match (self.shape(form)?, wish) {
             (Ok(shape), _) => shape,
-            (Err(why), Wish::Wrap { .. }) => return left(why),
-            (Err(_), Wish::Unwrap) => return as_wished(),
+            (Err(why), ImportRequest::Wrap { .. }) => return left(why),
+            (Err(_), ImportRequest::Unwrap) => return as_wished(),
         };
         let changed = match (&shape, wish) {
-            (Shape::Url(_), Wish::Unwrap) => return as_wished(),
-            (Shape::Command(parts), Wish::Wrap { .. }) if is_ours(parts.program) => return as_wished(),
-            (Shape::Command(parts), Wish::Unwrap) if !is_ours(parts.program) => return as_wished(),
-            (Shape::Command(parts), Wish::Unwrap) => self.unwrap(parts, text, form),
-            (Shape::Command(parts), Wish::Wrap { program, .. }) => {
+            (ServerTransport::Url(_), ImportRequest::Unwrap) => return as_wished(),
+            (ServerTransport::Command(parts), ImportRequest::Wrap { .. }) if is_steadfast(parts.program) => {
+                return as_wished();
+            }
+            (ServerTransport::Command(parts), ImportRequest::Unwrap) if !is_steadfast(parts.program) => {
+                return as_wished();
+            }
+            (ServerTransport::Command(parts), ImportRequest::Unwrap) => self.unwrap(parts, text, form),
+            (ServerTransport::Command(parts), ImportRequest::Wrap { program, .. }) => {
                 self.named(names, &parts.line()).and_then(|name| self.wrap(parts, &name, program, text, form))
             }
-            (Shape::Url(remote), Wish::Wrap { program, without_sign_in }) => {
+            (ServerTransport::Url(remote), ImportRequest::Wrap { program, without_sign_in }) => {
                 let may_be_open = without_sign_in.iter().any(|name| name == self.name);
                 remote.may_be_wrapped(may_be_open).and_then(|()| {
                     let name = self.named(names, &[remote.address.to_owned()])?;
@@ -285,14 +306,16 @@ impl<'n> Found<'n> {
             }
         };
         match changed {
-            Ok(ServerRewrite { becomes, splices, notes }) => {
-                Ok(Judgement { verdict: Verdict::Change { now: shape.line(), becomes }, splices, notes })
-            }
+            Ok(ServerRewrite { becomes, splices, notes }) => Ok(ServerDecision {
+                verdict: ServerVerdict::Change { now: shape.line(), becomes },
+                splices,
+                notes,
+            }),
             Err(why) => left(why),
         }
     }
 
-    /// The name that it has with us: its own, unless that is taken by a server that runs something else.
+    /// Returns its name behind Steadfast: its own, unless a server that runs something else has that name.
     fn named(&self, names: &mut ServerNames, runs: &[String]) -> Result<String, String> {
         let name = names.take(self.name, runs);
         match Namespace::new(&name) {
@@ -301,7 +324,7 @@ impl<'n> Found<'n> {
         }
     }
 
-    /// Says that the name with us is another one.
+    /// Returns a note if the name behind Steadfast is a different one.
     fn renamed(&self, name: &str) -> Vec<String> {
         let note = || {
             format!(
@@ -312,21 +335,21 @@ impl<'n> Found<'n> {
         (name != self.name).then(note).into_iter().collect()
     }
 
-    /// How it is reached, or why that cannot be told.
-    fn shape(&self, form: Form) -> Result<Result<Shape<'n>, String>, Mistake> {
+    /// Returns its transport, or the reason why it is not known.
+    fn shape(&self, form: ConfigFormat) -> Result<Result<ServerTransport<'n>, String>, SyntaxError> {
         let Some(members) = self.node.members() else {
             return Ok(Err(format!("it is {}, not a table", self.node.describe())));
         };
         if members.iter().any(|one| matches!(one.name.as_str(), "url" | "httpUrl" | "serverUrl")) {
             let default_transport =
                 if self.way == OPENCLAW { DefaultTransport::Older } else { DefaultTransport::Streamable };
-            return Ok(Remote::read(members, form, default_transport)?.map(Shape::Url));
+            return Ok(UrlServer::read(members, form, default_transport)?.map(ServerTransport::Url));
         }
-        Ok(self.parts(members)?.map(Shape::Command))
+        Ok(self.parts(members)?.map(ServerTransport::Command))
     }
 
-    /// What it is started with, or why it is none that is started.
-    fn parts(&self, members: &'n [Member]) -> Result<Result<Parts<'n>, String>, Mistake> {
+    /// Returns its command, or the reason why it has none.
+    fn parts(&self, members: &'n [TableMember]) -> Result<Result<StdioServer<'n>, String>, SyntaxError> {
         let kind = member(members, "type")?.and_then(|kind| kind.node.text());
         if kind.is_some_and(|kind| kind != "stdio") {
             return Ok(Err("its `type` is not `stdio`: it is not started as a program".to_owned()));
@@ -342,20 +365,20 @@ impl<'n> Found<'n> {
             None => Some(&[][..]),
             Some(args) => args.node.list(),
         };
-        let words = items.and_then(|items| items.iter().map(Node::text).collect::<Option<Vec<_>>>());
+        let words = items.and_then(|items| items.iter().map(SpannedNode::text).collect::<Option<Vec<_>>>());
         let (Some(items), Some(words)) = (items, words) else {
             return Ok(Err("its `args` are not a list of texts".to_owned()));
         };
-        Ok(Ok(Parts { members, command, program, args, items, words }))
+        Ok(Ok(StdioServer { members, command, program, args, items, words }))
     }
 
     fn wrap(
         &self,
-        parts: &Parts<'_>,
+        parts: &StdioServer<'_>,
         name: &str,
-        program: &Program,
+        program: &ProgramLocation,
         text: &str,
-        form: Form,
+        form: ConfigFormat,
     ) -> Result<ServerRewrite, String> {
         if parts.program.chars().any(char::is_whitespace) && !Path::new(parts.program).is_file() {
             return Err(
@@ -363,13 +386,13 @@ impl<'n> Found<'n> {
                     .to_owned(),
             );
         }
-        // A search path of its own may not lead to us.
+        // A custom search path may not contain this program.
         let own_path = member(parts.members, "env").ok().flatten().and_then(|env| env.node.members());
         let own_path =
             own_path.is_some_and(|env| env.iter().any(|one| one.name.eq_ignore_ascii_case("path")));
         let us = program.name.as_ref().filter(|_| !own_path).unwrap_or(&program.path);
         let own = text.get(parts.command.node.span.clone()).unwrap_or_default();
-        // On the way back an empty list stays, and is not taken for one of ours.
+        // When restoring, an empty list is kept: it is not one that an import added.
         let empty_list = parts.args.is_some() && parts.items.is_empty();
         let mark = if empty_list { format!("{MARK}={EMPTY_LIST}") } else { MARK.to_owned() };
         let mut ours = vec!["wrap".to_owned(), mark];
@@ -397,7 +420,12 @@ impl<'n> Found<'n> {
         Ok(ServerRewrite { becomes, splices, notes: self.renamed(name) })
     }
 
-    fn unwrap(&self, parts: &Parts<'_>, text: &str, form: Form) -> Result<ServerRewrite, String> {
+    fn unwrap(
+        &self,
+        parts: &StdioServer<'_>,
+        text: &str,
+        form: ConfigFormat,
+    ) -> Result<ServerRewrite, String> {
         let Some(mark) = parts.mark() else {
             return Err(BY_HAND.to_owned());
         };
@@ -425,25 +453,25 @@ impl<'n> Found<'n> {
     }
 }
 
-/// The new command line, what is spliced for it, and what there is to know about it.
+/// The new command line, the splices for it, and notes.
 struct ServerRewrite {
     becomes: Vec<String>,
     splices: Vec<Splice>,
     notes: Vec<String>,
 }
 
-impl<'n> Parts<'n> {
+impl<'n> StdioServer<'n> {
     fn line(&self) -> Vec<String> {
         [self.program].into_iter().chain(self.words.iter().copied()).map(str::to_owned).collect()
     }
 
-    /// Our own words: those before the command of the server.
+    /// Returns the words before the command of the server.
     fn ours(&self) -> &[&'n str] {
         let end = self.words.iter().position(|word| *word == "--").unwrap_or(self.words.len());
         self.words.get(..end).unwrap_or_default()
     }
 
-    /// What the mark of an import says; nothing where there is none.
+    /// Returns the value of the import mark, or `None` if there is no mark.
     fn mark(&self) -> Option<&'n str> {
         let ours = self.ours();
         let rest = ours.iter().find_map(|word| word.strip_prefix(MARK));
@@ -451,19 +479,19 @@ impl<'n> Parts<'n> {
             .map(|rest| rest.trim_start_matches('='))
     }
 
-    /// Where the value of a flag of ours stands among the words, if it stands alone.
+    /// Returns the position of the value of a flag, if the value is a word of its own.
     fn flag(&self, flag: &str) -> Option<usize> {
         let at = self.ours().iter().position(|word| *word == flag)? + 1;
         (at < self.words.len()).then_some(at)
     }
 
-    /// The name that it has with us.
+    /// Returns the name behind Steadfast.
     fn name(&self) -> Option<&'n str> {
         let joined = || self.ours().iter().find_map(|word| word.strip_prefix("--name="));
         self.flag("--name").and_then(|at| self.words.get(at).copied()).or_else(joined)
     }
 
-    /// What runs behind us.
+    /// Returns the command behind Steadfast.
     fn behind(&self) -> Option<Vec<String>> {
         if let Some(url) = self.flag("--url").and_then(|at| self.words.get(at)) {
             return Some(vec![(*url).to_owned()]);
@@ -477,21 +505,22 @@ impl<'n> Parts<'n> {
     }
 }
 
-/// Marks what was put in by an import. Its value says what else is needed to take it out again.
+/// Marks a server that an import changed. Its value says what else is needed to restore it.
 const MARK: &str = "--imported";
-/// There was a list of arguments, and nothing in it.
+/// There was an empty list of arguments.
 const EMPTY_LIST: &str = "empty-args";
-const BY_HAND: &str = "it was put behind steadfast by hand; to take it out, remove `steadfast wrap …` from its command yourself";
+const BY_HAND: &str =
+    "it was put behind steadfast manually; to undo that, remove `steadfast wrap …` from its command";
 
-/// Whether this is the program that we are.
-fn is_ours(program: &str) -> bool {
+/// Returns true if this is the Steadfast program.
+fn is_steadfast(program: &str) -> bool {
     let file = program.rsplit(['/', '\\']).next().unwrap_or_default();
     let stem =
         file.get(..file.len().saturating_sub(4)).filter(|_| file.to_ascii_lowercase().ends_with(".exe"));
     stem.unwrap_or(file).eq_ignore_ascii_case("steadfast")
 }
 
-/// The flag that says what a server is called. A name may look like a flag itself.
+/// Returns the flag that names a server. A name may look like a flag itself.
 fn name_flag(name: &str) -> Vec<String> {
     match name.starts_with('-') {
         true => vec![format!("--name={name}")],
@@ -499,12 +528,12 @@ fn name_flag(name: &str) -> Vec<String> {
     }
 }
 
-/// A text in quotes. What JSON escapes, TOML reads the same way.
+/// Returns a text in quotes. TOML reads the escapes of JSON in the same way.
 fn quoted(text: &str) -> String {
     Json::from(text).to_string()
 }
 
-/// The line break and indentation before a byte, or a space.
+/// Returns the line break and indentation before a byte, or a space.
 fn gap_before(text: &str, at: usize) -> &str {
     let before = text.get(..at).unwrap_or_default();
     let gap = before.get(before.trim_end().len()..).unwrap_or_default();
@@ -515,13 +544,13 @@ fn gap_before(text: &str, at: usize) -> &str {
     newline.and_then(|start| gap.get(start..)).unwrap_or(" ")
 }
 
-/// Members behind one that is there, in the way that one is written.
+/// Returns new members after an existing one, in its style.
 fn new_members(
-    there: &Member,
+    there: &TableMember,
     in_braces: bool,
     new: &[(&str, String)],
     text: &str,
-    form: Form,
+    form: ConfigFormat,
 ) -> Result<Splice, String> {
     let Range { start, end } = there.name_span;
     let spelled = text.get(start..end).unwrap_or_default();
@@ -533,15 +562,17 @@ fn new_members(
         new.iter().map(one).collect()
     };
     match (form, in_braces) {
-        (Form::Json, _) => Ok((behind..behind, written(&format!(",{}", gap_before(text, start)), ": "))),
-        (Form::Toml, true) if line.trim_end().ends_with(['{', ',']) => {
+        (ConfigFormat::Json, _) => {
+            Ok((behind..behind, written(&format!(",{}", gap_before(text, start)), ": ")))
+        }
+        (ConfigFormat::Toml, true) if line.trim_end().ends_with(['{', ',']) => {
             Ok((behind..behind, written(&format!(",{}", gap_before(text, start)), " = ")))
         }
-        (Form::Toml, true) => {
+        (ConfigFormat::Toml, true) => {
             Err("it is written in a way that `args` cannot be added to; add `args = []`".to_owned())
         }
-        (Form::Toml, false) => {
-            // The whole beginning of the line, for it may name the server too: `mcp_servers.bank.command = …`.
+        (ConfigFormat::Toml, false) => {
+            // The whole beginning of the line, because it may also name the server: `mcp_servers.bank.command = …`.
             let prefix = line.rsplit('\n').next().unwrap_or_default();
             let rest = text.get(behind..).unwrap_or_default();
             let line_end = rest.find('\n').unwrap_or(rest.len());
@@ -553,7 +584,7 @@ fn new_members(
     }
 }
 
-/// A name in the quotes of another one, or without any as that.
+/// Returns a name in the quotes of another one, or without quotes if that has none.
 fn respelled(like: &str, name: &str) -> String {
     match like.chars().next() {
         Some(quote @ ('"' | '\'')) => format!("{quote}{name}{quote}"),
@@ -561,16 +592,16 @@ fn respelled(like: &str, name: &str) -> String {
     }
 }
 
-/// The bytes of `args` with what parts it from its neighbours, where that can be told.
+/// Returns the range of `args` including its separator, if that can be determined.
 fn whole_member(
-    members: &[Member],
-    args: &Member,
+    members: &[TableMember],
+    args: &TableMember,
     in_braces: bool,
     text: &str,
-    form: Form,
+    form: ConfigFormat,
 ) -> Option<Range<usize>> {
     let (start, end) = (args.name_span.start, args.node.span.end);
-    if form == Form::Toml && !in_braces {
+    if form == ConfigFormat::Toml && !in_braces {
         let line_start = text.get(..start)?.rfind('\n')?;
         let returns = text.get(..line_start)?.ends_with('\r');
         return Some(line_start - usize::from(returns)..end);
@@ -585,14 +616,14 @@ fn whole_member(
     only_a_comma(end..next).then_some(start..next)
 }
 
-/// The byte behind a comma that follows, or the same byte.
+/// Returns the byte after a following comma, or the same byte.
 fn after_comma(text: &str, at: usize) -> usize {
     let rest = text.get(at..).unwrap_or_default();
     let gap = rest.len() - rest.trim_start().len();
     if rest.trim_start().starts_with(',') { at + gap + 1 } else { at }
 }
 
-/// The text with some of its ranges replaced; they do not overlap.
+/// Returns the text with some ranges replaced. They must not overlap.
 fn spliced(text: &str, mut splices: Vec<Splice>) -> String {
     splices.sort_by_key(|(range, _)| range.start);
     let mut new = String::with_capacity(text.len() + splices.len() * 64);

@@ -6,46 +6,46 @@ use steadfast_core::redact;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::tree::{Member, Mistake, Node, Value};
+use super::tree::{SpannedNode, SpannedValue, SyntaxError, TableMember};
 
-/// Reads a text.
-pub(super) fn read(text: &str) -> Result<Node, Mistake> {
+/// Parses a text.
+pub(super) fn read(text: &str) -> Result<SpannedNode, SyntaxError> {
     let body = text.strip_prefix('\u{feff}').unwrap_or(text);
     let shift = text.len() - body.len();
     let (root, errors) = DeTable::parse_recoverable(body);
     match errors.first() {
         Some(error) => {
             let offset = error.span().unwrap_or_default().start + shift;
-            Err(Mistake::new(offset, format!("this is not TOML: {}", redact::text(error.message()))))
+            Err(SyntaxError::new(offset, format!("this is not TOML: {}", redact::text(error.message()))))
         }
-        None => Ok(Node { span: 0..text.len(), value: table(root.get_ref(), shift) }),
+        None => Ok(SpannedNode { span: 0..text.len(), value: table(root.get_ref(), shift) }),
     }
 }
 
-fn table(table: &DeTable<'_>, shift: usize) -> Value {
+fn table(table: &DeTable<'_>, shift: usize) -> SpannedValue {
     let mut members: Vec<_> = table
         .iter()
-        .map(|(key, value)| Member {
+        .map(|(key, value)| TableMember {
             name: key.get_ref().to_string(),
             name_span: moved(key.span(), shift),
             node: node(value, shift),
         })
         .collect();
-    // The order of the text, whatever that of the map is.
+    // Restores the order of the text. The map has another order.
     members.sort_by_key(|member| member.name_span.start);
-    Value::Table(members)
+    SpannedValue::Table(members)
 }
 
-fn node(value: &Spanned<DeValue<'_>>, shift: usize) -> Node {
+fn node(value: &Spanned<DeValue<'_>>, shift: usize) -> SpannedNode {
     let read = match value.get_ref() {
-        DeValue::String(text) => Value::Text(text.to_string()),
-        DeValue::Integer(_) | DeValue::Float(_) => Value::Other("a number"),
-        DeValue::Boolean(_) => Value::Other("a boolean"),
-        DeValue::Datetime(_) => Value::Other("a date"),
-        DeValue::Array(items) => Value::List(items.iter().map(|item| node(item, shift)).collect()),
+        DeValue::String(text) => SpannedValue::Text(text.to_string()),
+        DeValue::Integer(_) | DeValue::Float(_) => SpannedValue::Other("a number"),
+        DeValue::Boolean(_) => SpannedValue::Other("a boolean"),
+        DeValue::Datetime(_) => SpannedValue::Other("a date"),
+        DeValue::Array(items) => SpannedValue::List(items.iter().map(|item| node(item, shift)).collect()),
         DeValue::Table(inner) => table(inner, shift),
     };
-    Node { span: moved(value.span(), shift), value: read }
+    SpannedNode { span: moved(value.span(), shift), value: read }
 }
 
 fn moved(span: Range<usize>, shift: usize) -> Range<usize> {

@@ -1,94 +1,96 @@
-//! A configuration as it stands in its text: what there is, and at which bytes.
+//! The values of a configuration, with their byte positions.
 //!
-//! Two forms (`json`, `toml`) give the same tree, so that it is decided in one place what is changed, and the text
-//! is changed at exactly those bytes. It is never printed from the tree: comments, order and white space belong to
-//! whoever wrote them.
+//! Two formats (`json`, `toml`) give the same tree, so changes are decided in one place. The text is changed at exactly
+//! these bytes. It is never printed from the tree: comments, order and white space of the author are kept.
 
 use std::ops::Range;
 
-use steadfast_core::json::{JsonError, Position};
+use steadfast_core::json::{JsonError, TextPosition};
 
-/// A value, and where it stands.
+/// A value with its position.
 #[derive(Debug)]
-pub(super) struct Node {
+pub(super) struct SpannedNode {
     pub(super) span: Range<usize>,
-    pub(super) value: Value,
+    pub(super) value: SpannedValue,
 }
 
-/// As much of a value as is needed to find servers.
+/// The part of a value that is needed to find servers.
 #[derive(Debug)]
-pub(super) enum Value {
+pub(super) enum SpannedValue {
     Text(String),
-    List(Vec<Node>),
-    Table(Vec<Member>),
-    /// Anything else, in words.
+    List(Vec<SpannedNode>),
+    Table(Vec<TableMember>),
+    /// Any other value, described in words.
     Other(&'static str),
 }
 
 #[derive(Debug)]
-pub(super) struct Member {
+pub(super) struct TableMember {
     pub(super) name: String,
     pub(super) name_span: Range<usize>,
-    pub(super) node: Node,
+    pub(super) node: SpannedNode,
 }
 
-/// What is wrong with a text, and at which byte.
+/// An error in a text, with its byte position.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Mistake {
+pub(super) struct SyntaxError {
     pub(super) offset: usize,
     pub(super) what: String,
 }
 
-impl Mistake {
+impl SyntaxError {
     pub(super) fn new(offset: usize, what: impl Into<String>) -> Self {
         Self { offset, what: what.into() }
     }
 
-    /// Its place as an editor shows it. The line itself is not shown: it may hold a secret.
-    pub(super) fn position(&self, text: &str) -> Position {
+    /// Returns its position as an editor shows it. The line itself is not shown, because it may hold a secret.
+    pub(super) fn position(&self, text: &str) -> TextPosition {
         let at = JsonError { offset: self.offset, problem: "".into() };
         at.position(text.as_bytes())
     }
 }
 
-impl Node {
+impl SpannedNode {
     pub(super) fn text(&self) -> Option<&str> {
         match &self.value {
-            Value::Text(text) => Some(text),
-            Value::List(_) | Value::Table(_) | Value::Other(_) => None,
+            SpannedValue::Text(text) => Some(text),
+            SpannedValue::List(_) | SpannedValue::Table(_) | SpannedValue::Other(_) => None,
         }
     }
 
     pub(super) fn list(&self) -> Option<&[Self]> {
         match &self.value {
-            Value::List(items) => Some(items),
-            Value::Text(_) | Value::Table(_) | Value::Other(_) => None,
+            SpannedValue::List(items) => Some(items),
+            SpannedValue::Text(_) | SpannedValue::Table(_) | SpannedValue::Other(_) => None,
         }
     }
 
-    pub(super) fn members(&self) -> Option<&[Member]> {
+    pub(super) fn members(&self) -> Option<&[TableMember]> {
         match &self.value {
-            Value::Table(members) => Some(members),
-            Value::Text(_) | Value::List(_) | Value::Other(_) => None,
+            SpannedValue::Table(members) => Some(members),
+            SpannedValue::Text(_) | SpannedValue::List(_) | SpannedValue::Other(_) => None,
         }
     }
 
     pub(super) fn describe(&self) -> &'static str {
         match &self.value {
-            Value::Text(_) => "a text",
-            Value::List(_) => "a list",
-            Value::Table(_) => "a table",
-            Value::Other(what) => what,
+            SpannedValue::Text(_) => "a text",
+            SpannedValue::List(_) => "a list",
+            SpannedValue::Table(_) => "a table",
+            SpannedValue::Other(what) => what,
         }
     }
 }
 
-/// The member of this name. Readers disagree about which of two counts, so that two are a mistake.
-pub(super) fn member<'m>(members: &'m [Member], name: &str) -> Result<Option<&'m Member>, Mistake> {
+/// Returns the member with this name. Parsers disagree about which of two counts, so a duplicate is an error.
+pub(super) fn member<'m>(
+    members: &'m [TableMember],
+    name: &str,
+) -> Result<Option<&'m TableMember>, SyntaxError> {
     let mut named = members.iter().filter(|member| member.name == name);
     let found = named.next();
     match named.next() {
         None => Ok(found),
-        Some(again) => Err(Mistake::new(again.name_span.start, format!("`{name}` is written twice"))),
+        Some(again) => Err(SyntaxError::new(again.name_span.start, format!("`{name}` is written twice"))),
     }
 }

@@ -5,21 +5,21 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::{fs, process, thread};
 
-/// An empty folder of this test in this process, so that the same tests can run beside themselves. It goes with the test, unless
-/// that fails: then somebody may want to look into it.
-pub(crate) struct Folder(PathBuf);
+/// An empty folder for this test in this process, so that test runs do not share it. It is removed with the test
+/// unless the test fails, so that it can be inspected.
+pub(crate) struct CliTestFolder(PathBuf);
 
-impl Folder {
+impl CliTestFolder {
     pub(crate) fn new(name: &str) -> Self {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}_{}", process::id()));
-        // Left by one that had our number and failed.
+        // Left behind by a failed test with the same process id.
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
         Self(folder)
     }
 }
 
-impl Deref for Folder {
+impl Deref for CliTestFolder {
     type Target = Path;
 
     fn deref(&self) -> &Path {
@@ -27,19 +27,19 @@ impl Deref for Folder {
     }
 }
 
-impl AsRef<Path> for Folder {
+impl AsRef<Path> for CliTestFolder {
     fn as_ref(&self) -> &Path {
         &self.0
     }
 }
 
-impl AsRef<OsStr> for Folder {
+impl AsRef<OsStr> for CliTestFolder {
     fn as_ref(&self) -> &OsStr {
         self.0.as_os_str()
     }
 }
 
-impl Drop for Folder {
+impl Drop for CliTestFolder {
     fn drop(&mut self) {
         if !thread::panicking() {
             let _ = fs::remove_dir_all(&self.0);

@@ -5,10 +5,10 @@ use std::process::Child;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Guards against a test that hangs. Nothing is measured by it.
+/// Timeout of a test that hangs. Nothing is measured with it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Waits until this is so.
+/// Waits until a condition is true.
 pub(crate) fn wait(mut is_so: impl FnMut() -> bool, what: impl Fn() -> String) {
     let began = Instant::now();
     while !is_so() {
@@ -17,10 +17,10 @@ pub(crate) fn wait(mut is_so: impl FnMut() -> bool, what: impl Fn() -> String) {
     }
 }
 
-/// A program that ends with the test, also with one that fails.
-pub(crate) struct Running(pub(crate) Child);
+/// A program that is ended with the test, even if the test fails.
+pub(crate) struct ChildGuard(pub(crate) Child);
 
-impl Deref for Running {
+impl Deref for ChildGuard {
     type Target = Child;
 
     fn deref(&self) -> &Child {
@@ -28,13 +28,13 @@ impl Deref for Running {
     }
 }
 
-impl DerefMut for Running {
+impl DerefMut for ChildGuard {
     fn deref_mut(&mut self) -> &mut Child {
         &mut self.0
     }
 }
 
-impl Drop for Running {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

@@ -1,35 +1,35 @@
 //! Tool manifests with a retry policy (seed 002): `timeout_ms`, `retry_policy` and `classification`.
 //!
-//! `classification` says which errors of the tool are permanent or transient, against the built-in rules: an HTTP status or a
-//! part of the message, and one of the two words.
+//! `classification` says which errors of the tool are permanent or transient and overrides the built-in rules. Each
+//! entry is an HTTP status or a part of the message, with one of the two words.
 
-use super::Import;
-use crate::node::{Entry, Node, Raw, Table};
-use crate::place::Place;
+use super::FileImport;
+use crate::location::SourceLocation;
+use crate::node::{ConfigNode, ConfigTable, RawNode, TableEntry};
 
 const FIELDS: [&str; 6] =
     ["initial_delay_ms", "max_delay_ms", "multiplier", "jitter_percent", "max_attempts", "max_total_time_ms"];
 const NAMES: [&str; 4] = ["id", "name", "tool_id", "tool_name"];
 
-pub(super) fn is_it(root: &Table) -> bool {
+pub(super) fn is_it(root: &ConfigTable) -> bool {
     manifests(root).iter().any(|table| {
         ["timeout_ms", "retry_policy", "classification"].iter().any(|key| table.get(key).is_some())
     })
 }
 
-/// The manifest itself, within `tool`, or several in a list `tools`.
-fn manifests(root: &Table) -> Vec<&Table> {
+/// Returns the manifest itself, the one within `tool`, or those in a list `tools`.
+fn manifests(root: &ConfigTable) -> Vec<&ConfigTable> {
     let within = |key: &str| root.get(key).map(|entry| &entry.node);
-    if let Some(tool) = within("tool").and_then(Node::table) {
+    if let Some(tool) = within("tool").and_then(ConfigNode::table) {
         return vec![tool];
     }
-    if let Some(Raw::Array(tools)) = within("tools").map(|node| &node.raw) {
-        return tools.iter().filter_map(Node::table).collect();
+    if let Some(RawNode::Array(tools)) = within("tools").map(|node| &node.raw) {
+        return tools.iter().filter_map(ConfigNode::table).collect();
     }
     vec![root]
 }
 
-pub(super) fn translate(root: &Table, import: &mut Import) {
+pub(super) fn translate(root: &ConfigTable, import: &mut FileImport) {
     for table in manifests(root) {
         let named = NAMES.iter().find_map(|key| table.get(key)?.node.text());
         let own = named.map(str::to_owned).unwrap_or_else(|| stem(&import.name));
@@ -37,19 +37,19 @@ pub(super) fn translate(root: &Table, import: &mut Import) {
     }
     let name = import.name.clone();
     import.notes.push(format!(
-        "{name}: what a manifest leaves out has the profile's numbers; those of its own documentation are \
+        "{name}: values that a manifest omits come from the profile; those of its own documentation are \
          `profile = \"measured\"`"
     ));
 }
 
-/// A manifest without a name is called as its file.
+/// Returns the name of a manifest without a name: that of its file.
 fn stem(path: &str) -> String {
     let file = path.rsplit(['/', '\\']).next().unwrap_or(path);
     file.split('.').next().unwrap_or(file).to_owned()
 }
 
-fn manifest(tool: &str, table: &Table, import: &mut Import) {
-    for Entry { key, node, .. } in &table.0 {
+fn manifest(tool: &str, table: &ConfigTable, import: &mut FileImport) {
+    for TableEntry { key, node, .. } in &table.0 {
         match key.as_str() {
             "timeout_ms" => {
                 import.pass_span(&["tools", tool, "timeout"], node, key, "ms");
@@ -60,18 +60,18 @@ fn manifest(tool: &str, table: &Table, import: &mut Import) {
             key if NAMES.contains(&key) => {}
             _ => import.note(
                 &node.place,
-                format!("`{key}` of the manifest says nothing about reliability and was left out"),
+                format!("`{key}` of the manifest is not about reliability and was ignored"),
             ),
         }
     }
 }
 
-fn retry(tool: &str, node: &Node, import: &mut Import) {
+fn retry(tool: &str, node: &ConfigNode, import: &mut FileImport) {
     let Some(table) = node.table() else {
         return import.refuse(node, "retry_policy", "a table");
     };
     import.note(&node.place, format!("`retry_policy` is `[tools.{tool:?}.retry]`"));
-    for Entry { key, node, .. } in &table.0 {
+    for TableEntry { key, node, .. } in &table.0 {
         let at = |name: &'static str| ["tools", tool, "retry", name];
         match key.as_str() {
             "initial_delay_ms" => import.pass_span(&at("base"), node, key, "ms"),
@@ -90,8 +90,8 @@ fn retry(tool: &str, node: &Node, import: &mut Import) {
     }
 }
 
-/// `{ "503": "permanent", "quota exceeded": "transient" }`.
-fn classification(tool: &str, node: &Node, import: &mut Import) {
+/// Imports a classification: `{ "503": "permanent", "quota exceeded": "transient" }`.
+fn classification(tool: &str, node: &ConfigNode, import: &mut FileImport) {
     let Some(table) = node.table() else {
         return import.refuse(
             node,
@@ -101,23 +101,24 @@ fn classification(tool: &str, node: &Node, import: &mut Import) {
     };
     import.note(&node.place, format!("`classification` is `rules` of `[tools.{tool:?}.classify]`"));
     let mut rules = Vec::new();
-    for Entry { key, key_place, node } in &table.0 {
+    for TableEntry { key, key_place, node } in &table.0 {
         let when = match key.parse::<i64>() {
-            Ok(status) => ("status", Raw::Integer(status)),
-            Err(_) => ("text", Raw::String(format!(".*{}", literally(key)))),
+            Ok(status) => ("status", RawNode::Integer(status)),
+            Err(_) => ("text", RawNode::String(format!(".*{}", literally(key)))),
         };
-        let entry = |(key, raw): (&str, Raw), place: &Place| Entry {
+        let entry = |(key, raw): (&str, RawNode), place: &SourceLocation| TableEntry {
             key: key.to_owned(),
             key_place: key_place.clone(),
-            node: Node::new(raw, place),
+            node: ConfigNode::new(raw, place),
         };
-        let rule = Table(vec![entry(when, key_place), entry(("nature", node.raw.clone()), &node.place)]);
-        rules.push(Node::new(Raw::Table(rule), key_place));
+        let rule =
+            ConfigTable(vec![entry(when, key_place), entry(("nature", node.raw.clone()), &node.place)]);
+        rules.push(ConfigNode::new(RawNode::Table(rule), key_place));
     }
-    import.set(&["tools", tool, "classify", "rules"], Raw::Array(rules), &node.place);
+    import.set(&["tools", tool, "classify", "rules"], RawNode::Array(rules), &node.place);
 }
 
-/// A regular expression that matches this text and nothing else.
+/// Returns a regular expression that matches exactly this text.
 fn literally(text: &str) -> String {
     let mut pattern = String::new();
     for sign in text.chars() {
@@ -129,19 +130,19 @@ fn literally(text: &str) -> String {
     pattern
 }
 
-fn jitter(path: &[&str], node: &Node, import: &mut Import) {
+fn jitter(path: &[&str], node: &ConfigNode, import: &mut FileImport) {
     let percent = match &node.raw {
-        Raw::Integer(percent) => i32::try_from(*percent).ok().map(f64::from),
-        Raw::Float(percent) => Some(*percent),
-        Raw::Boolean(_)
-        | Raw::String(_)
-        | Raw::Loose(_)
-        | Raw::Foreign(_)
-        | Raw::Array(_)
-        | Raw::Table(_) => None,
+        RawNode::Integer(percent) => i32::try_from(*percent).ok().map(f64::from),
+        RawNode::Float(percent) => Some(*percent),
+        RawNode::Boolean(_)
+        | RawNode::String(_)
+        | RawNode::Loose(_)
+        | RawNode::Foreign(_)
+        | RawNode::Array(_)
+        | RawNode::Table(_) => None,
     };
     match percent.filter(|percent| (0.0..=100.0).contains(percent)) {
-        Some(percent) => import.set(path, Raw::Float(percent / 100.0), &node.place),
+        Some(percent) => import.set(path, RawNode::Float(percent / 100.0), &node.place),
         None => import.refuse(node, "jitter_percent", "a number from 0 to 100"),
     }
 }

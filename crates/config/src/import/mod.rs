@@ -1,8 +1,8 @@
-//! Files of others: what they say, in our words, and what was made of them.
+//! Imports configuration files of other programs.
 //!
-//! Each is turned into the same tree that our own file is read into, with the places of the original. So it
-//! gets the same checks, and a mistake is shown in the line where it was made. What was mapped, and what was
-//! left out and why, is told in plain sentences.
+//! Each file is translated into the same tree that `steadfast.toml` is read into, with the positions of the original.
+//! So it gets the same checks, and an error is shown in the line where it was made. Plain sentences report what was
+//! mapped, and what was left out and why.
 
 mod manifest;
 mod openclaw;
@@ -11,28 +11,35 @@ mod servers;
 
 use std::sync::Arc;
 
-use crate::diagnostics::{Problem, nearest};
-use crate::node::{Node, Raw, Table, read_json};
-use crate::place::{Place, SourceText};
+use crate::diagnostics::{ConfigProblem, nearest};
+use crate::location::{SourceLocation, SourceText};
+use crate::node::{ConfigNode, ConfigTable, RawNode, read_json};
 
-/// What a file of others became.
-pub(crate) struct Imported {
-    pub(crate) table: Table,
+/// The result of importing a foreign file.
+pub(crate) struct ImportedConfig {
+    pub(crate) table: ConfigTable,
     pub(crate) notes: Vec<String>,
-    pub(crate) problems: Vec<Problem>,
+    pub(crate) problems: Vec<ConfigProblem>,
 }
 
-/// Reads a file of whichever kind it is.
-pub(crate) fn read(source: &Arc<SourceText>) -> Result<Imported, Problem> {
+/// Reads a file of any supported kind.
+pub(crate) fn read(source: &Arc<SourceText>) -> Result<ImportedConfig, ConfigProblem> {
     let root = read_json(source)?;
     let Some(table) = root.table() else {
         return Err(unknown(&root.place));
     };
-    let mut import =
-        Import { name: source.name.clone(), out: Table::default(), notes: Vec::new(), problems: Vec::new() };
+    let mut import = FileImport {
+        name: source.name.clone(),
+        out: ConfigTable::default(),
+        notes: Vec::new(),
+        problems: Vec::new(),
+    };
     let mut known = false;
     for (is_it, translate) in [
-        (reliability::is_it as fn(&Table) -> bool, reliability::translate as fn(&Table, &mut Import)),
+        (
+            reliability::is_it as fn(&ConfigTable) -> bool,
+            reliability::translate as fn(&ConfigTable, &mut FileImport),
+        ),
         (openclaw::is_it, openclaw::translate),
         (manifest::is_it, manifest::translate),
         (servers::is_it, servers::translate),
@@ -45,71 +52,71 @@ pub(crate) fn read(source: &Arc<SourceText>) -> Result<Imported, Problem> {
     if !known {
         return Err(unknown(&root.place));
     }
-    Ok(Imported { table: import.out, notes: import.notes, problems: import.problems })
+    Ok(ImportedConfig { table: import.out, notes: import.notes, problems: import.problems })
 }
 
-fn unknown(place: &Place) -> Problem {
-    Problem::new(place, "this JSON file is none that we understand").help(
-        "we read escalation rules (`default_rule`, `tool_rules`, …), `gateway.toolCallRetry`, tool manifests \
-         (`timeout_ms`, `retry_policy`, `classification`) and `mcpServers`; everything else is written in TOML",
+fn unknown(place: &SourceLocation) -> ConfigProblem {
+    ConfigProblem::new(place, "this JSON file has no supported format").help(
+        "supported are escalation rules (`default_rule`, `tool_rules`, …), `gateway.toolCallRetry`, tool manifests \
+         (`timeout_ms`, `retry_policy`, `classification`) and `mcpServers`; write everything else in TOML",
     )
 }
 
 /// A file while it is being translated.
-struct Import {
-    /// How the file is called.
+struct FileImport {
+    /// Name of the file.
     name: String,
-    out: Table,
+    out: ConfigTable,
     notes: Vec<String>,
-    problems: Vec<Problem>,
+    problems: Vec<ConfigProblem>,
 }
 
-impl Import {
-    /// Puts a value under one of our names.
-    fn set(&mut self, path: &[&str], raw: Raw, place: &Place) {
-        self.out.insert(path, Node::new(raw, place));
+impl FileImport {
+    /// Puts a value under the name of a setting.
+    fn set(&mut self, path: &[&str], raw: RawNode, place: &SourceLocation) {
+        self.out.insert(path, ConfigNode::new(raw, place));
     }
 
-    /// Puts a value under one of our names as it is.
-    fn pass(&mut self, path: &[&str], node: &Node) {
+    /// Puts an unchanged value under the name of a setting.
+    fn pass(&mut self, path: &[&str], node: &ConfigNode) {
         self.out.insert(path, node.clone());
     }
 
-    /// Puts a number under one of our names, with the unit that its own name had.
-    fn pass_span(&mut self, path: &[&str], node: &Node, name: &str, unit: &str) {
+    /// Puts a number under the name of a setting, with the unit that its own name had.
+    fn pass_span(&mut self, path: &[&str], node: &ConfigNode, name: &str, unit: &str) {
         match span(node, unit) {
-            Some(text) => self.set(path, Raw::String(text), &node.place),
+            Some(text) => self.set(path, RawNode::String(text), &node.place),
             None => self.refuse(node, name, "a whole number that is not negative"),
         }
     }
 
-    fn refuse(&mut self, node: &Node, name: &str, takes: &str) {
+    fn refuse(&mut self, node: &ConfigNode, name: &str, takes: &str) {
         let what = format!("`{name}` takes {takes}, not {}", node.describe());
-        self.problems.push(Problem::new(&node.place, what).help(format!("write {takes}")));
+        self.problems.push(ConfigProblem::new(&node.place, what).help(format!("write {takes}")));
     }
 
-    fn note(&mut self, place: &Place, text: impl AsRef<str>) {
+    fn note(&mut self, place: &SourceLocation, text: impl AsRef<str>) {
         self.notes.push(format!("{}: {}", place.written(), text.as_ref()));
     }
 
-    /// A name that the format does not have. Others may add to their files what they like, so this is no error.
-    fn ignore(&mut self, place: &Place, key: &str, known: &[&str]) {
+    /// Notes a name that the format does not have. Other programs may add to their files, so this is not an error.
+    fn ignore(&mut self, place: &SourceLocation, key: &str, known: &[&str]) {
         let meant = nearest(key, known.iter().copied()).map(|name| format!("; did you mean `{name}`?"));
-        self.note(place, format!("`{key}` is not known and was left out{}", meant.unwrap_or_default()));
+        self.note(place, format!("`{key}` is unknown and was ignored{}", meant.unwrap_or_default()));
     }
 }
 
-/// A number with a unit.
-fn span(node: &Node, unit: &str) -> Option<String> {
+/// Returns a number with a unit.
+fn span(node: &ConfigNode, unit: &str) -> Option<String> {
     match &node.raw {
-        Raw::Integer(number) if *number >= 0 => Some(format!("{number}{unit}")),
-        Raw::Integer(_)
-        | Raw::Boolean(_)
-        | Raw::Float(_)
-        | Raw::String(_)
-        | Raw::Loose(_)
-        | Raw::Foreign(_)
-        | Raw::Array(_)
-        | Raw::Table(_) => None,
+        RawNode::Integer(number) if *number >= 0 => Some(format!("{number}{unit}")),
+        RawNode::Integer(_)
+        | RawNode::Boolean(_)
+        | RawNode::Float(_)
+        | RawNode::String(_)
+        | RawNode::Loose(_)
+        | RawNode::Foreign(_)
+        | RawNode::Array(_)
+        | RawNode::Table(_) => None,
     }
 }

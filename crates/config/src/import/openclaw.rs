@@ -1,35 +1,35 @@
 //! The retry block of OpenClaw's gateway (seed 003): `gateway.toolCallRetry`.
 
-use super::{Import, span};
-use crate::node::{Entry, Node, Raw, Table};
-use crate::place::Place;
+use super::{FileImport, span};
+use crate::location::SourceLocation;
+use crate::node::{ConfigNode, ConfigTable, RawNode, TableEntry};
 
 const FIELDS: [&str; 4] = ["enabled", "maxAttempts", "backoffMs", "transientPatterns"];
 
-pub(super) fn is_it(root: &Table) -> bool {
+pub(super) fn is_it(root: &ConfigTable) -> bool {
     block(root).is_some()
 }
 
-fn block(root: &Table) -> Option<&Entry> {
+fn block(root: &ConfigTable) -> Option<&TableEntry> {
     root.get("gateway")?.node.table()?.get("toolCallRetry")
 }
 
-pub(super) fn translate(root: &Table, import: &mut Import) {
+pub(super) fn translate(root: &ConfigTable, import: &mut FileImport) {
     let Some(entry) = block(root) else { return };
     let place = &entry.node.place;
     let Some(table) = entry.node.table() else {
         return import.refuse(&entry.node, "gateway.toolCallRetry", "a table");
     };
-    // Its own defaults are those of the profile `stepped`; what it leaves out has them.
-    import.set(&["retry", "attempts"], Raw::Integer(3), place);
+    // The format's own defaults are those of the profile `stepped`. Omitted fields have them.
+    import.set(&["retry", "attempts"], RawNode::Integer(3), place);
     import.set(&["retry", "waits"], waits(&[100, 500, 2000], place), place);
-    import.set(&["retry", "jitter"], Raw::String("none".to_owned()), place);
-    import.set(&["retry", "total"], Raw::String("none".to_owned()), place);
+    import.set(&["retry", "jitter"], RawNode::String("none".to_owned()), place);
+    import.set(&["retry", "total"], RawNode::String("none".to_owned()), place);
     import.note(
         place,
         "`gateway.toolCallRetry` is `[retry]`: its waits one by one, without jitter and total limit",
     );
-    for Entry { key, node, .. } in &table.0 {
+    for TableEntry { key, node, .. } in &table.0 {
         match key.as_str() {
             "enabled" => enabled(node, import),
             "maxAttempts" => import.pass(&["retry", "attempts"], node),
@@ -41,62 +41,65 @@ pub(super) fn translate(root: &Table, import: &mut Import) {
     let others = root.0.iter().any(|entry| entry.key != "gateway" && entry.key != "mcpServers");
     if others {
         let name = import.name.clone();
-        import.notes.push(format!("{name}: everything else in it belongs to OpenClaw and was left out"));
+        import.notes.push(format!("{name}: everything else in it belongs to OpenClaw and was ignored"));
     }
 }
 
-fn enabled(node: &Node, import: &mut Import) {
+fn enabled(node: &ConfigNode, import: &mut FileImport) {
     match &node.raw {
-        Raw::Boolean(true) => {}
-        Raw::Boolean(false) => {
-            import.set(&["retry", "mode"], Raw::String("off".to_owned()), &node.place);
+        RawNode::Boolean(true) => {}
+        RawNode::Boolean(false) => {
+            import.set(&["retry", "mode"], RawNode::String("off".to_owned()), &node.place);
             import.note(&node.place, "`enabled = false` is `retry.mode = \"off\"`");
         }
-        Raw::Integer(_)
-        | Raw::Float(_)
-        | Raw::String(_)
-        | Raw::Loose(_)
-        | Raw::Foreign(_)
-        | Raw::Array(_)
-        | Raw::Table(_) => import.refuse(node, "enabled", "true or false"),
+        RawNode::Integer(_)
+        | RawNode::Float(_)
+        | RawNode::String(_)
+        | RawNode::Loose(_)
+        | RawNode::Foreign(_)
+        | RawNode::Array(_)
+        | RawNode::Table(_) => import.refuse(node, "enabled", "true or false"),
     }
 }
 
-fn backoff(node: &Node, import: &mut Import) {
-    let spans: Option<Vec<Node>> = node.items().and_then(|items| {
+fn backoff(node: &ConfigNode, import: &mut FileImport) {
+    let spans: Option<Vec<ConfigNode>> = node.items().and_then(|items| {
         items
             .iter()
-            .map(|item| span(item, "ms").map(|text| Node::new(Raw::String(text), &item.place)))
+            .map(|item| span(item, "ms").map(|text| ConfigNode::new(RawNode::String(text), &item.place)))
             .collect()
     });
     match spans {
-        Some(spans) => import.set(&["retry", "waits"], Raw::Array(spans), &node.place),
+        Some(spans) => import.set(&["retry", "waits"], RawNode::Array(spans), &node.place),
         None => import.refuse(node, "backoffMs", "a list of whole numbers"),
     }
 }
 
-fn waits(millis: &[u32], place: &Place) -> Raw {
-    Raw::Array(millis.iter().map(|ms| Node::new(Raw::String(format!("{ms}ms")), place)).collect())
+fn waits(millis: &[u32], place: &SourceLocation) -> RawNode {
+    RawNode::Array(
+        millis.iter().map(|ms| ConfigNode::new(RawNode::String(format!("{ms}ms")), place)).collect(),
+    )
 }
 
-/// Each pattern is a rule that searches the message. The built-in rules stay beside them: they know what the
-/// patterns of this block are for, and more.
-fn patterns(node: &Node, import: &mut Import) {
-    let texts: Option<Vec<(String, Place)>> = node.items().and_then(|items| {
+/// Turns each pattern into a rule that searches the message. The built-in rules stay in use: they cover the purpose of
+/// these patterns, and more.
+fn patterns(node: &ConfigNode, import: &mut FileImport) {
+    let texts: Option<Vec<(String, SourceLocation)>> = node.items().and_then(|items| {
         items.iter().map(|item| Some((item.text()?.to_owned(), item.place.clone()))).collect()
     });
     let Some(texts) = texts else {
         return import.refuse(node, "transientPatterns", "a list of regular expressions");
     };
     let rules = texts.iter().enumerate().map(|(at, (text, place))| {
-        let mut rule = Table::default();
-        let mut put = |key: &str, value: String| rule.insert(&[key], Node::new(Raw::String(value), place));
+        let mut rule = ConfigTable::default();
+        let mut put =
+            |key: &str, value: String| rule.insert(&[key], ConfigNode::new(RawNode::String(value), place));
         put("name", format!("toolCallRetry.{at}"));
         put("text", format!("(?:.*)(?:{text})"));
         put("nature", "transient".to_owned());
-        Node::new(Raw::Table(rule), place)
+        ConfigNode::new(RawNode::Table(rule), place)
     });
-    import.set(&["classify", "rules"], Raw::Array(rules.collect()), &node.place);
+    import.set(&["classify", "rules"], RawNode::Array(rules.collect()), &node.place);
     import.note(
         &node.place,
         "`transientPatterns` are `[[classify.rules]]`; errors that none of them matches are judged by the \

@@ -1,19 +1,19 @@
-//! Escalation rules in JSON, as the reliability plugin of jaato has them (seed 004).
+//! Escalation rules in JSON, in the format of jaato's reliability plugin (seed 004).
 //!
-//! There a rule is taken whole: what it leaves out has the plugin's default, not what a more general rule
-//! says. Ours are joined setting by setting, so each rule is written out in full here.
+//! In that format a rule is complete: an omitted field has the plugin's default, not the value of a more general rule.
+//! Rules of Steadfast are joined setting by setting, so each rule is written out in full here.
 
 use steadfast_core::policy::TrustRule;
 
-use super::Import;
+use super::FileImport;
 use crate::kind::show_span;
-use crate::node::{Node, Raw, Table};
-use crate::place::Place;
+use crate::location::SourceLocation;
+use crate::node::{ConfigNode, ConfigTable, RawNode};
 
 const RULES: [&str; 4] = ["default_rule", "plugin_rules", "tool_rules", "domain_rules"];
 const WHOLE: [&str; 4] =
     ["enable_auto_recovery", "persist_across_sessions", "max_history_entries", "notify_user"];
-/// What the same file holds where it is also the memory of the plugin.
+/// Fields of the plugin's state, which the same file can hold.
 const STATE: [&str; 7] =
     ["version", "tool_states", "failure_history", "domain_stats", "last_updated", "created", "max_history"];
 const FIELDS: [&str; 10] = [
@@ -29,20 +29,20 @@ const FIELDS: [&str; 10] = [
     "expected_failure_rate",
 ];
 
-pub(super) fn is_it(root: &Table) -> bool {
+pub(super) fn is_it(root: &ConfigTable) -> bool {
     RULES.iter().chain(&WHOLE).any(|name| root.get(name).is_some())
 }
 
-pub(super) fn translate(root: &Table, import: &mut Import) {
+pub(super) fn translate(root: &ConfigTable, import: &mut FileImport) {
     let absent = match root.get("notify_user") {
-        Some(_) => Absent::IsBuiltInExcept("notify_user"),
-        None => Absent::IsBuiltInExcept(""),
+        Some(_) => AbsentFieldDefault::IsBuiltInExcept("notify_user"),
+        None => AbsentFieldDefault::IsBuiltInExcept(""),
     };
     for entry in &root.0 {
         let (key, node) = (entry.key.as_str(), &entry.node);
         match key {
             "default_rule" => {
-                rule(&[], key, node, Absent::IsUnset, import);
+                rule(&[], key, node, AbsentFieldDefault::IsUnset, import);
                 import.note(&node.place, "`default_rule` is the trust of everything (`[trust]`)");
             }
             "plugin_rules" => {
@@ -53,46 +53,53 @@ pub(super) fn translate(root: &Table, import: &mut Import) {
                 each(key, node, absent, import, |name| vec!["domains".to_owned(), name.to_owned()])
             }
             "enable_auto_recovery" => match &node.raw {
-                Raw::Boolean(auto) => {
+                RawNode::Boolean(auto) => {
                     let word = if *auto { "auto" } else { "ask" };
-                    import.set(&["trust", "recovery"], Raw::String(word.to_owned()), &node.place);
+                    import.set(&["trust", "recovery"], RawNode::String(word.to_owned()), &node.place);
                     import
                         .note(&node.place, format!("`enable_auto_recovery` is `trust.recovery = {word:?}`"));
                 }
-                Raw::Integer(_)
-                | Raw::Float(_)
-                | Raw::String(_)
-                | Raw::Loose(_)
-                | Raw::Foreign(_)
-                | Raw::Array(_)
-                | Raw::Table(_) => import.refuse(node, key, "true or false"),
+                RawNode::Integer(_)
+                | RawNode::Float(_)
+                | RawNode::String(_)
+                | RawNode::Loose(_)
+                | RawNode::Foreign(_)
+                | RawNode::Array(_)
+                | RawNode::Table(_) => import.refuse(node, key, "true or false"),
             },
             "persist_across_sessions" => pass(&["trust_state", "persist"], key, node, import),
             "max_history_entries" => pass(&["trust_state", "entries"], key, node, import),
             "notify_user" => pass(&["trust", "notify"], key, node, import),
             _ if STATE.contains(&key) => {
-                import.note(&node.place, format!("`{key}` is memory, not configuration, and was left out"));
+                import.note(&node.place, format!("`{key}` is state, not configuration, and was ignored"));
             }
             _ => import.ignore(&node.place, key, &[RULES, WHOLE].concat()),
         }
     }
 }
 
-fn pass(path: &[&str], key: &str, node: &Node, import: &mut Import) {
+fn pass(path: &[&str], key: &str, node: &ConfigNode, import: &mut FileImport) {
     import.pass(path, node);
     import.note(&node.place, format!("`{key}` is `{}`", path.join(".")));
 }
 
-/// What a field that is not there means.
+/// Meaning of an absent field.
 #[derive(Clone, Copy)]
-enum Absent {
-    /// Whatever is written elsewhere, or built in.
+enum AbsentFieldDefault {
+    /// The setting stays unset: a value from elsewhere or the built-in default applies.
     IsUnset,
-    /// What is built in, whatever is written elsewhere, except for this one, which the file sets for all.
+    /// The built-in default applies whatever is written elsewhere, except for this setting, which the file sets for
+    /// all.
     IsBuiltInExcept(&'static str),
 }
 
-fn each(key: &str, node: &Node, absent: Absent, import: &mut Import, path: impl Fn(&str) -> Vec<String>) {
+fn each(
+    key: &str,
+    node: &ConfigNode,
+    absent: AbsentFieldDefault,
+    import: &mut FileImport,
+    path: impl Fn(&str) -> Vec<String>,
+) {
     let Some(table) = node.table() else {
         return import.refuse(node, key, "a table of rules by name");
     };
@@ -106,15 +113,21 @@ fn each(key: &str, node: &Node, absent: Absent, import: &mut Import, path: impl 
     }
 }
 
-fn rule(target: &[&str], title: &str, node: &Node, absent: Absent, import: &mut Import) {
+fn rule(
+    target: &[&str],
+    title: &str,
+    node: &ConfigNode,
+    absent: AbsentFieldDefault,
+    import: &mut FileImport,
+) {
     let Some(table) = node.table() else {
         return import.refuse(node, title, "a rule with names and values");
     };
     let at = |name: &'static str| [target, &["trust", name]].concat();
     for entry in &table.0 {
         let (key, value) = (entry.key.as_str(), &entry.node);
-        // What is null in the file is not there for its plugin either.
-        if matches!(value.raw, Raw::Foreign("null")) {
+        // The plugin treats null as absent, too.
+        if matches!(value.raw, RawNode::Foreign("null")) {
             continue;
         }
         match key {
@@ -132,36 +145,36 @@ fn rule(target: &[&str], title: &str, node: &Node, absent: Absent, import: &mut 
         }
     }
     let has =
-        |name: &str| table.get(name).is_some_and(|entry| !matches!(entry.node.raw, Raw::Foreign("null")));
+        |name: &str| table.get(name).is_some_and(|entry| !matches!(entry.node.raw, RawNode::Foreign("null")));
     thresholds(&at, title, &has, absent, &node.place, import);
-    if let Absent::IsBuiltInExcept(other) = absent {
+    if let AbsentFieldDefault::IsBuiltInExcept(other) = absent {
         fill(&at, &|name: &str| name == other || has(name), &node.place, import);
     }
 }
 
-/// A rule that names a threshold has no other than those it names. One that names none has the built-in count,
-/// because a rule that can never hold is hardly what was meant.
+/// Returns the thresholds of a rule. A rule that names a threshold has only those that it names. A rule that names
+/// none has the built-in count, because a rule that can never hold is hardly intended.
 fn thresholds<'n>(
     at: &impl Fn(&'static str) -> Vec<&'n str>,
     title: &str,
     has: &impl Fn(&str) -> bool,
-    absent: Absent,
-    place: &Place,
-    import: &mut Import,
+    absent: AbsentFieldDefault,
+    place: &SourceLocation,
+    import: &mut FileImport,
 ) {
     let all =
         [("count_threshold", "count"), ("consecutive_threshold", "consecutive"), ("rate_threshold", "rate")];
     if all.iter().any(|(theirs, _)| has(theirs)) {
         for (_, ours) in all.iter().filter(|(theirs, _)| !has(theirs)) {
-            import.set(&at(ours), Raw::String("none".to_owned()), place);
+            import.set(&at(ours), RawNode::String("none".to_owned()), place);
         }
         return;
     }
     let count = TrustRule::default().count.map_or(0, std::num::NonZeroU32::get);
-    if let Absent::IsBuiltInExcept(_) = absent {
-        import.set(&at("count"), Raw::Integer(i64::from(count)), place);
+    if let AbsentFieldDefault::IsBuiltInExcept(_) = absent {
+        import.set(&at("count"), RawNode::Integer(i64::from(count)), place);
         for ours in ["consecutive", "rate"] {
-            import.set(&at(ours), Raw::String("none".to_owned()), place);
+            import.set(&at(ours), RawNode::String("none".to_owned()), place);
         }
     }
     import.note(place, format!("`{title}` names no threshold; it counts {count} failures"));
@@ -170,25 +183,25 @@ fn thresholds<'n>(
 fn fill<'n>(
     at: &impl Fn(&'static str) -> Vec<&'n str>,
     has: &impl Fn(&str) -> bool,
-    place: &Place,
-    import: &mut Import,
+    place: &SourceLocation,
+    import: &mut FileImport,
 ) {
     let rule = TrustRule::default();
-    let span = |span| Raw::String(show_span(span));
+    let span = |span| RawNode::String(show_span(span));
     let severities = ["server_error", "crash", "timeout", "corruption"];
-    let severities = severities.map(|name| Node::new(Raw::String(name.to_owned()), place));
+    let severities = severities.map(|name| ConfigNode::new(RawNode::String(name.to_owned()), place));
     for (theirs, ours, value) in [
         ("window_seconds", "window", span(rule.window)),
-        ("severity_filter", "severities", Raw::Array(severities.to_vec())),
+        ("severity_filter", "severities", RawNode::Array(severities.to_vec())),
         ("escalation_duration_seconds", "duration", span(rule.duration)),
-        ("notify_user", "notify", Raw::Boolean(rule.notify)),
+        ("notify_user", "notify", RawNode::Boolean(rule.notify)),
         ("cooldown_seconds", "cooldown", span(rule.cooldown)),
         (
             "success_count_to_recover",
             "successes_to_recover",
-            Raw::Integer(i64::from(rule.successes_to_recover.get())),
+            RawNode::Integer(i64::from(rule.successes_to_recover.get())),
         ),
-        ("expected_failure_rate", "expected_failure_rate", Raw::Float(rule.expected_failure_rate.get())),
+        ("expected_failure_rate", "expected_failure_rate", RawNode::Float(rule.expected_failure_rate.get())),
     ] {
         if !has(theirs) {
             import.set(&at(ours), value, place);

@@ -5,23 +5,27 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use serde_json::{Value as Json, json};
-use steadfast_core::policy::{Factor, RateLimit, Ratio};
+use steadfast_core::policy::{GrowthFactor, RateLimit, Ratio};
 
-use super::Kind;
-use crate::node::{Node, Raw};
-use crate::setting::Context;
+use super::SettingKind;
+use crate::node::{ConfigNode, RawNode};
+use crate::setting::ReadContext;
 
 /// A whole number.
 pub(crate) struct Count(pub(crate) RangeInclusive<u32>);
 
-impl Kind<u32> for Count {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<u32> {
+impl SettingKind<u32> for Count {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<u32> {
         let number = whole(node).and_then(|number| u32::try_from(number).ok());
         let number = number.filter(|number| self.0.contains(number));
         if number.is_none() {
             let too_large = whole(node).is_some_and(|number| number > i64::from(*self.0.end()));
             let nearest = if too_large { self.0.end() } else { self.0.start().max(&1) };
-            cx.wrong(node, &Kind::<u32>::takes(self), format!("write for example {}", cx.with(nearest)));
+            cx.wrong(
+                node,
+                &SettingKind::<u32>::takes(self),
+                format!("write for example {}", cx.with(nearest)),
+            );
         }
         number
     }
@@ -39,9 +43,9 @@ impl Kind<u32> for Count {
     }
 }
 
-impl Kind<NonZeroU32> for Count {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<NonZeroU32> {
-        Kind::<u32>::read(self, node, cx).and_then(NonZeroU32::new)
+impl SettingKind<NonZeroU32> for Count {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<NonZeroU32> {
+        SettingKind::<u32>::read(self, node, cx).and_then(NonZeroU32::new)
     }
 
     fn show(&self, value: &NonZeroU32) -> String {
@@ -49,23 +53,23 @@ impl Kind<NonZeroU32> for Count {
     }
 
     fn takes(&self) -> String {
-        Kind::<u32>::takes(self)
+        SettingKind::<u32>::takes(self)
     }
 
     fn schema(&self) -> Json {
-        Kind::<u32>::schema(self)
+        SettingKind::<u32>::schema(self)
     }
 }
 
 /// A whole number that may be negative: a code.
 pub(crate) struct Number(pub(crate) RangeInclusive<i64>);
 
-impl<T: TryFrom<i64> + Copy + Into<i64>> Kind<T> for Number {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<T> {
+impl<T: TryFrom<i64> + Copy + Into<i64>> SettingKind<T> for Number {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<T> {
         let number =
             whole(node).filter(|number| self.0.contains(number)).and_then(|number| T::try_from(number).ok());
         if number.is_none() {
-            cx.wrong(node, &Kind::<T>::takes(self), "write the number without quotes");
+            cx.wrong(node, &SettingKind::<T>::takes(self), "write the number without quotes");
         }
         number
     }
@@ -84,11 +88,11 @@ impl<T: TryFrom<i64> + Copy + Into<i64>> Kind<T> for Number {
     }
 }
 
-/// A span of time.
-pub(crate) struct Span(pub(crate) RangeInclusive<Duration>);
+/// A duration.
+pub(crate) struct DurationKind(pub(crate) RangeInclusive<Duration>);
 
-impl Kind<Duration> for Span {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Duration> {
+impl SettingKind<Duration> for DurationKind {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<Duration> {
         let takes = self.takes();
         let parsed = node.text().and_then(parse_span);
         let Some(span) = parsed else {
@@ -127,14 +131,14 @@ impl Kind<Duration> for Span {
 
 const UNITS: [(&str, u64); 5] = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
-/// `"30s"` and the like; a whole number and one unit.
+/// Parses a duration such as `"30s"`: a whole number and one unit.
 pub fn parse_span(text: &str) -> Option<Duration> {
     let (number, unit) = number_and_unit(text)?;
     let (_, millis) = UNITS.iter().find(|(name, _)| *name == unit)?;
     number.checked_mul(*millis).map(Duration::from_millis)
 }
 
-/// In the largest unit that leaves a whole number.
+/// Shows a duration in the largest unit that leaves a whole number.
 pub(crate) fn show_span(span: Duration) -> String {
     let millis = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     let (unit, size) = UNITS
@@ -142,15 +146,15 @@ pub(crate) fn show_span(span: Duration) -> String {
         .rev()
         .find(|(_, size)| millis > 0 && millis.is_multiple_of(*size))
         .unwrap_or(&("s", 1000));
-    // A day is told in hours: "24h" is what people write.
+    // A day is shown in hours, because "24h" is the usual form.
     if *unit == "d" && millis == *size { "24h".to_owned() } else { format!("{}{unit}", millis / size) }
 }
 
 /// A number of bytes.
 pub(crate) struct Size(pub(crate) RangeInclusive<usize>);
 
-impl Kind<usize> for Size {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<usize> {
+impl SettingKind<usize> for Size {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<usize> {
         let size = node.text().and_then(parse_size).filter(|size| self.0.contains(size));
         if size.is_none() {
             let help = "write a number with its unit: \"64KiB\", \"8MiB\", \"1GiB\" (1 KiB is 1024 bytes)";
@@ -193,10 +197,10 @@ fn number_and_unit(text: &str) -> Option<(u64, &str)> {
 }
 
 /// A share from 0 to 1.
-pub(crate) struct Share;
+pub(crate) struct ShareKind;
 
-impl Kind<Ratio> for Share {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Ratio> {
+impl SettingKind<Ratio> for ShareKind {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<Ratio> {
         let ratio = any_number(node).and_then(|number| Ratio::new(number).ok());
         if ratio.is_none() {
             let help = match any_number(node) {
@@ -223,12 +227,12 @@ impl Kind<Ratio> for Share {
     }
 }
 
-/// By how much something grows with each step.
+/// A growth factor per step.
 pub(crate) struct Growth;
 
-impl Kind<Factor> for Growth {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Factor> {
-        let factor = any_number(node).and_then(|number| Factor::new(number).ok());
+impl SettingKind<GrowthFactor> for Growth {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<GrowthFactor> {
+        let factor = any_number(node).and_then(|number| GrowthFactor::new(number).ok());
         if factor.is_none() {
             let help = format!("write {} to double each time, 1 for always the same", cx.with("2"));
             cx.wrong(node, &self.takes(), help);
@@ -236,7 +240,7 @@ impl Kind<Factor> for Growth {
         factor
     }
 
-    fn show(&self, value: &Factor) -> String {
+    fn show(&self, value: &GrowthFactor) -> String {
         value.get().to_string()
     }
 
@@ -249,11 +253,11 @@ impl Kind<Factor> for Growth {
     }
 }
 
-/// So many in so long: `"10/1s"`.
-pub(crate) struct PerTime;
+/// A rate: `"10/1s"`.
+pub(crate) struct RateKind;
 
-impl Kind<RateLimit> for PerTime {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<RateLimit> {
+impl SettingKind<RateLimit> for RateKind {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<RateLimit> {
         let parsed = node.text().and_then(|text| {
             let (attempts, per) = text.split_once('/')?;
             let per = parse_span(per.trim()).or_else(|| parse_span(&format!("1{}", per.trim())))?;
@@ -280,26 +284,30 @@ impl Kind<RateLimit> for PerTime {
     }
 }
 
-fn whole(node: &Node) -> Option<i64> {
+fn whole(node: &ConfigNode) -> Option<i64> {
     match &node.raw {
-        Raw::Integer(number) => Some(*number),
-        Raw::Loose(text) => text.trim().parse().ok(),
-        Raw::Boolean(_)
-        | Raw::Float(_)
-        | Raw::String(_)
-        | Raw::Foreign(_)
-        | Raw::Array(_)
-        | Raw::Table(_) => None,
+        RawNode::Integer(number) => Some(*number),
+        RawNode::Loose(text) => text.trim().parse().ok(),
+        RawNode::Boolean(_)
+        | RawNode::Float(_)
+        | RawNode::String(_)
+        | RawNode::Foreign(_)
+        | RawNode::Array(_)
+        | RawNode::Table(_) => None,
     }
 }
 
-pub(super) fn any_number(node: &Node) -> Option<f64> {
+pub(super) fn any_number(node: &ConfigNode) -> Option<f64> {
     match &node.raw {
         #[expect(clippy::cast_precision_loss, reason = "shares and factors are far below 2^53")]
-        Raw::Integer(number) => Some(*number as f64),
-        Raw::Float(number) => Some(*number),
-        Raw::Loose(text) => text.trim().parse().ok(),
-        Raw::Boolean(_) | Raw::String(_) | Raw::Foreign(_) | Raw::Array(_) | Raw::Table(_) => None,
+        RawNode::Integer(number) => Some(*number as f64),
+        RawNode::Float(number) => Some(*number),
+        RawNode::Loose(text) => text.trim().parse().ok(),
+        RawNode::Boolean(_)
+        | RawNode::String(_)
+        | RawNode::Foreign(_)
+        | RawNode::Array(_)
+        | RawNode::Table(_) => None,
     }
 }
 
@@ -319,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_span_is_refused() {
+    fn invalid_durations_are_refused() {
         for text in [
             "",
             "s",

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use serde_json::{Value as Json, json};
 use steadfast_core::redact::{self, Redacted};
 
-use super::Kind;
-use crate::node::Node;
-use crate::setting::{Context, Form};
+use super::SettingKind;
+use crate::node::ConfigNode;
+use crate::setting::{ReadContext, SourceFormat};
 
 /// Any text up to a length.
 pub(crate) struct Text {
@@ -18,17 +18,21 @@ pub(crate) struct Text {
 }
 
 impl Text {
-    fn check<'n>(&self, node: &'n Node, cx: &mut Context<'_>) -> Option<&'n str> {
+    fn check<'n>(&self, node: &'n ConfigNode, cx: &mut ReadContext<'_>) -> Option<&'n str> {
         let text = node.text().filter(|text| !text.is_empty() && text.len() <= self.most);
         if text.is_none() {
-            cx.wrong(node, &Kind::<Arc<str>>::takes(self), "write it in quotes, and not longer than that");
+            cx.wrong(
+                node,
+                &SettingKind::<Arc<str>>::takes(self),
+                "write it in quotes, and not longer than that",
+            );
         }
         text
     }
 }
 
-impl Kind<Arc<str>> for Text {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Arc<str>> {
+impl SettingKind<Arc<str>> for Text {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<Arc<str>> {
         self.check(node, cx).map(Arc::from)
     }
 
@@ -45,11 +49,11 @@ impl Kind<Arc<str>> for Text {
     }
 }
 
-/// A text as a plain string, for what is read once and not shared.
-pub(crate) struct Plain(pub(crate) Text);
+/// A text as a plain string, for a value that is read once and not shared.
+pub(crate) struct PlainText(pub(crate) Text);
 
-impl Kind<String> for Plain {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<String> {
+impl SettingKind<String> for PlainText {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<String> {
         self.0.check(node, cx).map(str::to_owned)
     }
 
@@ -58,21 +62,21 @@ impl Kind<String> for Plain {
     }
 
     fn takes(&self) -> String {
-        Kind::<Arc<str>>::takes(&self.0)
+        SettingKind::<Arc<str>>::takes(&self.0)
     }
 
     fn schema(&self) -> Json {
-        Kind::<Arc<str>>::schema(&self.0)
+        SettingKind::<Arc<str>>::schema(&self.0)
     }
 }
 
-/// A name of letters, digits and `_` that does not begin with a digit, or nothing else than such a name
-/// with `extra` characters between.
-pub(crate) struct Name {
+/// A name of letters, digits and `_` that does not begin with a digit. With `extra`, several such names joined by
+/// these characters.
+pub(crate) struct NameKind {
     pub(crate) extra: &'static str,
 }
 
-impl Name {
+impl NameKind {
     pub(crate) fn fits(&self, text: &str) -> bool {
         let letter = |c: char| c.is_ascii_alphabetic() || c == '_';
         text.len() <= 64
@@ -81,8 +85,8 @@ impl Name {
     }
 }
 
-impl Kind<String> for Name {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<String> {
+impl SettingKind<String> for NameKind {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<String> {
         let text = node.text().filter(|text| self.fits(text));
         if text.is_none() {
             cx.wrong(node, &self.takes(), "use letters, digits and `_`, and begin with a letter");
@@ -106,8 +110,8 @@ impl Kind<String> for Name {
 /// A file or folder. `~` is the home folder; a relative path starts at the folder of the file it is written in.
 pub(crate) struct FilePath;
 
-impl Kind<Option<PathBuf>> for FilePath {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Option<PathBuf>> {
+impl SettingKind<Option<PathBuf>> for FilePath {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<Option<PathBuf>> {
         let Some(text) = node.text().filter(|text| !text.is_empty() && !text.contains('\0')) else {
             cx.wrong(node, &self.takes(), format!("write {}", cx.with("\"/path/to/it\"")));
             return None;
@@ -119,7 +123,7 @@ impl Kind<Option<PathBuf>> for FilePath {
         let Some(below_home) = below_home else { return Some(Some(cx.folder.join(text))) };
         match cx.environment.get("HOME").filter(|home| !home.is_empty()) {
             Some(home) => Some(Some(PathBuf::from(home).join(below_home))),
-            None if cx.form == Form::BuiltIn => Some(None),
+            None if cx.form == SourceFormat::BuiltIn => Some(None),
             None => {
                 let what = format!("`{}` begins with `~`, and HOME is not set", cx.name);
                 cx.refuse(&node.place, what, "set HOME, or write the whole path");
@@ -143,8 +147,8 @@ impl Kind<Option<PathBuf>> for FilePath {
     }
 }
 
-/// Reads an address to listen at: an IP address with a port, or `localhost` with a port, which is 127.0.0.1. Other names are
-/// not looked up: what they lead to may be reached by others.
+/// Parses an address to listen on: an IP address with a port, or `localhost` with a port, which is 127.0.0.1. Other
+/// names are not resolved, because they may lead to an address that other machines can reach.
 pub fn listen_address(text: &str) -> Option<SocketAddr> {
     match text.strip_prefix("localhost:") {
         Some(port) => format!("127.0.0.1:{port}").parse().ok(),
@@ -152,14 +156,14 @@ pub fn listen_address(text: &str) -> Option<SocketAddr> {
     }
 }
 
-/// An address to listen at.
+/// An address to listen on.
 pub(crate) struct Socket;
 
-impl Kind<SocketAddr> for Socket {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<SocketAddr> {
+impl SettingKind<SocketAddr> for Socket {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<SocketAddr> {
         let address = node.text().and_then(listen_address);
         if address.is_none() {
-            let help = "write an IP address and a port: \"127.0.0.1:8931\", \"[::1]:8931\"; names of hosts are not looked up";
+            let help = "write an IP address and a port: \"127.0.0.1:8931\", \"[::1]:8931\"; host names are not resolved";
             cx.wrong(node, &self.takes(), help);
         }
         address
@@ -178,14 +182,14 @@ impl Kind<SocketAddr> for Socket {
     }
 }
 
-/// A URL with one of these schemes. It may hold a password, so it is a secret; `${NAME}` stands for a
-/// variable of the environment.
+/// A URL with one of these schemes. It may hold a password, so it is a secret. `${NAME}` is replaced by an environment
+/// variable.
 pub(crate) struct Url {
     pub(crate) schemes: &'static [&'static str],
 }
 
-impl Kind<Redacted<String>> for Url {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Redacted<String>> {
+impl SettingKind<Redacted<String>> for Url {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<Redacted<String>> {
         let text = expanded(node, cx, &self.takes())?;
         let rest = self.schemes.iter().find_map(|scheme| text.strip_prefix(scheme)?.strip_prefix("://"));
         let host = rest.and_then(|rest| rest.split(['/', '?', '#']).next()).unwrap_or_default();
@@ -214,11 +218,11 @@ impl Kind<Redacted<String>> for Url {
     }
 }
 
-/// A text in which `${NAME}` stands for a variable of the environment. What comes of it is a secret.
-pub(crate) struct Expanded;
+/// A text in which `${NAME}` is replaced by an environment variable. The result is a secret.
+pub(crate) struct ExpandedText;
 
-impl Kind<Redacted<String>> for Expanded {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Redacted<String>> {
+impl SettingKind<Redacted<String>> for ExpandedText {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<Redacted<String>> {
         expanded(node, cx, &self.takes()).map(Redacted::new)
     }
 
@@ -227,7 +231,7 @@ impl Kind<Redacted<String>> for Expanded {
     }
 
     fn takes(&self) -> String {
-        "a text; `${NAME}` stands for a variable of the environment".to_owned()
+        "a text; `${NAME}` is replaced by an environment variable".to_owned()
     }
 
     fn schema(&self) -> Json {
@@ -235,8 +239,8 @@ impl Kind<Redacted<String>> for Expanded {
     }
 }
 
-/// The text with the variables of the environment that it names.
-pub(crate) fn expanded(node: &Node, cx: &mut Context<'_>, takes: &str) -> Option<String> {
+/// Returns the text with its environment variables replaced.
+pub(crate) fn expanded(node: &ConfigNode, cx: &mut ReadContext<'_>, takes: &str) -> Option<String> {
     let Some(text) = node.text().filter(|text| !text.contains('\0')) else {
         cx.wrong(node, takes, "write it in quotes");
         return None;
@@ -263,21 +267,21 @@ pub(crate) fn expanded(node: &Node, cx: &mut Context<'_>, takes: &str) -> Option
 }
 
 /// A table of names and texts, such as an environment or headers.
-pub(crate) struct Map {
+pub(crate) struct MapKind {
     pub(crate) most: usize,
 }
 
-/// Secrets by their names.
-pub(crate) type Hidden = BTreeMap<String, Redacted<String>>;
+/// Secrets by name.
+pub(crate) type SecretMap = BTreeMap<String, Redacted<String>>;
 
-impl Kind<Hidden> for Map {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Hidden> {
+impl SettingKind<SecretMap> for MapKind {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<SecretMap> {
         let Some(table) = node.table().filter(|table| table.0.len() <= self.most) else {
             cx.wrong(node, &self.takes(), format!("write {}", cx.with("{ NAME = \"value\" }")));
             return None;
         };
         let outer = cx.name.clone();
-        let mut map = Hidden::new();
+        let mut map = SecretMap::new();
         let mut sound = true;
         for entry in &table.0 {
             cx.name = format!("{outer}.{}", entry.key);
@@ -286,7 +290,7 @@ impl Kind<Hidden> for Map {
                 cx.refuse(&entry.key_place, what, "use letters, digits, `_` and `-`");
                 sound = false;
             }
-            match Expanded.read(&entry.node, cx) {
+            match ExpandedText.read(&entry.node, cx) {
                 Some(value) => drop(map.insert(entry.key.clone(), value)),
                 None => sound = false,
             }
@@ -295,14 +299,14 @@ impl Kind<Hidden> for Map {
         sound.then_some(map)
     }
 
-    fn show(&self, value: &Hidden) -> String {
+    fn show(&self, value: &SecretMap) -> String {
         let shown = |name: &String| format!("{name} = \"{}\"", redact::MASK);
         format!("{{ {} }}", value.keys().map(shown).collect::<Vec<_>>().join(", "))
     }
 
     fn takes(&self) -> String {
         format!(
-            "a table of up to {} names and texts; `${{NAME}}` stands for a variable of the environment",
+            "a table of up to {} names and texts; `${{NAME}}` is replaced by an environment variable",
             self.most
         )
     }

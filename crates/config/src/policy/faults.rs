@@ -1,4 +1,4 @@
-//! Rules about faults, as they are written, with their examples.
+//! Rules for classifying faults, as they are written, with their examples.
 //!
 //! ```toml
 //! [[tools."lab/measure".classify.rules]]
@@ -14,27 +14,27 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 use steadfast_core::classify::{
-    Fault, Match, Nature, OverrideProblem, OverrideRule, Overrides, Reach, Severity, Source, SourceKind,
-    Transport,
+    AttemptFault, AttemptReach, FaultMatcher, FaultNature, FaultSource, FaultSourceKind, OverrideProblem,
+    OverrideRule, Overrides, Severity, TransportError,
 };
 
 use super::FaultRules;
 use super::settings::SEVERITIES;
-use crate::kind::{Kind, ListOf, Number, OrNone, Plain, Span, Text, Words};
-use crate::node::{Node, Raw};
-use crate::place::Place;
-use crate::setting::{Context, Setting, read_table, setting};
+use crate::kind::{DurationKind, ListKind, Number, OptionalKind, PlainText, SettingKind, Text, WordKind};
+use crate::location::SourceLocation;
+use crate::node::{ConfigNode, RawNode};
+use crate::setting::{ReadContext, Setting, read_table, setting};
 
-/// The most rules of one tool.
+/// Maximum number of rules of one tool.
 const MOST_RULES: usize = 64;
-/// The most examples of one rule.
+/// Maximum number of examples of one rule.
 const MOST_EXAMPLES: usize = 32;
 
 /// A list of rules.
 pub(crate) struct FaultRuleList;
 
-impl Kind<FaultRules> for FaultRuleList {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<FaultRules> {
+impl SettingKind<FaultRules> for FaultRuleList {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<FaultRules> {
         let Some(items) = node.items().filter(|items| items.len() <= MOST_RULES) else {
             cx.wrong(node, &self.takes(), "write each rule as `[[classify.rules]]` with its settings below");
             return None;
@@ -44,7 +44,7 @@ impl Kind<FaultRules> for FaultRuleList {
         if cx.problems.len() > before {
             return None;
         }
-        // Each was checked by itself; together they can only be too many, which was looked at above.
+        // Each rule was checked on its own. Together they can only be too many, and that was checked above.
         let checked = Overrides::new(rules.clone()).ok()?;
         Some(FaultRules { written: rules.into(), checked: Arc::new(checked) })
     }
@@ -71,46 +71,46 @@ impl Kind<FaultRules> for FaultRuleList {
     }
 }
 
-/// A rule taken apart.
+/// The written settings of a rule.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RuleDraft {
     name: Option<String>,
-    when: Match,
-    nature: Option<Nature>,
+    when: FaultMatcher,
+    nature: Option<FaultNature>,
     severity: Option<Severity>,
-    reach: Option<Reach>,
+    reach: Option<AttemptReach>,
     retry_after: Option<Duration>,
-    matches: Arc<[(Fault, Placed)]>,
-    misses: Arc<[(Fault, Placed)]>,
+    matches: Arc<[(AttemptFault, ExampleLocation)]>,
+    misses: Arc<[(AttemptFault, ExampleLocation)]>,
 }
 
-/// Where an example is written.
-type Placed = Arc<Place>;
+/// Position of an example.
+type ExampleLocation = Arc<SourceLocation>;
 
-const TRANSPORTS: Words<Transport> = Words(&[
-    ("connection_refused", Transport::ConnectionRefused),
-    ("connection_reset", Transport::ConnectionReset),
-    ("connection_closed", Transport::ConnectionClosed),
-    ("timed_out", Transport::TimedOut),
-    ("name_not_found", Transport::NameNotFound),
-    ("unreachable", Transport::Unreachable),
-    ("tls", Transport::Tls),
-    ("other", Transport::Other),
+const TRANSPORTS: WordKind<TransportError> = WordKind(&[
+    ("connection_refused", TransportError::ConnectionRefused),
+    ("connection_reset", TransportError::ConnectionReset),
+    ("connection_closed", TransportError::ConnectionClosed),
+    ("timed_out", TransportError::TimedOut),
+    ("name_not_found", TransportError::NameNotFound),
+    ("unreachable", TransportError::Unreachable),
+    ("tls", TransportError::Tls),
+    ("other", TransportError::Other),
 ]);
 
-const SOURCES: Words<SourceKind> = Words(&[
-    ("transport", SourceKind::Transport),
-    ("http", SourceKind::Http),
-    ("json_rpc", SourceKind::JsonRpc),
-    ("session_lost", SourceKind::SessionLost),
-    ("is_error", SourceKind::IsError),
-    ("tool", SourceKind::Tool),
-    ("web_socket", SourceKind::WebSocket),
-    ("exit", SourceKind::Exit),
-    ("timeout", SourceKind::Timeout),
-    ("panic", SourceKind::Panic),
-    ("bad_answer", SourceKind::BadAnswer),
-    ("too_large", SourceKind::TooLarge),
+const SOURCES: WordKind<FaultSourceKind> = WordKind(&[
+    ("transport", FaultSourceKind::Transport),
+    ("http", FaultSourceKind::Http),
+    ("json_rpc", FaultSourceKind::JsonRpc),
+    ("session_lost", FaultSourceKind::SessionLost),
+    ("is_error", FaultSourceKind::IsError),
+    ("tool", FaultSourceKind::Tool),
+    ("web_socket", FaultSourceKind::WebSocket),
+    ("exit", FaultSourceKind::Exit),
+    ("timeout", FaultSourceKind::Timeout),
+    ("panic", FaultSourceKind::Panic),
+    ("bad_answer", FaultSourceKind::BadAnswer),
+    ("too_large", FaultSourceKind::TooLarge),
 ]);
 
 const HTTP: Number = Number(100..=599);
@@ -118,92 +118,92 @@ const JSON_RPC: Number = Number(-0x8000_0000..=0x7fff_ffff);
 const CLOSE: Number = Number(1000..=4999);
 const EXIT: Number = Number(-0x8000_0000..=0x7fff_ffff);
 
-/// What a rule is made of.
+/// Returns the settings of a rule.
 pub(crate) fn rule_settings() -> &'static [Setting<RuleDraft>] {
-    const NATURES: Words<Nature> =
-        Words(&[("transient", Nature::Transient), ("permanent", Nature::Permanent)]);
-    const REACHES: Words<Reach> = Words(&[
-        ("not_sent", Reach::NotSent),
-        ("refused", Reach::Refused),
-        ("unknown", Reach::Unknown),
-        ("answered", Reach::Answered),
+    const NATURES: WordKind<FaultNature> =
+        WordKind(&[("transient", FaultNature::Transient), ("permanent", FaultNature::Permanent)]);
+    const REACHES: WordKind<AttemptReach> = WordKind(&[
+        ("not_sent", AttemptReach::NotSent),
+        ("refused", AttemptReach::Refused),
+        ("unknown", AttemptReach::Unknown),
+        ("answered", AttemptReach::Answered),
     ]);
     static SETTINGS: LazyLock<Vec<Setting<RuleDraft>>> = LazyLock::new(|| {
-        let examples = || ListOf { item: Example, least: 0, most: MOST_EXAMPLES };
+        let examples = || ListKind { item: ExampleKind, least: 0, most: MOST_EXAMPLES };
         vec![
             setting!(
                 RuleDraft,
                 "name",
                 name,
-                OrNone(Plain(Text { most: 64 })),
-                "What the rule is called where its verdict is explained."
+                OptionalKind(PlainText(Text { most: 64 })),
+                "The name of the rule in explanations."
             ),
             setting!(
                 RuleDraft,
                 "status",
                 when.status,
-                OrNone(HTTP),
+                OptionalKind(HTTP),
                 "The HTTP status, also where a message states it."
             ),
             setting!(
                 RuleDraft,
                 "json_rpc",
                 when.json_rpc,
-                OrNone(JSON_RPC),
+                OptionalKind(JSON_RPC),
                 "The JSON-RPC code, also where a message states it."
             ),
             setting!(
                 RuleDraft,
                 "transport",
                 when.transport,
-                OrNone(TRANSPORTS),
-                "The error of the transport."
+                OptionalKind(TRANSPORTS),
+                "The transport error."
             ),
             setting!(
                 RuleDraft,
                 "web_socket",
                 when.web_socket,
-                OrNone(CLOSE),
+                OptionalKind(CLOSE),
                 "The close code of a WebSocket, also where a message states it."
             ),
             setting!(
                 RuleDraft,
                 "exit",
                 when.exit,
-                OrNone(EXIT),
-                "The exit code of a process: of a command that answered by it, or of a server that ended."
+                OptionalKind(EXIT),
+                "The exit code of a process: of a command that returned it, or of a server that ended."
             ),
-            setting!(RuleDraft, "source", when.source, OrNone(SOURCES), "The kind of source."),
+            setting!(RuleDraft, "source", when.source, OptionalKind(SOURCES), "The kind of source."),
             setting!(
                 RuleDraft,
                 "text",
                 when.text,
-                OrNone(Plain(Text { most: 512 })),
-                "A regular expression. It has to match at the start of the message, of its first \
-                 line, or of what follows a `: ` in that line; a leading `.*` searches within."
+                OptionalKind(PlainText(Text { most: 512 })),
+                "A regular expression. It has to match at the start of the message, of its first line, or of the \
+                 text after a `: ` in that line; a leading `.*` searches within."
             ),
-            setting!(RuleDraft, "nature", nature, OrNone(NATURES), "Whether trying again can help."),
+            setting!(RuleDraft, "nature", nature, OptionalKind(NATURES), "Transient faults can be retried."),
             setting!(
                 RuleDraft,
                 "severity",
                 severity,
-                OrNone(SEVERITIES),
-                "How bad it is; by the built-in rules if not set."
+                OptionalKind(SEVERITIES),
+                "The severity of the fault; by the built-in rules if not set."
             ),
             setting!(
                 RuleDraft,
                 "reach",
                 reach,
-                OrNone(REACHES),
-                "How far the call got; by the built-in rules if not set. To say that a tool did not \
-                 run is your promise: a call is repeated on the strength of it."
+                OptionalKind(REACHES),
+                "How far the call got; by the built-in rules if not set. If you set that a tool did not run, calls \
+                 are repeated, so it has to be true."
             ),
             setting!(
                 RuleDraft,
                 "retry_after",
                 retry_after,
-                OrNone(Span(Duration::ZERO..=Duration::from_secs(86_400))),
-                "How long to wait at least where the other side does not say."
+                OptionalKind(DurationKind(Duration::ZERO..=Duration::from_secs(86_400))),
+                "The minimum wait if the tool does not name one."
             ),
             setting!(
                 RuleDraft,
@@ -224,7 +224,7 @@ pub(crate) fn rule_settings() -> &'static [Setting<RuleDraft>] {
     &SETTINGS
 }
 
-fn read_rule(node: &Node, cx: &mut Context<'_>) -> Option<OverrideRule> {
+fn read_rule(node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<OverrideRule> {
     let Some(table) = node.table() else {
         cx.wrong(node, "rules, each a table", "write `{ status = 503, nature = \"permanent\" }`");
         return None;
@@ -237,11 +237,13 @@ fn read_rule(node: &Node, cx: &mut Context<'_>) -> Option<OverrideRule> {
         (one.patch)(&mut draft);
     }
     let Some(nature) = draft.nature else {
-        let what = "a rule about faults says what they are".to_owned();
+        let what = "a rule about faults must set their meaning".to_owned();
         cx.refuse(&node.place, what, "add `nature = \"transient\"` or `nature = \"permanent\"`");
         return None;
     };
-    let plain = |examples: &[(Fault, Placed)]| examples.iter().map(|(fault, _)| fault.clone()).collect();
+    let plain = |examples: &[(AttemptFault, ExampleLocation)]| {
+        examples.iter().map(|(fault, _)| fault.clone()).collect()
+    };
     let rule = OverrideRule {
         name: draft.name.clone(),
         when: draft.when.clone(),
@@ -263,17 +265,17 @@ fn read_rule(node: &Node, cx: &mut Context<'_>) -> Option<OverrideRule> {
 
 fn say_invalid(
     draft: &RuleDraft,
-    written: &[crate::setting::Written<RuleDraft>],
-    node: &Node,
+    written: &[crate::setting::WrittenSetting<RuleDraft>],
+    node: &ConfigNode,
     problem: OverrideProblem,
-    cx: &mut Context<'_>,
+    cx: &mut ReadContext<'_>,
 ) {
     let place_of = |path: &str| {
         let at = rule_settings().iter().position(|setting| setting.path == path);
         let found = written.iter().find(|one| Some(one.setting) == at);
         found.map_or_else(|| node.place.clone(), |one| one.place.clone())
     };
-    let example = |list: &[(Fault, Placed)], at: usize| {
+    let example = |list: &[(AttemptFault, ExampleLocation)], at: usize| {
         list.get(at).map_or_else(|| node.place.clone(), |(_, place)| (**place).clone())
     };
     match problem {
@@ -292,7 +294,7 @@ fn say_invalid(
             cx.refuse(
                 &place_of("text"),
                 format!("`text` is not a usable regular expression: {why}"),
-                "escape `( ) [ ] { } . * + ? |` with a backslash where they stand for themselves",
+                "escape `( ) [ ] { } . * + ? |` with a backslash where they are literal",
             );
         }
         OverrideProblem::Missed { example: at, .. } => cx.refuse(
@@ -314,45 +316,63 @@ fn say_invalid(
 
 /// A fault written as an example: a message alone, or a table with its facts.
 #[derive(Clone, Copy)]
-struct Example;
+struct ExampleKind;
 
 #[derive(Clone, Debug, Default)]
 struct ExampleDraft {
     message: Option<String>,
     status: Option<u16>,
     json_rpc: Option<i64>,
-    transport: Option<Transport>,
+    transport: Option<TransportError>,
     web_socket: Option<u16>,
     exit: Option<i32>,
-    source: Option<SourceKind>,
+    source: Option<FaultSourceKind>,
 }
 
 fn example_settings() -> &'static [Setting<ExampleDraft>] {
     static SETTINGS: LazyLock<Vec<Setting<ExampleDraft>>> = LazyLock::new(|| {
         vec![
-            setting!(ExampleDraft, "message", message, OrNone(Plain(Text { most: 4096 })), "What was said."),
-            setting!(ExampleDraft, "status", status, OrNone(HTTP), "An HTTP answer of this status."),
-            setting!(ExampleDraft, "json_rpc", json_rpc, OrNone(JSON_RPC), "A JSON-RPC error of this code."),
-            setting!(ExampleDraft, "transport", transport, OrNone(TRANSPORTS), "An error of the transport."),
+            setting!(
+                ExampleDraft,
+                "message",
+                message,
+                OptionalKind(PlainText(Text { most: 4096 })),
+                "The text of the fault."
+            ),
+            setting!(ExampleDraft, "status", status, OptionalKind(HTTP), "An HTTP answer of this status."),
+            setting!(
+                ExampleDraft,
+                "json_rpc",
+                json_rpc,
+                OptionalKind(JSON_RPC),
+                "A JSON-RPC error of this code."
+            ),
+            setting!(
+                ExampleDraft,
+                "transport",
+                transport,
+                OptionalKind(TRANSPORTS),
+                "An error of the transport."
+            ),
             setting!(
                 ExampleDraft,
                 "web_socket",
                 web_socket,
-                OrNone(CLOSE),
+                OptionalKind(CLOSE),
                 "A WebSocket closed with this code."
             ),
             setting!(
                 ExampleDraft,
                 "exit",
                 exit,
-                OrNone(EXIT),
+                OptionalKind(EXIT),
                 "A process that ended with this code; with `source = \"tool\"` a command that answered by it."
             ),
             setting!(
                 ExampleDraft,
                 "source",
                 source,
-                OrNone(SOURCES),
+                OptionalKind(SOURCES),
                 "The kind of source where no other fact tells it; `tool` if not set."
             ),
         ]
@@ -360,34 +380,34 @@ fn example_settings() -> &'static [Setting<ExampleDraft>] {
     &SETTINGS
 }
 
-impl Kind<(Fault, Placed)> for Example {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<(Fault, Placed)> {
+impl SettingKind<(AttemptFault, ExampleLocation)> for ExampleKind {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<(AttemptFault, ExampleLocation)> {
         let mut draft = ExampleDraft::default();
         match &node.raw {
-            Raw::String(message) => draft.message = Some(message.clone()),
-            Raw::Table(table) => {
+            RawNode::String(message) => draft.message = Some(message.clone()),
+            RawNode::Table(table) => {
                 let outer = cx.name.clone();
                 for one in read_table(example_settings(), "an example", |_| true, table, &[], cx) {
                     (one.patch)(&mut draft);
                 }
                 cx.name = outer;
             }
-            Raw::Boolean(_)
-            | Raw::Integer(_)
-            | Raw::Float(_)
-            | Raw::Loose(_)
-            | Raw::Foreign(_)
-            | Raw::Array(_) => {
+            RawNode::Boolean(_)
+            | RawNode::Integer(_)
+            | RawNode::Float(_)
+            | RawNode::Loose(_)
+            | RawNode::Foreign(_)
+            | RawNode::Array(_) => {
                 cx.wrong(node, &self.takes(), "write `{ message = \"what was said\" }`");
                 return None;
             }
         }
         let (source, exit) = (draft.source(), draft.exit);
-        let fault = Fault { exit, ..Fault::new(source, draft.message.unwrap_or_default()) };
+        let fault = AttemptFault { exit, ..AttemptFault::new(source, draft.message.unwrap_or_default()) };
         Some((fault, Arc::new(node.place.clone())))
     }
 
-    fn show(&self, value: &(Fault, Placed)) -> String {
+    fn show(&self, value: &(AttemptFault, ExampleLocation)) -> String {
         format!("{:?}", value.0.message)
     }
 
@@ -405,38 +425,40 @@ impl Kind<(Fault, Placed)> for Example {
 }
 
 impl ExampleDraft {
-    /// The first fact that is there decides what the fault is.
-    fn source(&self) -> Source {
+    /// Returns the source of the fault: the first fact that is set decides.
+    fn source(&self) -> FaultSource {
         if let Some(status) = self.status {
-            return Source::Http { status };
+            return FaultSource::Http { status };
         }
         if let Some(code) = self.json_rpc {
-            return Source::JsonRpc { code };
+            return FaultSource::JsonRpc { code };
         }
         if let Some(error) = self.transport {
-            return Source::Transport { error, written: true };
+            return FaultSource::Transport { error, written: true };
         }
         if let Some(code) = self.web_socket {
-            return Source::WebSocket { code };
+            return FaultSource::WebSocket { code };
         }
         if let Some(code) = self.exit
-            && self.source != Some(SourceKind::Tool)
+            && self.source != Some(FaultSourceKind::Tool)
         {
-            return Source::Exit { code: Some(code), signal: None };
+            return FaultSource::Exit { code: Some(code), signal: None };
         }
-        match self.source.unwrap_or(SourceKind::Tool) {
-            SourceKind::SessionLost => Source::SessionLost,
-            SourceKind::IsError => Source::IsError,
-            SourceKind::Timeout => Source::Timeout { after: Duration::ZERO },
-            SourceKind::Panic => Source::Panic,
-            SourceKind::BadAnswer => Source::BadAnswer,
-            SourceKind::TooLarge => Source::TooLarge,
-            SourceKind::Transport => Source::Transport { error: Transport::Other, written: true },
-            SourceKind::Http => Source::Http { status: 500 },
-            SourceKind::JsonRpc => Source::JsonRpc { code: -32603 },
-            SourceKind::WebSocket => Source::WebSocket { code: 1006 },
-            SourceKind::Exit => Source::Exit { code: Some(1), signal: None },
-            SourceKind::Tool => Source::Tool,
+        match self.source.unwrap_or(FaultSourceKind::Tool) {
+            FaultSourceKind::SessionLost => FaultSource::SessionLost,
+            FaultSourceKind::IsError => FaultSource::IsError,
+            FaultSourceKind::Timeout => FaultSource::Timeout { after: Duration::ZERO },
+            FaultSourceKind::Panic => FaultSource::Panic,
+            FaultSourceKind::BadAnswer => FaultSource::BadAnswer,
+            FaultSourceKind::TooLarge => FaultSource::TooLarge,
+            FaultSourceKind::Transport => {
+                FaultSource::Transport { error: TransportError::Other, written: true }
+            }
+            FaultSourceKind::Http => FaultSource::Http { status: 500 },
+            FaultSourceKind::JsonRpc => FaultSource::JsonRpc { code: -32603 },
+            FaultSourceKind::WebSocket => FaultSource::WebSocket { code: 1006 },
+            FaultSourceKind::Exit => FaultSource::Exit { code: Some(1), signal: None },
+            FaultSourceKind::Tool => FaultSource::Tool,
         }
     }
 }

@@ -1,8 +1,8 @@
-//! The settings that make a policy, and the draft that they are put into.
+//! The settings of a policy, and the draft that holds them.
 //!
-//! A [`Draft`] is a policy taken apart: what the policy joins into one value (a back-off, a rate rule) stands
-//! here in the pieces that are written one by one. It is always complete and always finishes into a valid
-//! policy, whatever subset of settings was written over it.
+//! A [`PolicyDraft`] is a policy in the pieces that are written one by one. The policy joins some of them into one value
+//! (a backoff, a rate rule). A draft is always complete and always finishes into a valid policy, whatever subset of
+//! settings was written over it.
 
 pub(crate) mod faults;
 mod settings;
@@ -12,60 +12,61 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use steadfast_core::classify::danger::{Shape, Shapes};
-use steadfast_core::classify::{Nature, OverrideRule, Overrides};
+use steadfast_core::classify::danger::{CommandShape, DangerousShapes};
+use steadfast_core::classify::{FaultNature, OverrideRule, Overrides};
 use steadfast_core::policy::{
-    ApprovalPolicy, ArgumentCheck, Backoff, BudgetPolicy, Cooldown, CountedFrom, DedupePolicy, Factor,
-    GuardPolicy, Jitter, LimitPolicy, Mode, Modes, Policy, RateRule, Ratio, RepeatPolicy, RepeatedSuccess,
-    RetryPolicy, SettlingPolicy, SlowRule, TimePolicy, ToolClass, TrustRule,
+    ApprovalPolicy, ArgumentCheck, Backoff, BreakerCooldown, BudgetPolicy, CallPolicy, DedupePolicy,
+    DelayOrigin, EnforcementMode, GrowthFactor, GuardPolicy, Jitter, LimitPolicy, MechanismModes, RateRule,
+    Ratio, RepeatPolicy, RepeatedSuccessPolicy, RetryPolicy, SettlingPolicy, SlowRule, TimePolicy, ToolClass,
+    TrustRule,
 };
-use steadfast_core::verify::Verify;
+use steadfast_core::verification::VerificationMethod;
 
 pub(crate) use settings::{CLASS, class_name, classes, settings};
 
-/// A policy taken apart into what is written one by one.
+/// A policy in the pieces that are written one by one.
 #[derive(Clone, Debug)]
-pub(crate) struct Draft {
-    /// Decided before any rule is applied: which rules apply depends on it.
+pub(crate) struct PolicyDraft {
+    /// Class of the tool. It is decided before any rule is applied, because it decides which rules apply.
     pub(crate) class: ToolClass,
-    mode: Mode,
-    pub(crate) modes: Modes,
+    mode: EnforcementMode,
+    pub(crate) modes: MechanismModes,
     time: TimePolicy,
-    retry: Retry,
+    retry: RetryDraft,
     repeat: RepeatPolicy,
     pub(crate) dedupe: DedupePolicy,
     settling: SettlingPolicy,
-    breaker: Breaker,
+    breaker: BreakerDraft,
     limits: LimitPolicy,
     dependency_limits: LimitPolicy,
-    guard: Guard,
+    guard: GuardDraft,
     pub(crate) trust: TrustRule,
     approval: ApprovalPolicy,
     arguments: ArgumentCheck,
-    verify: Option<Verify>,
+    verify: Option<VerificationMethod>,
     result_limit: Option<usize>,
-    classify: Classify,
-    danger: Danger,
+    classify: ClassifyDraft,
+    danger: DangerDraft,
 }
 
 #[derive(Clone, Debug)]
-struct Retry {
+struct RetryDraft {
     attempts: NonZeroU32,
     base: Duration,
-    factor: Factor,
+    factor: GrowthFactor,
     cap: Duration,
-    /// If there are any, they are used, and base, factor and cap are not.
+    /// Explicit waits. If set, they replace base, factor and cap.
     waits: Option<Arc<[Duration]>>,
     jitter: Jitter,
     total: Option<Duration>,
-    counted_from: CountedFrom,
+    counted_from: DelayOrigin,
     longest_retry_after: Duration,
     budget_share: Ratio,
     budget_floor: u32,
 }
 
 #[derive(Clone, Debug)]
-struct Breaker {
+struct BreakerDraft {
     consecutive: Option<NonZeroU32>,
     rate: Option<Ratio>,
     rate_last: NonZeroU32,
@@ -74,45 +75,45 @@ struct Breaker {
     slower_than: Duration,
     window: Duration,
     cooldown: Duration,
-    cooldown_growth: Factor,
-    /// The longest cool-down; the first one if nothing is set.
+    cooldown_growth: GrowthFactor,
+    /// Maximum cooldown. Equal to the first cooldown if not set.
     cooldown_cap: Option<Duration>,
     close_after: NonZeroU32,
     neutral_close_after: NonZeroU32,
-    /// As long as an attempt may be silent, if nothing is set.
+    /// Lease of a probe. Defaults to the attempt timeout, but at least two minutes.
     probe_lease: Option<Duration>,
-    force: Force,
+    force: BreakerForce,
 }
 
-/// Whether a breaker is open by configuration.
+/// A breaker that is forced open by the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Force {
+pub(crate) enum BreakerForce {
     No,
     Open,
 }
 
 #[derive(Clone, Debug)]
-struct Guard {
+struct GuardDraft {
     policy: GuardPolicy,
-    repeated: Repeated,
+    repeated: RepeatedSuccessMode,
     repeated_after: NonZeroU32,
 }
 
-/// What to do about the same success again and again.
+/// Reaction to the same success repeated many times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Repeated {
+pub(crate) enum RepeatedSuccessMode {
     Ignore,
     Warn,
     Refuse,
 }
 
 #[derive(Clone, Debug)]
-struct Classify {
-    unknown: Nature,
+struct ClassifyDraft {
+    unknown: FaultNature,
     rules: FaultRules,
 }
 
-/// Rules as they are written, and the same rules checked.
+/// Rules as they are written, and the same rules after checking.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FaultRules {
     pub(crate) written: Arc<[OverrideRule]>,
@@ -120,23 +121,24 @@ pub(crate) struct FaultRules {
 }
 
 #[derive(Clone, Debug)]
-struct Danger {
+struct DangerDraft {
     allow: Arc<[Arc<str>]>,
-    add: Arc<[Shape]>,
+    add: Arc<[CommandShape]>,
 }
 
-/// The shortest probe lease that is chosen without being asked.
+/// Minimum of the default probe lease.
 const PROBE_LEASE: Duration = Duration::from_secs(120);
-/// What counts as slow until somebody says so.
+/// Default threshold for a slow call.
 const SLOW: Duration = Duration::from_secs(10);
-/// How many equal successes are many until somebody says so.
+/// Default number of equal successes that count as repeated.
 const MANY: NonZeroU32 = NonZeroU32::new(10).unwrap();
 
-impl Draft {
-    pub(crate) fn of(policy: Policy) -> Self {
-        let Policy { class, modes, time, retry, repeat, dedupe, settling, breaker, limits, guard, .. } =
-            policy;
-        let Policy { dependency_limits, trust, approval, arguments, verify, result_limit, .. } = policy;
+impl PolicyDraft {
+    pub(crate) fn of(policy: CallPolicy) -> Self {
+        let CallPolicy {
+            class, modes, time, retry, repeat, dedupe, settling, breaker, limits, guard, ..
+        } = policy;
+        let CallPolicy { dependency_limits, trust, approval, arguments, verify, result_limit, .. } = policy;
         let rate = breaker.rate.unwrap_or(RateRule {
             threshold: Ratio::percent(50),
             last: NonZeroU32::MIN,
@@ -144,14 +146,14 @@ impl Draft {
         });
         Self {
             class,
-            mode: Mode::Enforce,
+            mode: EnforcementMode::Enforce,
             modes,
             time,
-            retry: Retry::of(retry),
+            retry: RetryDraft::of(retry),
             repeat,
             dedupe,
             settling,
-            breaker: Breaker {
+            breaker: BreakerDraft {
                 consecutive: breaker.consecutive,
                 rate: breaker.rate.map(|rate| rate.threshold),
                 rate_last: rate.last,
@@ -165,23 +167,23 @@ impl Draft {
                 close_after: breaker.close_after,
                 neutral_close_after: breaker.neutral_close_after,
                 probe_lease: None,
-                force: if breaker.forced_open { Force::Open } else { Force::No },
+                force: if breaker.forced_open { BreakerForce::Open } else { BreakerForce::No },
             },
             limits,
             dependency_limits,
-            guard: Guard { policy: guard, repeated: Repeated::Ignore, repeated_after: MANY },
+            guard: GuardDraft { policy: guard, repeated: RepeatedSuccessMode::Ignore, repeated_after: MANY },
             trust,
             approval,
             arguments,
             verify,
             result_limit,
-            classify: Classify { unknown: Nature::Transient, rules: FaultRules::default() },
-            danger: Danger { allow: Arc::default(), add: Arc::default() },
+            classify: ClassifyDraft { unknown: FaultNature::Transient, rules: FaultRules::default() },
+            danger: DangerDraft { allow: Arc::default(), add: Arc::default() },
         }
     }
 
-    /// The policy. It is total: there is no draft without one.
-    pub(crate) fn finish(self) -> Policy {
+    /// Returns the policy. Every draft has one.
+    pub(crate) fn finish(self) -> CallPolicy {
         let Self { class, modes, time, retry, repeat, dedupe, settling, breaker, limits, guard, .. } = self;
         let Self { dependency_limits, trust, approval, arguments, verify, result_limit, .. } = self;
         let Self { classify, danger, .. } = self;
@@ -190,7 +192,7 @@ impl Draft {
             last: breaker.rate_last,
             at_least: breaker.rate_at_least.min(breaker.rate_last),
         };
-        Policy {
+        CallPolicy {
             class,
             modes,
             time,
@@ -205,25 +207,25 @@ impl Draft {
                     .slow_rate
                     .map(|threshold| SlowRule { slower_than: breaker.slower_than, rate: rate(threshold) }),
                 window: breaker.window,
-                cooldown: Cooldown {
+                cooldown: BreakerCooldown {
                     first: breaker.cooldown,
                     growth: breaker.cooldown_growth,
                     cap: breaker.cooldown_cap.unwrap_or(breaker.cooldown).max(breaker.cooldown),
                 },
                 close_after: breaker.close_after,
                 neutral_close_after: breaker.neutral_close_after,
-                // A probe is a call like any other: it may be silent for as long as one.
+                // A probe is a call like any other, so it may be silent for as long as an attempt.
                 probe_lease: breaker.probe_lease.unwrap_or(PROBE_LEASE.max(time.attempt)),
-                forced_open: breaker.force == Force::Open,
+                forced_open: breaker.force == BreakerForce::Open,
             },
             limits,
             dependency_limits,
             guard: GuardPolicy {
                 longest_hold: guard.policy.longest_hold.max(guard.policy.hold),
                 repeated_success: match guard.repeated {
-                    Repeated::Ignore => RepeatedSuccess::Ignore,
-                    Repeated::Warn => RepeatedSuccess::Warn(guard.repeated_after),
-                    Repeated::Refuse => RepeatedSuccess::Refuse(guard.repeated_after),
+                    RepeatedSuccessMode::Ignore => RepeatedSuccessPolicy::Ignore,
+                    RepeatedSuccessMode::Warn => RepeatedSuccessPolicy::Warn(guard.repeated_after),
+                    RepeatedSuccessMode::Refuse => RepeatedSuccessPolicy::Refuse(guard.repeated_after),
                 },
                 ..guard.policy
             },
@@ -234,9 +236,9 @@ impl Draft {
             verify,
             result_limit,
             classify: match classify.unknown {
-                Nature::Transient => classify.rules.checked,
-                Nature::Permanent => {
-                    Arc::new((*classify.rules.checked).clone().with_unknown(Nature::Permanent))
+                FaultNature::Transient => classify.rules.checked,
+                FaultNature::Permanent => {
+                    Arc::new((*classify.rules.checked).clone().with_unknown(FaultNature::Permanent))
                 }
             },
             shapes: danger.finish(),
@@ -244,17 +246,17 @@ impl Draft {
     }
 }
 
-impl Retry {
+impl RetryDraft {
     fn of(policy: RetryPolicy) -> Self {
         let millis = Duration::from_millis;
-        // What is not used now stands ready for a rule that changes the form of the back-off.
+        // Unused values stay available for a rule that changes the kind of backoff.
         let (base, factor, cap, waits) = match policy.backoff {
             Backoff::Exponential { base, factor, cap } => (base, factor, cap, None),
             Backoff::List { first, rest } => {
                 let all: Arc<[Duration]> = std::iter::once(first).chain(rest).collect();
-                (millis(200), Factor::TWO, millis(4000), Some(all))
+                (millis(200), GrowthFactor::TWO, millis(4000), Some(all))
             }
-            Backoff::Constant(wait) => (wait, Factor::ONE, wait, None),
+            Backoff::Constant(wait) => (wait, GrowthFactor::ONE, wait, None),
         };
         Self {
             attempts: policy.attempts,
@@ -290,15 +292,15 @@ impl Retry {
     }
 }
 
-impl Danger {
-    fn finish(self) -> Arc<Shapes> {
-        let kept = self.allow.iter().fold(Shapes::default(), |shapes, name| shapes.without(name));
-        Arc::new(self.add.iter().cloned().fold(kept, Shapes::with))
+impl DangerDraft {
+    fn finish(self) -> Arc<DangerousShapes> {
+        let kept = self.allow.iter().fold(DangerousShapes::default(), |shapes, name| shapes.without(name));
+        Arc::new(self.add.iter().cloned().fold(kept, DangerousShapes::with))
     }
 }
 
-/// Settings that are sound one by one and contradict each other together: the name of one, and what is wrong.
-pub(crate) fn contradictions(draft: &Draft) -> Vec<(&'static str, &'static str, String)> {
+/// Returns settings that are valid one by one but contradict each other: the name of one, and the reason.
+pub(crate) fn contradictions(draft: &PolicyDraft) -> Vec<(&'static str, &'static str, String)> {
     use crate::kind::show_span;
     let mut found = Vec::new();
     let mut larger = |small: (&'static str, Duration), large: (&'static str, Duration)| {
@@ -307,7 +309,7 @@ pub(crate) fn contradictions(draft: &Draft) -> Vec<(&'static str, &'static str, 
             found.push((small.0, large.0, format!("`{}` ({a}) is more than `{}` ({b})", small.0, large.0)));
         }
     };
-    let Draft { retry, breaker, guard, dedupe, trust, class, .. } = draft;
+    let PolicyDraft { retry, breaker, guard, dedupe, trust, class, .. } = draft;
     if retry.waits.is_none() {
         larger(("retry.base", retry.base), ("retry.cap", retry.cap));
     }
@@ -332,7 +334,7 @@ pub(crate) fn contradictions(draft: &Draft) -> Vec<(&'static str, &'static str, 
         found.push(("trust.expected_failure_rate", "trust.rate", what));
     }
     if dedupe.scope == steadfast_core::policy::KeyScope::Global && *class == ToolClass::Mutating {
-        let what = "`dedupe.scope` is \"global\" for a mutating tool, where it is not heeded".to_owned();
+        let what = "`dedupe.scope` is \"global\" for a mutating tool, where it has no effect".to_owned();
         found.push(("dedupe.scope", "dedupe.scope", what));
     }
     found

@@ -12,21 +12,23 @@ use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 
 use serde_json::{Value as Json, json};
-use steadfast_core::classify::danger::{Rights, Shape, Shapes, Target};
+use steadfast_core::classify::danger::{
+    CommandShape, DangerousShapes, OperandRequirement, RequiredPrivileges,
+};
 
 use crate::diagnostics::nearest;
-use crate::kind::{Kind, ListOf, OrNone, Plain, Text, Words};
-use crate::node::Node;
-use crate::setting::{Context, Setting, list, read_table, setting};
+use crate::kind::{ListKind, OptionalKind, PlainText, SettingKind, Text, WordKind};
+use crate::node::ConfigNode;
+use crate::setting::{ReadContext, Setting, list, read_table, setting};
 
-/// The most shapes that can be added.
+/// Maximum number of shapes that can be added.
 const MOST: usize = 64;
 
-/// The name of a shape that we have.
+/// Name of a built-in shape.
 pub(crate) struct ShapeName;
 
-impl Kind<Arc<str>> for ShapeName {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Arc<str>> {
+impl SettingKind<Arc<str>> for ShapeName {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<Arc<str>> {
         let names = names();
         let found = node.text().filter(|text| names.iter().any(|name| name == text));
         if found.is_none() {
@@ -54,7 +56,7 @@ impl Kind<Arc<str>> for ShapeName {
 }
 
 fn names() -> Vec<String> {
-    let shapes = Shapes::default();
+    let shapes = DangerousShapes::default();
     let mut names: Vec<String> = shapes.names().map(str::to_owned).collect();
     names.sort();
     names.dedup();
@@ -71,26 +73,27 @@ struct ShapeDraft {
     options: Arc<[Arc<[String]>]>,
     target: PlainTarget,
     words: Arc<[String]>,
-    rights: Rights,
+    rights: RequiredPrivileges,
 }
 
 fn shape_settings() -> &'static [Setting<ShapeDraft>] {
     static SETTINGS: LazyLock<Vec<Setting<ShapeDraft>>> = LazyLock::new(|| {
-        const TARGETS: Words<PlainTarget> = Words(&[
+        const TARGETS: WordKind<PlainTarget> = WordKind(&[
             ("anything", PlainTarget::Anything),
             ("system_folder", PlainTarget::SystemFolder),
             ("device", PlainTarget::Device),
         ]);
-        const RIGHTS: Words<Rights> = Words(&[("any", Rights::Any), ("elevated", Rights::Elevated)]);
-        let word = || Plain(Text { most: 256 });
-        let words = move |least| ListOf { item: word(), least, most: 32 };
+        const RIGHTS: WordKind<RequiredPrivileges> =
+            WordKind(&[("any", RequiredPrivileges::Any), ("elevated", RequiredPrivileges::Elevated)]);
+        let word = || PlainText(Text { most: 256 });
+        let words = move |least| ListKind { item: word(), least, most: 32 };
         vec![
             setting!(
                 ShapeDraft,
                 "name",
                 name,
-                OrNone(Plain(Text { most: 64 })),
-                "What it is called where it is told of."
+                OptionalKind(PlainText(Text { most: 64 })),
+                "The name of the shape in messages."
             ),
             setting!(
                 ShapeDraft,
@@ -103,16 +106,16 @@ fn shape_settings() -> &'static [Setting<ShapeDraft>] {
                 ShapeDraft,
                 "options",
                 options,
-                ListOf { item: words(1), least: 0, most: 16 },
+                ListKind { item: words(1), least: 0, most: 16 },
                 "Of each group one option must be given; letters also within others (`-rf` has `-r`)."
             ),
-            setting!(ShapeDraft, "target", target, TARGETS, "What one of the operands must be."),
+            setting!(ShapeDraft, "target", target, TARGETS, "The target that one of the operands must have."),
             setting!(
                 ShapeDraft,
                 "words",
                 words,
                 words(1),
-                "Words of which one must be an operand, in the place of `target`."
+                "Words of which one must be an operand, instead of `target`."
             )
             .excludes(&["target"]),
             setting!(
@@ -120,8 +123,7 @@ fn shape_settings() -> &'static [Setting<ShapeDraft>] {
                 "rights",
                 rights,
                 RIGHTS,
-                "Whose rights make it dangerous: anybody's, or only those taken through sudo and the \
-                 like."
+                "The rights that make it dangerous: any, or only elevated ones, such as with sudo."
             ),
         ]
     });
@@ -136,18 +138,18 @@ enum PlainTarget {
     Device,
 }
 
-impl Kind<Arc<[Shape]>> for NewShapes {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Arc<[Shape]>> {
+impl SettingKind<Arc<[CommandShape]>> for NewShapes {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<Arc<[CommandShape]>> {
         let Some(items) = node.items().filter(|items| items.len() <= MOST) else {
             cx.wrong(node, &self.takes(), "write each shape as `[[shapes.add]]` with its settings below");
             return None;
         };
         let count = items.len();
-        let shapes: Vec<Shape> = items.iter().filter_map(|item| read_shape(item, cx)).collect();
+        let shapes: Vec<CommandShape> = items.iter().filter_map(|item| read_shape(item, cx)).collect();
         (shapes.len() == count).then(|| shapes.into())
     }
 
-    fn show(&self, value: &Arc<[Shape]>) -> String {
+    fn show(&self, value: &Arc<[CommandShape]>) -> String {
         format!("[{}]", value.iter().map(|shape| &*shape.name).collect::<Vec<_>>().join(", "))
     }
 
@@ -164,7 +166,7 @@ impl Kind<Arc<[Shape]>> for NewShapes {
     }
 }
 
-fn read_shape(node: &Node, cx: &mut Context<'_>) -> Option<Shape> {
+fn read_shape(node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<CommandShape> {
     let Some(table) = node.table() else {
         cx.wrong(node, "shapes, each a table", "write `{ name = \"…\", programs = [\"…\"] }`");
         return None;
@@ -179,7 +181,7 @@ fn read_shape(node: &Node, cx: &mut Context<'_>) -> Option<Shape> {
         options: Arc::default(),
         target: PlainTarget::Anything,
         words: Arc::default(),
-        rights: Rights::Any,
+        rights: RequiredPrivileges::Any,
     };
     for one in &written {
         (one.patch)(&mut draft);
@@ -190,15 +192,15 @@ fn read_shape(node: &Node, cx: &mut Context<'_>) -> Option<Shape> {
         cx.refuse(&node.place, what, "add `name = \"…\"` and `programs = [\"…\"]`");
     }
     let owned = |texts: &[String]| texts.iter().cloned().map(Cow::Owned).collect::<Vec<Cow<'static, str>>>();
-    Some(Shape {
+    Some(CommandShape {
         name: Cow::Owned(name?),
         programs: owned(&draft.programs),
         options: draft.options.iter().map(|group| owned(group)).collect(),
         target: match draft.target {
-            _ if !draft.words.is_empty() => Target::Words(owned(&draft.words)),
-            PlainTarget::Anything => Target::Anything,
-            PlainTarget::SystemFolder => Target::SystemFolder,
-            PlainTarget::Device => Target::Device,
+            _ if !draft.words.is_empty() => OperandRequirement::Words(owned(&draft.words)),
+            PlainTarget::Anything => OperandRequirement::Anything,
+            PlainTarget::SystemFolder => OperandRequirement::SystemFolder,
+            PlainTarget::Device => OperandRequirement::Device,
         },
         rights: draft.rights,
     })

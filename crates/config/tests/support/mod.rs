@@ -1,4 +1,4 @@
-//! What the tests of configurations have in common.
+//! Shared helpers of the configuration tests.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot be set up fails")]
 #![allow(dead_code, reason = "each test file uses its part")]
@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use steadfast_config::{Annotations, Config, ConfigFile, Needed, Sources};
+use steadfast_config::{AnnotationHints, Config, ConfigFile, FileRequirement, Sources};
 use steadfast_core::id::{Domain, Namespace, ToolName, ToolRef};
-use steadfast_core::policy::Policy;
+use steadfast_core::policy::CallPolicy;
 
 pub fn tool(server: &str, name: &str) -> ToolRef {
     ToolRef { namespace: Namespace::new(server).unwrap(), tool: ToolName::new(name).unwrap() }
@@ -21,41 +21,41 @@ pub fn domain(name: &str) -> Domain {
     Domain::new(name).unwrap()
 }
 
-/// A folder that nobody else has, neither another test nor another run of them.
-struct Scratch(PathBuf);
+/// A folder that no other test and no other test run uses.
+struct ScratchFolder(PathBuf);
 
-impl Scratch {
+impl ScratchFolder {
     fn new() -> Self {
         let (process, thread) = (std::process::id(), std::thread::current().id());
         Self(Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("config-{process}-{thread:?}")))
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchFolder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-// A test has a thread, and its folder goes with it.
+// Each test has a thread, and its folder is removed with the thread.
 thread_local! {
-    static SCRATCH: Scratch = Scratch::new();
+    static SCRATCH: ScratchFolder = ScratchFolder::new();
 }
 
-/// A folder of this name for this test alone.
+/// Returns a folder with this name for this test alone.
 pub fn folder(name: &str) -> PathBuf {
     let folder = SCRATCH.with(|scratch| scratch.0.join(name));
     std::fs::create_dir_all(&folder).unwrap();
     folder
 }
 
-/// Files with these texts, the weakest first, in a folder of this name.
+/// Writes files with these texts, weakest first, in a folder with this name.
 pub fn files(test: &str, texts: &[(&str, &str)]) -> Vec<ConfigFile> {
     let folder = folder(test);
     let write = |(name, text): &(&str, &str)| {
         let path = folder.join(name);
         std::fs::write(&path, text).unwrap();
-        ConfigFile { path, needed: Needed::Always }
+        ConfigFile { path, needed: FileRequirement::Always }
     };
     texts.iter().map(write).collect()
 }
@@ -70,7 +70,7 @@ pub fn load(test: &str, text: &str) -> Config {
 }
 
 pub fn sample(path: &str) -> Config {
-    let file = ConfigFile { path: Path::new("tests/samples").join(path), needed: Needed::Always };
+    let file = ConfigFile { path: Path::new("tests/samples").join(path), needed: FileRequirement::Always };
     let sources = Sources {
         files: vec![file],
         environment: environment(&[("HOME", "/home/me")]),
@@ -79,8 +79,8 @@ pub fn sample(path: &str) -> Config {
     Config::load(&sources).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
-pub fn policy(config: &Config, tool: &ToolRef) -> Arc<Policy> {
-    config.resolve_at(tool, Annotations::default(), None).policy
+pub fn policy(config: &Config, tool: &ToolRef) -> Arc<CallPolicy> {
+    config.resolve_at(tool, AnnotationHints::default(), None).policy
 }
 
 pub fn seconds(seconds: u64) -> Duration {

@@ -4,7 +4,7 @@ use super::*;
 use crate::classify::Severity;
 use crate::id::{Namespace, ToolName};
 use crate::policy::TrustRule;
-use crate::trust::{Finished, Level, Rules, Subject, TrustLedger, TrustState};
+use crate::trust::{FinishedOutcome, PromptLevel, TrustLedger, TrustRules, TrustState, TrustSubject};
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -17,15 +17,15 @@ fn owner(number: u8) -> Digest {
     Digest::of(&[number])
 }
 
-/// One call that somebody wants to make, and how it differs from others.
-struct Call {
+/// A call of a test, with everything in which it can differ from others.
+struct ApprovalTestCall {
     tool: ToolRef,
     arguments: Digest,
     signature: Signature,
     session: Option<SessionKey>,
 }
 
-impl Call {
+impl ApprovalTestCall {
     fn new(tool: &str, arguments: &str, signature: &str, session: Option<&str>) -> Self {
         Self {
             tool: ToolRef { namespace: Namespace::new("cli").unwrap(), tool: ToolName::new(tool).unwrap() },
@@ -35,8 +35,8 @@ impl Call {
         }
     }
 
-    fn wanted(&self) -> Wanted<'_> {
-        Wanted {
+    fn wanted(&self) -> ApprovalSubject<'_> {
+        ApprovalSubject {
             tool: &self.tool,
             arguments: self.arguments,
             signature: &self.signature,
@@ -45,25 +45,30 @@ impl Call {
         }
     }
 
-    fn wanted_though_blocked(&self) -> Wanted<'_> {
-        Wanted { blocked: true, ..self.wanted() }
+    fn wanted_though_blocked(&self) -> ApprovalSubject<'_> {
+        ApprovalSubject { blocked: true, ..self.wanted() }
     }
 }
 
-fn push() -> Call {
-    Call::new("bash", "git push", "bash|command=git", Some("s1"))
+fn push() -> ApprovalTestCall {
+    ApprovalTestCall::new("bash", "git push", "bash|command=git", Some("s1"))
 }
 
-fn ask(approvals: &mut Approvals, wanted: Wanted<'_>, seconds: u64) -> ParkedId {
+fn ask(approvals: &mut ApprovalLedger, wanted: ApprovalSubject<'_>, seconds: u64) -> ParkedRequestId {
     let prompt = Escalation::routine(wanted.tool);
     approvals.ask(wanted, &prompt, None, &ApprovalPolicy::default(), at(seconds)).id
 }
 
-/// The grant that a decision on this call gives.
-fn granted(approvals: &mut Approvals, wanted: Wanted<'_>, decision: Decision, by: Grantor) -> GrantId {
+/// Returns the grant that a decision on this call creates.
+fn granted(
+    approvals: &mut ApprovalLedger,
+    wanted: ApprovalSubject<'_>,
+    decision: ApprovalDecision,
+    by: Grantor,
+) -> GrantId {
     let id = ask(approvals, wanted, 0);
     match approvals.decide(id, decision, by, at(0)) {
-        Ok(Decided::Granted { grant, dropped: None }) => grant,
+        Ok(DecisionEffect::Granted { grant, dropped: None }) => grant,
         other => panic!("{other:?}"),
     }
 }
@@ -74,37 +79,43 @@ fn escalation(state: TrustState) -> Escalation {
 
 #[test]
 fn rp_7_the_plan_for_every_standing_setting_and_channel() {
-    use AskWhen::{Always, Escalated, Never};
-    use Channel::{Headless, Interactive};
+    use ApprovalChannel::{Headless, Interactive};
+    use ApprovalTrigger::{Always, Escalated, Never};
     let (free, lost, blocked) = (
-        Standing::Free(TrustState::Recovering),
-        Standing::Ask(escalation(TrustState::Escalated)),
-        Standing::Blocked(escalation(TrustState::Blocked)),
+        TrustDecision::Allowed(TrustState::Recovering),
+        TrustDecision::NeedsApproval(escalation(TrustState::Escalated)),
+        TrustDecision::Blocked(escalation(TrustState::Blocked)),
     );
-    let until = Plan::Ask { until: at(45) };
-    let grant = Plan::Spend(GrantId(7));
+    let until = ApprovalPlan::Ask { until: at(45) };
+    let grant = ApprovalPlan::Spend(GrantId(7));
     #[rustfmt::skip]
     let table = [
         // standing  setting    channel      without a grant      with one
-        (&free,      Never,     Interactive, Plan::Go,            Plan::Go),
-        (&free,      Escalated, Headless,    Plan::Go,            Plan::Go),
+        (&free,      Never,     Interactive, ApprovalPlan::Go,            ApprovalPlan::Go),
+        (&free,      Escalated, Headless,    ApprovalPlan::Go,            ApprovalPlan::Go),
         (&free,      Always,    Interactive, until,               grant),
-        (&free,      Always,    Headless,    Plan::Park,          grant),
-        (&lost,      Never,     Headless,    Plan::Go,            Plan::Go),
+        (&free,      Always,    Headless,    ApprovalPlan::Park,          grant),
+        (&lost,      Never,     Headless,    ApprovalPlan::Go,            ApprovalPlan::Go),
         (&lost,      Escalated, Interactive, until,               grant),
-        (&lost,      Escalated, Headless,    Plan::Park,          grant),
+        (&lost,      Escalated, Headless,    ApprovalPlan::Park,          grant),
         (&lost,      Always,    Interactive, until,               grant),
-        (&blocked,   Never,     Interactive, Plan::RefuseBlocked, grant),
-        (&blocked,   Escalated, Interactive, Plan::RefuseBlocked, grant),
-        (&blocked,   Always,    Headless,    Plan::RefuseBlocked, grant),
+        (&blocked,   Never,     Interactive, ApprovalPlan::RefuseBlocked, grant),
+        (&blocked,   Escalated, Interactive, ApprovalPlan::RefuseBlocked, grant),
+        (&blocked,   Always,    Headless,    ApprovalPlan::RefuseBlocked, grant),
     ];
     for (standing, when, channel, without, with) in table {
         let policy = &ApprovalPolicy { when, ..ApprovalPolicy::default() };
-        let situation =
-            Situation { standing, policy, shape: Shape::Ordinary, channel, grant: None, deadline: None };
+        let situation = ApprovalInput {
+            standing,
+            policy,
+            shape: ArgumentRisk::Ordinary,
+            channel,
+            grant: None,
+            deadline: None,
+        };
         assert_eq!(plan(situation, at(0)), without, "{standing:?} {when:?} {channel:?}");
         assert_eq!(
-            plan(Situation { grant: Some(GrantId(7)), ..situation }, at(0)),
+            plan(ApprovalInput { grant: Some(GrantId(7)), ..situation }, at(0)),
             with,
             "{standing:?} {when:?}"
         );
@@ -113,119 +124,135 @@ fn rp_7_the_plan_for_every_standing_setting_and_channel() {
 
 #[test]
 fn rp_7_a_dangerous_command_asks_first_where_the_policy_says_so() {
-    let standing = &Standing::Free(TrustState::Trusted);
+    let standing = &TrustDecision::Allowed(TrustState::Trusted);
     for (shape, dangerous, when, expected) in [
-        (Shape::Dangerous, Dangerous::Record, AskWhen::Escalated, Plan::Go),
-        (Shape::Dangerous, Dangerous::Ask, AskWhen::Escalated, Plan::Park),
-        (Shape::Dangerous, Dangerous::Ask, AskWhen::Never, Plan::Park),
-        (Shape::Ordinary, Dangerous::Ask, AskWhen::Escalated, Plan::Go),
+        (
+            ArgumentRisk::Dangerous,
+            DangerousCommandPolicy::Record,
+            ApprovalTrigger::Escalated,
+            ApprovalPlan::Go,
+        ),
+        (
+            ArgumentRisk::Dangerous,
+            DangerousCommandPolicy::Ask,
+            ApprovalTrigger::Escalated,
+            ApprovalPlan::Park,
+        ),
+        (ArgumentRisk::Dangerous, DangerousCommandPolicy::Ask, ApprovalTrigger::Never, ApprovalPlan::Park),
+        (ArgumentRisk::Ordinary, DangerousCommandPolicy::Ask, ApprovalTrigger::Escalated, ApprovalPlan::Go),
     ] {
         let policy = &ApprovalPolicy { when, dangerous, ..ApprovalPolicy::default() };
-        let situation =
-            Situation { standing, policy, shape, channel: Channel::Headless, grant: None, deadline: None };
+        let situation = ApprovalInput {
+            standing,
+            policy,
+            shape,
+            channel: ApprovalChannel::Headless,
+            grant: None,
+            deadline: None,
+        };
         assert_eq!(plan(situation, at(0)), expected, "{shape:?} {dangerous:?} {when:?}");
     }
 }
 
 #[test]
 fn rp_7_a_wait_ends_with_the_call_and_a_call_without_time_does_not_wait() {
-    let standing = &Standing::Ask(escalation(TrustState::Escalated));
+    let standing = &TrustDecision::NeedsApproval(escalation(TrustState::Escalated));
     let policy = &ApprovalPolicy::default();
     for (deadline, expected) in [
-        (None, Plan::Ask { until: at(145) }),
-        (Some(at(110)), Plan::Ask { until: at(110) }),
-        (Some(at(500)), Plan::Ask { until: at(145) }),
-        (Some(at(100)), Plan::Park),
-        (Some(at(10)), Plan::Park),
+        (None, ApprovalPlan::Ask { until: at(145) }),
+        (Some(at(110)), ApprovalPlan::Ask { until: at(110) }),
+        (Some(at(500)), ApprovalPlan::Ask { until: at(145) }),
+        (Some(at(100)), ApprovalPlan::Park),
+        (Some(at(10)), ApprovalPlan::Park),
     ] {
-        let (shape, channel) = (Shape::Ordinary, Channel::Interactive);
-        let situation = Situation { standing, policy, shape, channel, grant: None, deadline };
+        let (shape, channel) = (ArgumentRisk::Ordinary, ApprovalChannel::Interactive);
+        let situation = ApprovalInput { standing, policy, shape, channel, grant: None, deadline };
         assert_eq!(plan(situation, at(100)), expected);
     }
 }
 
-/// The whole overlay: a tool that the host allows loses trust with us, asks, and its prompt carries what a person
-/// needs to know. The host's own list has no say in it: there is no place to put it.
+/// The whole layer: a tool that the host allows loses trust, asks for approval, and its prompt carries what an approver
+/// needs to know. The host's own list has no effect: it is not an input.
 #[test]
-fn rp_7_an_escalated_tool_asks_and_the_prompt_says_everything() {
+fn rp_7_an_escalated_tool_asks_and_the_prompt_is_complete() {
     let (call, rule) = (push(), TrustRule::default());
-    let rules = Rules { signature: &rule, domain: None };
-    let subject = Subject { tool: &call.tool, signature: &call.signature, domain: None };
+    let rules = TrustRules { signature: &rule, domain: None };
+    let subject = TrustSubject { tool: &call.tool, signature: &call.signature, domain: None };
     let mut ledger = TrustLedger::default();
     for _ in 0..3 {
-        let failure = Finished::Failure { severity: Severity::Crash, recoverable: true };
+        let failure = FinishedOutcome::Failure { severity: Severity::Crash, recoverable: true };
         ledger.record(rules, subject, failure, at(0));
     }
-    let standing = ledger.standing(rules, subject, at(1));
-    let Standing::Ask(prompt) = &standing else { panic!("{standing:?}") };
+    let standing = ledger.check(rules, subject, at(1));
+    let TrustDecision::NeedsApproval(prompt) = &standing else { panic!("{standing:?}") };
     assert_eq!(prompt.state, TrustState::Escalated);
     assert_eq!(
         (prompt.reason.as_str(), prompt.failures, prompt.window.as_str()),
         ("3 failures in 1 h", 3, "1 h")
     );
     assert_eq!(prompt.summary, "cli/bash has lost trust and needs approval");
-    let hint = "runs freely again after 1970-01-01T00:30:00.000Z; 3 successful calls then restore trust";
+    let hint = "runs without approval after 1970-01-01T00:30:00.000Z; 3 successful calls then restore trust";
     assert_eq!(prompt.recovery_hint, hint);
     assert_eq!(prompt.warnings, ["why: 3 failures in 1 h", "counted failures: 3 (window: 1 h)", hint]);
-    assert_eq!((prompt.level, prompt.format_hint.as_str()), (Level::Warning, "text"));
+    assert_eq!((prompt.level, prompt.format_hint.as_str()), (PromptLevel::Warning, "text"));
     assert_eq!(serde_json::to_value(prompt.level).unwrap(), "warning");
 
-    // The prompt is what an operator finds in the parked request, and the approval beats the escalation.
-    let mut approvals = Approvals::default();
+    // The prompt is what an operator finds in the parked request, and the approval overrides the escalation.
+    let mut approvals = ApprovalLedger::default();
     let policy = ApprovalPolicy::default();
     let id = approvals.ask(call.wanted(), prompt, Some("git push"), &policy, at(1)).id;
     let (_, parked) = approvals.parked(at(1)).next().unwrap();
     assert_eq!((&parked.prompt, parked.shown.as_deref()), (prompt, Some("git push")));
-    approvals.decide(id, Decision::Once, Grantor::Client, at(2)).unwrap();
+    approvals.decide(id, ApprovalDecision::Once, Grantor::Client, at(2)).unwrap();
     let grant = approvals.grant_for(call.wanted(), at(3));
-    let situation = Situation {
+    let situation = ApprovalInput {
         standing: &standing,
         policy: &policy,
-        shape: Shape::Ordinary,
-        channel: Channel::Headless,
+        shape: ArgumentRisk::Ordinary,
+        channel: ApprovalChannel::Headless,
         grant,
         deadline: None,
     };
-    assert!(matches!(plan(situation, at(3)), Plan::Spend(_)));
+    assert!(matches!(plan(situation, at(3)), ApprovalPlan::Spend(_)));
 }
 
 #[test]
 fn rp_7_prompts_that_are_not_about_lost_trust_say_what_they_are_about() {
     let tool = push().tool;
-    assert_eq!(Escalation::routine(&tool).level, Level::Info);
+    assert_eq!(Escalation::routine(&tool).level, PromptLevel::Info);
     let dangerous = Escalation::dangerous(&tool, "recursive delete");
-    assert_eq!(dangerous.level, Level::Error);
+    assert_eq!(dangerous.level, PromptLevel::Error);
     assert_eq!(dangerous.warnings, ["why: the command has a dangerous shape: recursive delete"]);
 }
 
 #[test]
 fn a_grant_fits_what_it_was_given_for() {
     let call = push();
-    let pull = Call::new("bash", "git pull", "bash|command=git", Some("s1"));
-    let elsewhere = Call::new("bash", "git push", "bash|command=git", Some("s2"));
-    let nowhere = Call::new("bash", "git push", "bash|command=git", None);
-    let list = Call::new("bash", "ls", "bash|command=ls", Some("s1"));
-    let other_tool = Call::new("sh", "git push", "bash|command=git", Some("s1"));
+    let pull = ApprovalTestCall::new("bash", "git pull", "bash|command=git", Some("s1"));
+    let elsewhere = ApprovalTestCall::new("bash", "git push", "bash|command=git", Some("s2"));
+    let nowhere = ApprovalTestCall::new("bash", "git push", "bash|command=git", None);
+    let list = ApprovalTestCall::new("bash", "ls", "bash|command=ls", Some("s1"));
+    let other_tool = ApprovalTestCall::new("sh", "git push", "bash|command=git", Some("s1"));
     let calls = [&call, &pull, &elsewhere, &nowhere, &list, &other_tool];
-    let time = Decision::Time { until: at(60) };
+    let time = ApprovalDecision::Time { until: at(60) };
     #[rustfmt::skip]
     let table = [
         // decision           same   pull   elsewhere nowhere list   other tool
-        (Decision::Once,     [true,  false, true,     true,   false, false]),
-        (Decision::Session,  [true,  true,  false,    false,  false, false]),
+        (ApprovalDecision::Once,     [true,  false, true,     true,   false, false]),
+        (ApprovalDecision::Session,  [true,  true,  false,    false,  false, false]),
         (time,               [true,  true,  true,     true,   false, false]),
     ];
     for (decision, expected) in table {
-        let mut approvals = Approvals::default();
+        let mut approvals = ApprovalLedger::default();
         let grant = granted(&mut approvals, call.wanted(), decision, Grantor::Client);
         for (call, expected) in calls.iter().zip(expected) {
             let found = approvals.grant_for(call.wanted(), at(1));
             assert_eq!(found, expected.then_some(grant), "{decision:?}, {:?}", call.arguments);
         }
     }
-    // Without a conversation there is none to grant for: such an approval is for the one call.
-    let mut approvals = Approvals::default();
-    granted(&mut approvals, nowhere.wanted(), Decision::Session, Grantor::Client);
+    // A call without a session has none to grant for: such an approval is for the one call.
+    let mut approvals = ApprovalLedger::default();
+    granted(&mut approvals, nowhere.wanted(), ApprovalDecision::Session, Grantor::Client);
     assert!(approvals.grant_for(nowhere.wanted(), at(1)).is_some());
     assert!(approvals.grant_for(pull.wanted(), at(1)).is_none());
 }
@@ -233,9 +260,10 @@ fn a_grant_fits_what_it_was_given_for() {
 #[test]
 fn a_grant_that_is_not_used_up_is_used_before_one_that_is() {
     let call = push();
-    let mut approvals = Approvals::default();
-    let once = granted(&mut approvals, call.wanted(), Decision::Once, Grantor::Client);
-    let time = granted(&mut approvals, call.wanted(), Decision::Time { until: at(60) }, Grantor::Client);
+    let mut approvals = ApprovalLedger::default();
+    let once = granted(&mut approvals, call.wanted(), ApprovalDecision::Once, Grantor::Client);
+    let time =
+        granted(&mut approvals, call.wanted(), ApprovalDecision::Time { until: at(60) }, Grantor::Client);
     assert_eq!(approvals.grant_for(call.wanted(), at(1)), Some(time));
     assert_eq!(approvals.grant_for(call.wanted(), at(60)), Some(once));
 }
@@ -243,43 +271,45 @@ fn a_grant_that_is_not_used_up_is_used_before_one_that_is() {
 #[test]
 fn spending_goes_by_owner_and_time() {
     let call = push();
-    let mut approvals = Approvals::default();
-    let id = granted(&mut approvals, call.wanted(), Decision::Once, Grantor::Client);
-    assert_eq!(approvals.spend(GrantId(99), owner(1), at(1)), Spend::Gone);
-    assert_eq!(approvals.spend(id, owner(1), at(1)), Spend::Spent);
-    assert_eq!(approvals.spend(id, owner(1), at(2)), Spend::AlreadyMine);
-    assert_eq!(approvals.spend(id, owner(2), at(2)), Spend::Lost);
+    let mut approvals = ApprovalLedger::default();
+    let id = granted(&mut approvals, call.wanted(), ApprovalDecision::Once, Grantor::Client);
+    assert_eq!(approvals.spend(GrantId(99), owner(1), at(1)), SpendVerdict::Gone);
+    assert_eq!(approvals.spend(id, owner(1), at(1)), SpendVerdict::Spent);
+    assert_eq!(approvals.spend(id, owner(1), at(2)), SpendVerdict::AlreadyMine);
+    assert_eq!(approvals.spend(id, owner(2), at(2)), SpendVerdict::Lost);
     assert_eq!(approvals.grant_for(call.wanted(), at(2)), None, "the next call asks again");
     let day = 24 * 3600;
     assert_eq!(
         approvals.spend(id, owner(1), at(day)),
-        Spend::AlreadyMine,
+        SpendVerdict::AlreadyMine,
         "a late repeat of the owner is still right"
     );
 
-    let unused = granted(&mut approvals, call.wanted(), Decision::Once, Grantor::Client);
-    assert_eq!(approvals.spend(unused, owner(1), at(day)), Spend::Gone);
-    for decision in [Decision::Session, Decision::Time { until: at(60) }] {
+    let unused = granted(&mut approvals, call.wanted(), ApprovalDecision::Once, Grantor::Client);
+    assert_eq!(approvals.spend(unused, owner(1), at(day)), SpendVerdict::Gone);
+    for decision in [ApprovalDecision::Session, ApprovalDecision::Time { until: at(60) }] {
         let id = granted(&mut approvals, call.wanted(), decision, Grantor::Client);
-        assert_eq!(approvals.spend(id, owner(1), at(59)), Spend::Holds);
-        assert_eq!(approvals.spend(id, owner(2), at(59)), Spend::Holds);
+        assert_eq!(approvals.spend(id, owner(1), at(59)), SpendVerdict::Holds);
+        assert_eq!(approvals.spend(id, owner(2), at(59)), SpendVerdict::Holds);
     }
-    assert!(Spend::Spent.may_run() && Spend::AlreadyMine.may_run() && Spend::Holds.may_run());
-    assert!(!Spend::Lost.may_run() && !Spend::Gone.may_run());
+    assert!(
+        SpendVerdict::Spent.may_run() && SpendVerdict::AlreadyMine.may_run() && SpendVerdict::Holds.may_run()
+    );
+    assert!(!SpendVerdict::Lost.may_run() && !SpendVerdict::Gone.may_run());
 }
 
 proptest! {
-    /// Any number of claims race for any number of grants, ask again, and repeat what they lost the answer of.
+    /// Any number of claims race for any number of grants, ask again, and repeat requests whose answer was lost.
     #[test]
     fn a_grant_is_never_spent_by_two_owners(
         steps in prop::collection::vec((0_u8..3, 0_u8..4, 0_u8..3, 0_u64..40_000), 1..60),
     ) {
         let calls = [
             push(),
-            Call::new("bash", "git pull", "bash|command=git", Some("s1")),
-            Call::new("bash", "git push", "bash|command=git", Some("s2")),
+            ApprovalTestCall::new("bash", "git pull", "bash|command=git", Some("s1")),
+            ApprovalTestCall::new("bash", "git push", "bash|command=git", Some("s2")),
         ];
-        let mut approvals = Approvals::default();
+        let mut approvals = ApprovalLedger::default();
         let mut spent: BTreeMap<GrantId, Digest> = BTreeMap::new();
         let mut now = 0;
         for (what, who, which, passed) in steps {
@@ -288,20 +318,20 @@ proptest! {
             match what {
                 0 => {
                     let id = ask(&mut approvals, wanted, now);
-                    approvals.decide(id, Decision::Once, Grantor::Client, at(now)).unwrap();
+                    approvals.decide(id, ApprovalDecision::Once, Grantor::Client, at(now)).unwrap();
                 }
                 1 => {
                     if let Some(id) = approvals.grant_for(wanted, at(now)) {
                         prop_assert!(!spent.contains_key(&id), "a spent grant was offered");
-                        prop_assert_eq!(approvals.spend(id, owner(who), at(now)), Spend::Spent);
+                        prop_assert_eq!(approvals.spend(id, owner(who), at(now)), SpendVerdict::Spent);
                         spent.insert(id, owner(who));
                     }
                 }
                 _ => for (id, by) in &spent {
-                    // The repeat of the one who spent it, or the try of one who saw the grant before.
+                    // A repeat by the owner that spent it, or a try by an owner that found the grant before.
                     let answer = approvals.spend(*id, owner(who), at(now));
-                    let expected = if *by == owner(who) { Spend::AlreadyMine } else { Spend::Lost };
-                    prop_assert!(answer == expected || (answer == Spend::Gone && !approvals.grants.contains_key(id)));
+                    let expected = if *by == owner(who) { SpendVerdict::AlreadyMine } else { SpendVerdict::Lost };
+                    prop_assert!(answer == expected || (answer == SpendVerdict::Gone && !approvals.grants.contains_key(id)));
                 },
             }
         }
@@ -311,24 +341,32 @@ proptest! {
 #[test]
 fn only_an_operator_lets_a_blocked_tool_run_and_only_one_call_at_a_time() {
     let call = push();
-    let mut approvals = Approvals::default();
+    let mut approvals = ApprovalLedger::default();
     let id = ask(&mut approvals, call.wanted_though_blocked(), 0);
-    let decide = |approvals: &mut Approvals, decision, by| approvals.decide(id, decision, by, at(1));
-    assert_eq!(decide(&mut approvals, Decision::Once, Grantor::Client), Err(NotDecided::OperatorOnly));
-    assert_eq!(decide(&mut approvals, Decision::Session, Grantor::Operator), Err(NotDecided::OnlyOnce));
-    let time = Decision::Time { until: at(60) };
-    assert_eq!(decide(&mut approvals, time, Grantor::Operator), Err(NotDecided::OnlyOnce));
+    let decide = |approvals: &mut ApprovalLedger, decision, by| approvals.decide(id, decision, by, at(1));
+    assert_eq!(
+        decide(&mut approvals, ApprovalDecision::Once, Grantor::Client),
+        Err(ApprovalDecisionError::OperatorOnly)
+    );
+    assert_eq!(
+        decide(&mut approvals, ApprovalDecision::Session, Grantor::Operator),
+        Err(ApprovalDecisionError::OnlyOnce)
+    );
+    let time = ApprovalDecision::Time { until: at(60) };
+    assert_eq!(decide(&mut approvals, time, Grantor::Operator), Err(ApprovalDecisionError::OnlyOnce));
     assert_eq!(approvals.parked(at(1)).count(), 1, "a decision that is not accepted leaves the request");
-    assert!(decide(&mut approvals, Decision::Once, Grantor::Operator).is_ok());
+    assert!(decide(&mut approvals, ApprovalDecision::Once, Grantor::Operator).is_ok());
     assert!(approvals.grant_for(call.wanted_though_blocked(), at(2)).is_some());
 }
 
 #[test]
-fn what_was_granted_before_the_block_does_not_beat_it() {
+fn a_grant_from_before_the_block_does_not_override_it() {
     let call = push();
     for by in [Grantor::Client, Grantor::Operator] {
-        for decision in [Decision::Once, Decision::Session, Decision::Time { until: at(60) }] {
-            let mut approvals = Approvals::default();
+        for decision in
+            [ApprovalDecision::Once, ApprovalDecision::Session, ApprovalDecision::Time { until: at(60) }]
+        {
+            let mut approvals = ApprovalLedger::default();
             granted(&mut approvals, call.wanted(), decision, by);
             assert!(approvals.grant_for(call.wanted(), at(1)).is_some());
             assert!(
@@ -338,24 +376,27 @@ fn what_was_granted_before_the_block_does_not_beat_it() {
         }
     }
     // A request that was parked before the block needs an operator as soon as it is asked again.
-    let mut approvals = Approvals::default();
+    let mut approvals = ApprovalLedger::default();
     let id = ask(&mut approvals, call.wanted(), 0);
     assert_eq!(ask(&mut approvals, call.wanted_though_blocked(), 1), id);
-    assert_eq!(approvals.decide(id, Decision::Once, Grantor::Client, at(2)), Err(NotDecided::OperatorOnly));
+    assert_eq!(
+        approvals.decide(id, ApprovalDecision::Once, Grantor::Client, at(2)),
+        Err(ApprovalDecisionError::OperatorOnly)
+    );
 }
 
 #[test]
 fn the_same_wanted_call_shares_one_request() {
     let call = push();
-    let mut approvals = Approvals::default();
+    let mut approvals = ApprovalLedger::default();
     let id = ask(&mut approvals, call.wanted(), 0);
     assert_eq!(ask(&mut approvals, call.wanted(), 100), id);
-    // What is granted for a conversation must not be granted to another one that asked for the same.
+    // A grant for one session must not apply to another session that asked for the same.
     for other in [
-        Call::new("sh", "git push", "bash|command=git", Some("s1")),
-        Call::new("bash", "git push --force", "bash|command=git", Some("s1")),
-        Call::new("bash", "git push", "bash|command=git", Some("s2")),
-        Call::new("bash", "git push", "bash|command=git", None),
+        ApprovalTestCall::new("sh", "git push", "bash|command=git", Some("s1")),
+        ApprovalTestCall::new("bash", "git push --force", "bash|command=git", Some("s1")),
+        ApprovalTestCall::new("bash", "git push", "bash|command=git", Some("s2")),
+        ApprovalTestCall::new("bash", "git push", "bash|command=git", None),
     ] {
         assert_ne!(ask(&mut approvals, other.wanted(), 100), id);
     }
@@ -367,35 +408,50 @@ fn the_same_wanted_call_shares_one_request() {
 #[test]
 fn a_denial_answers_those_who_wait_and_the_next_call_asks_again() {
     let call = push();
-    let mut approvals = Approvals::default();
+    let mut approvals = ApprovalLedger::default();
     let first = ask(&mut approvals, call.wanted(), 0);
-    assert_eq!(approvals.answer(first, call.wanted(), at(1)), Answer::Pending);
-    assert_eq!(approvals.decide(first, Decision::Deny, Grantor::Client, at(2)), Ok(Decided::Denied));
-    assert_eq!(approvals.answer(first, call.wanted(), at(3)), Answer::Denied);
-    assert_eq!(approvals.decide(first, Decision::Once, Grantor::Client, at(3)), Err(NotDecided::Gone));
+    assert_eq!(approvals.answer(first, call.wanted(), at(1)), ApprovalStatus::Pending);
+    assert_eq!(
+        approvals.decide(first, ApprovalDecision::Deny, Grantor::Client, at(2)),
+        Ok(DecisionEffect::Denied)
+    );
+    assert_eq!(approvals.answer(first, call.wanted(), at(3)), ApprovalStatus::Denied);
+    assert_eq!(
+        approvals.decide(first, ApprovalDecision::Once, Grantor::Client, at(3)),
+        Err(ApprovalDecisionError::Gone)
+    );
     let second = ask(&mut approvals, call.wanted(), 4);
     assert_ne!(second, first);
-    assert_eq!(approvals.answer(second, call.wanted(), at(5)), Answer::Pending);
-    assert_eq!(approvals.answer(first, call.wanted(), at(2) + Approvals::DENIAL_KEPT), Answer::Gone);
-    approvals.decide(second, Decision::Once, Grantor::Client, at(6)).unwrap();
-    assert!(matches!(approvals.answer(second, call.wanted(), at(7)), Answer::Granted(_)));
+    assert_eq!(approvals.answer(second, call.wanted(), at(5)), ApprovalStatus::Pending);
+    assert_eq!(
+        approvals.answer(first, call.wanted(), at(2) + ApprovalLedger::DENIAL_KEPT),
+        ApprovalStatus::Gone
+    );
+    approvals.decide(second, ApprovalDecision::Once, Grantor::Client, at(6)).unwrap();
+    assert!(matches!(approvals.answer(second, call.wanted(), at(7)), ApprovalStatus::Granted(_)));
 }
 
 #[test]
 fn requests_and_grants_expire() {
     let call = push();
-    let mut approvals = Approvals::default();
+    let mut approvals = ApprovalLedger::default();
     let id = ask(&mut approvals, call.wanted(), 0);
     let day = at(0) + 24 * HOUR;
-    assert_eq!(approvals.answer(id, call.wanted(), day), Answer::Gone);
-    assert_eq!(approvals.decide(id, Decision::Once, Grantor::Operator, day), Err(NotDecided::Gone));
+    assert_eq!(approvals.answer(id, call.wanted(), day), ApprovalStatus::Gone);
+    assert_eq!(
+        approvals.decide(id, ApprovalDecision::Once, Grantor::Operator, day),
+        Err(ApprovalDecisionError::Gone)
+    );
     assert_eq!(approvals.parked(day).count(), 0);
     assert_eq!(approvals.expire(day).len(), 1);
 
     let id = ask(&mut approvals, call.wanted(), 0);
-    let past = Decision::Time { until: at(1) };
-    assert_eq!(approvals.decide(id, past, Grantor::Operator, at(1)), Err(NotDecided::EndsInThePast));
-    granted(&mut approvals, call.wanted(), Decision::Session, Grantor::Client);
+    let past = ApprovalDecision::Time { until: at(1) };
+    assert_eq!(
+        approvals.decide(id, past, Grantor::Operator, at(1)),
+        Err(ApprovalDecisionError::EndsInThePast)
+    );
+    granted(&mut approvals, call.wanted(), ApprovalDecision::Session, Grantor::Client);
     assert!(approvals.grant_for(call.wanted(), day.before(SECOND)).is_some());
     assert!(approvals.grant_for(call.wanted(), day).is_none());
     approvals.expire(day);
@@ -405,8 +461,8 @@ fn requests_and_grants_expire() {
 #[test]
 fn the_end_of_a_conversation_ends_what_was_granted_for_it() {
     let call = push();
-    let mut approvals = Approvals::default();
-    granted(&mut approvals, call.wanted(), Decision::Session, Grantor::Client);
+    let mut approvals = ApprovalLedger::default();
+    granted(&mut approvals, call.wanted(), ApprovalDecision::Session, Grantor::Client);
     approvals.end_session(&SessionKey::new("s2").unwrap());
     assert!(approvals.grant_for(call.wanted(), at(1)).is_some());
     approvals.end_session(&SessionKey::new("s1").unwrap());
@@ -414,58 +470,59 @@ fn the_end_of_a_conversation_ends_what_was_granted_for_it() {
 }
 
 #[test]
-fn everything_is_bounded_and_what_makes_room_is_told() {
-    let mut approvals = Approvals::default();
-    let calls: Vec<_> = (0..=Approvals::MOST_PARKED)
-        .map(|number| Call::new("bash", &number.to_string(), "bash", None))
+fn everything_is_bounded_and_dropped_entries_are_returned() {
+    let mut approvals = ApprovalLedger::default();
+    let calls: Vec<_> = (0..=ApprovalLedger::MOST_PARKED)
+        .map(|number| ApprovalTestCall::new("bash", &number.to_string(), "bash", None))
         .collect();
     let prompt = Escalation::routine(&calls[0].tool);
     for (number, call) in calls.iter().enumerate() {
         let policy = ApprovalPolicy::default();
         let asked = approvals.ask(call.wanted(), &prompt, Some(&"ä".repeat(4000)), &policy, at(0));
         let dropped = asked.dropped.map(|parked| parked.arguments);
-        assert_eq!(dropped, (number == Approvals::MOST_PARKED).then_some(calls[0].arguments));
+        assert_eq!(dropped, (number == ApprovalLedger::MOST_PARKED).then_some(calls[0].arguments));
     }
-    assert_eq!(approvals.parked.len(), Approvals::MOST_PARKED);
+    assert_eq!(approvals.parked.len(), ApprovalLedger::MOST_PARKED);
     let shown = approvals.parked.values().next().unwrap().shown.as_ref().unwrap().len();
-    assert!(shown <= Approvals::MOST_SHOWN && shown > Approvals::MOST_SHOWN - 4);
+    assert!(shown <= ApprovalLedger::MOST_SHOWN && shown > ApprovalLedger::MOST_SHOWN - 4);
 
-    let mut approvals = Approvals::default();
+    let mut approvals = ApprovalLedger::default();
     let call = push();
-    let spent = granted(&mut approvals, call.wanted(), Decision::Once, Grantor::Client);
-    let oldest = granted(&mut approvals, call.wanted(), Decision::Time { until: at(600) }, Grantor::Client);
+    let spent = granted(&mut approvals, call.wanted(), ApprovalDecision::Once, Grantor::Client);
+    let oldest =
+        granted(&mut approvals, call.wanted(), ApprovalDecision::Time { until: at(600) }, Grantor::Client);
     approvals.spend(spent, owner(1), at(0));
-    for _ in 2..=Approvals::MOST_GRANTS {
-        granted(&mut approvals, call.wanted(), Decision::Once, Grantor::Client);
+    for _ in 2..=ApprovalLedger::MOST_GRANTS {
+        granted(&mut approvals, call.wanted(), ApprovalDecision::Once, Grantor::Client);
     }
     assert!(!approvals.grants.contains_key(&spent) && approvals.grants.contains_key(&oldest));
     let id = ask(&mut approvals, call.wanted(), 0);
-    let Ok(Decided::Granted { dropped: Some(dropped), .. }) =
-        approvals.decide(id, Decision::Once, Grantor::Client, at(0))
+    let Ok(DecisionEffect::Granted { dropped: Some(dropped), .. }) =
+        approvals.decide(id, ApprovalDecision::Once, Grantor::Client, at(0))
     else {
         panic!("the oldest made room")
     };
-    assert_eq!((dropped.expires, approvals.grants.len()), (at(600), Approvals::MOST_GRANTS));
+    assert_eq!((dropped.expires, approvals.grants.len()), (at(600), ApprovalLedger::MOST_GRANTS));
 }
 
 #[test]
 fn approvals_survive_their_stored_form() {
     let call = push();
-    let mut approvals = Approvals::default();
-    let spent = granted(&mut approvals, call.wanted(), Decision::Once, Grantor::Operator);
+    let mut approvals = ApprovalLedger::default();
+    let spent = granted(&mut approvals, call.wanted(), ApprovalDecision::Once, Grantor::Operator);
     approvals.spend(spent, owner(1), at(1));
-    granted(&mut approvals, call.wanted(), Decision::Session, Grantor::Client);
-    granted(&mut approvals, call.wanted(), Decision::Time { until: at(60) }, Grantor::Client);
+    granted(&mut approvals, call.wanted(), ApprovalDecision::Session, Grantor::Client);
+    granted(&mut approvals, call.wanted(), ApprovalDecision::Time { until: at(60) }, Grantor::Client);
     let denied = ask(&mut approvals, call.wanted(), 0);
-    approvals.decide(denied, Decision::Deny, Grantor::Client, at(0)).unwrap();
+    approvals.decide(denied, ApprovalDecision::Deny, Grantor::Client, at(0)).unwrap();
     ask(&mut approvals, call.wanted(), 0);
     let stored = serde_json::to_value(&approvals).unwrap();
     assert_eq!(stored["version"], 1);
-    assert_eq!(serde_json::from_value::<Approvals>(stored.clone()).unwrap(), approvals);
+    assert_eq!(serde_json::from_value::<ApprovalLedger>(stored.clone()).unwrap(), approvals);
 
     for (name, value) in [("version", 2), ("next", 3)] {
         let mut wrong = stored.clone();
         wrong[name] = value.into();
-        assert!(serde_json::from_value::<Approvals>(wrong).is_err(), "{name}");
+        assert!(serde_json::from_value::<ApprovalLedger>(wrong).is_err(), "{name}");
     }
 }

@@ -1,17 +1,16 @@
-//! The circuit breaker: stop bothering a tool that is down, and find out when it is back.
+//! The circuit breaker of a tool: stops calls while the tool is down, and detects when it is back.
 //!
-//! It counts attempts, not calls, because each attempt is load on the tool. It has no timer: whatever merely
-//! expires (a cool-down, the lease of a probe, the age of an outcome) is compared with `now` when someone
-//! asks, so nothing ticks and nothing can fire late. The policy comes in with every call and may have
-//! changed since the last one.
+//! It counts attempts, not calls, because each attempt is load on the tool. It has no timer. Everything that expires (a
+//! cool-down, the lease of a probe, the age of an outcome) is compared with `now` when the breaker is used, so nothing
+//! ticks and nothing can fire late. The policy is passed in with every call and may have changed since the last one.
 //!
-//! Three things go wrong in breakers under load, and each has its answer here:
-//! - *Many probes.* The place of a probe is reserved when it is admitted, in the same step that makes the
-//!   breaker half-open; there is one place.
-//! - *A probe that never comes back.* Its place has a lease. A [`Ticket`] is released when its attempt came
-//!   to nothing, and [`Permit`] does so when it is dropped.
-//! - *Answers of yesterday.* Every transition starts an epoch, a ticket carries the epoch it was given in,
-//!   and an answer of another epoch changes nothing.
+//! Three things go wrong in breakers under load, and each has its solution here:
+//! - *Many probes.* The slot of a probe is reserved when it is admitted, in the same step that makes the breaker
+//!   half-open. There is only one slot.
+//! - *A probe that never returns.* Its slot has a lease. A [`BreakerTicket`] is released when its attempt was not made, and
+//!   [`BreakerPermit`] does so when it is dropped.
+//! - *Late results.* Every transition starts an epoch. A ticket carries the epoch in which it was issued, and a result
+//!   of another epoch changes nothing.
 
 mod shared;
 mod snapshot;
@@ -25,16 +24,16 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use shared::{Permit, SharedBreaker};
-pub use snapshot::{InvalidSnapshot, Snapshot};
-pub use view::{Forced, Numbers, Rate, View};
-use window::{Outcome, Reach, Window};
+pub use shared::{BreakerPermit, SharedBreaker};
+pub use snapshot::{BreakerSnapshot, InvalidBreakerSnapshot};
+pub use view::{BreakerDetails, BreakerNumbers, BreakerRate, ForcedOpenCause};
+use window::{OutcomeWindow, WindowOutcome, WindowReach};
 
 use crate::Timestamp;
-use crate::policy::{BreakerPolicy, Cooldown, Factor, RateRule};
+use crate::policy::{BreakerCooldown, BreakerPolicy, GrowthFactor, RateRule};
 
-/// Whether calls pass. A *closed* breaker lets them through, an *open* one refuses them: the words are
-/// those of an electric circuit.
+/// The state of a circuit breaker. A *closed* breaker admits calls, an *open* one refuses them, as in an electric
+/// circuit.
 ///
 /// ```text
 ///                 too many failures, too many slow
@@ -47,97 +46,98 @@ use crate::policy::{BreakerPolicy, Cooldown, Factor, RateRule};
 ///   │                  └───────────────────── │ HALF_OPEN │ ────────────┘
 ///   │ reset                                   └───────────┘
 ///   │                 ┌─────────────┐
-///   └──────────────── │ FORCED_OPEN │ ◄── by hand, from any state
-///    (from any state) └─────────────┘     (by configuration: for as long as it says so)
+///   └──────────────── │ FORCED_OPEN │ ◄── by an operator, from any state
+///    (from any state) └─────────────┘     (by configuration: while it is set)
 /// ```
 ///
-/// One that was forced open until some time goes on from there as from the end of a cool-down: one call finds out.
+/// A breaker that was forced open until some time continues from there as after a cool-down: one call is a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum State {
-    /// Calls pass.
+    /// Calls are admitted.
     Closed,
     /// Calls are refused until the cool-down is over.
     Open,
-    /// One call at a time passes, to find out.
+    /// One call at a time is admitted as a probe.
     HalfOpen,
-    /// Calls are refused until someone resets it, or until the time that was set.
+    /// Calls are refused until an operator resets the breaker, or until the time that the operator set.
     ForcedOpen,
 }
 
-/// Leave to make one attempt. Give it back with what came of it.
+/// The permission to make one attempt. Must be returned with the result of the attempt.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a ticket that is neither recorded nor released holds the probe until its lease ends"]
-pub struct Ticket {
+pub struct BreakerTicket {
     epoch: u64,
     probe: Option<NonZeroU64>,
 }
 
-impl Ticket {
-    /// Whether this attempt is the one that finds out if the tool is back. A fleet that shares a store
-    /// takes the store's lease for it before the attempt is made.
+impl BreakerTicket {
+    /// Returns true if this attempt is a probe. Processes that share a store take the store's lease for it before the
+    /// attempt.
     pub const fn is_probe(&self) -> bool {
         self.probe.is_some()
     }
 }
 
-/// What a sign of life did for a ticket.
+/// The result of renewing a ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Held {
-    /// It counts for nothing any more.
+pub enum TicketRenewal {
+    /// The ticket no longer counts.
     Lost,
-    /// It counts.
-    Still,
-    /// It is a probe, it counts, and those who share the breaker have to hear that its place is held for longer.
-    ForLonger,
+    /// The ticket still counts.
+    StillValid,
+    /// The ticket is a probe and still counts. All processes that share the breaker must learn that its lease is
+    /// extended.
+    Extended,
 }
 
-/// What came of an admitted attempt, as far as the breaker is concerned.
+/// The result of an admitted attempt, as far as the breaker is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It worked.
+pub enum BreakerVerdict {
+    /// The attempt succeeded.
     Success {
-        /// How long it took.
+        /// Duration of the attempt.
         took: Duration,
     },
-    /// It failed in a way that says something about the tool.
+    /// The attempt failed because of the tool.
     Failure {
-        /// How long it took.
+        /// Duration of the attempt.
         took: Duration,
     },
-    /// It failed in a way that says nothing: bad input, no access, not found.
+    /// The attempt failed for another reason: bad input, no access, not found.
     Neutral,
 }
 
-/// Why an attempt may not be made now.
+/// The refusal of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refused {
-    /// The state that refused it.
+pub struct BreakerRefusal {
+    /// State of the breaker.
     pub state: State,
-    /// When it is worth asking again; nothing if only a person can tell.
+    /// Time of the next useful try. `None` if only an operator can end the refusal.
     pub retry_at: Option<Timestamp>,
-    /// On whose account.
-    pub by: RefusedBy,
+    /// Cause of the refusal.
+    pub by: BreakerRefusalCause,
 }
 
-/// On whose account an attempt is refused.
+/// The cause of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RefusedBy {
-    /// The tool's own: it failed too often, or nobody knows yet whether it is back.
+pub enum BreakerRefusalCause {
+    /// The tool: it failed too often, or it is not yet known if it is back.
     Failures,
-    /// A person forced the breaker open.
-    Hand,
-    /// The configuration forces it open.
+    /// An operator forced the breaker open.
+    Operator,
+    /// The configuration forces the breaker open.
     Configuration,
 }
 
-impl RefusedBy {
-    /// The rule as results and logs name it.
+impl BreakerRefusalCause {
+    /// Returns the name of the rule in results and logs.
     pub const fn rule(self) -> &'static str {
         match self {
             Self::Failures => "breaker",
-            Self::Hand => "breaker.forced_by_hand",
+            Self::Operator => "breaker.forced_by_hand",
             Self::Configuration => "breaker.forced_by_configuration",
         }
     }
@@ -146,120 +146,123 @@ impl RefusedBy {
 /// A change of state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Transition {
-    /// Before.
+pub struct BreakerTransition {
+    /// State before the change.
     pub from: State,
-    /// After.
+    /// State after the change.
     pub to: State,
-    /// Why.
-    pub reason: Reason,
-    /// When.
+    /// Reason for the change.
+    pub reason: TransitionReason,
+    /// Time of the change.
     pub at: Timestamp,
 }
 
-/// Why a breaker changed.
+/// The reason for a change of state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Reason {
+pub enum TransitionReason {
     /// Too many failures in a row.
     Consecutive,
     /// Too large a share of failures.
     Rate,
-    /// Too large a share of slow answers, or a probe that was slow.
+    /// Too large a share of slow responses, or a slow probe.
     Slow,
-    /// The cool-down is over, or the time for which it was forced open.
+    /// The cool-down is over, or the time for which the breaker was forced open.
     CooledDown,
     /// A probe failed.
     ProbeFailed,
-    /// Enough probes were good.
+    /// Enough probes succeeded.
     ProbesSucceeded,
-    /// Enough probes were answered, although not with success.
+    /// Enough probes were answered, although without success.
     ProbesAnswered,
-    /// By hand.
+    /// An operator forced the breaker open.
     Forced,
-    /// By hand.
+    /// An operator reset the breaker.
     Reset,
 }
 
-/// What a closed breaker has counted, as of the last outcome; for people who look at it.
+/// The counters of a closed breaker as of the last outcome, for display.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
-    /// Outcomes that the rule of failures looks at.
+pub struct BreakerCounts {
+    /// Outcomes in the window of the failure rule.
     pub calls: u32,
     /// Failures among them.
     pub failures: u32,
     /// Failures in a row.
     pub in_a_row: u32,
-    /// Slow ones among those that the rule of slowness looks at.
+    /// Slow outcomes in the window of the slowness rule.
     pub slow: u32,
 }
 
-/// One breaker. A new one is closed.
+/// A circuit breaker. A new one is closed.
 #[derive(Clone, Debug, Default)]
-pub struct Breaker {
-    /// Grows with every transition and reset, and never goes back. What is done by hand [leaps](Snapshot::BY_HAND).
+pub struct CircuitBreaker {
+    /// Number of the epoch. Grows with every transition and reset, and never decreases. A change by an operator makes
+    /// it [leap](BreakerSnapshot::BY_HAND).
     epoch: u64,
-    phase: Phase,
-    /// The last transition: when and why. A breaker that never changed has none.
-    changed: Option<(Timestamp, Reason)>,
-    /// The last [`MOST_CHANGES`] transitions and resets, the newest last; for people who look at it.
-    changes: VecDeque<Transition>,
-    /// Probes given out so far, so that each has a number of its own.
+    phase: BreakerPhase,
+    /// Time of and reason for the last transition. `None` if the breaker never changed.
+    changed: Option<(Timestamp, TransitionReason)>,
+    /// The last [`MOST_CHANGES`] transitions and resets, newest last, for display.
+    changes: VecDeque<BreakerTransition>,
+    /// Number of probes issued so far. Gives each probe its own number.
     probes: u64,
-    /// The last probe given here that came back.
+    /// The last probe of this process that was returned.
     ended: Option<NonZeroU64>,
-    window: Window,
+    window: OutcomeWindow,
 }
 
-/// The state with what belongs to it.
+/// The state with its data.
 #[derive(Clone, Copy, Debug, Default)]
-enum Phase {
+enum BreakerPhase {
     #[default]
     Closed,
     Open {
         since: Timestamp,
-        /// Probes that failed since it was last closed; the cool-down grows with them.
+        /// Number of failed probes since the breaker was last closed. The cool-down grows with it.
         reopened: u32,
     },
     HalfOpen {
         reopened: u32,
-        /// Good probes in a row.
+        /// Successful probes in a row.
         good: u32,
-        /// Neutral answers in a row.
+        /// Neutral results in a row.
         neutral: u32,
-        probe: Option<Probe>,
-        /// How often the place was given, given back or kept since this state began: the order of what is stored of it.
+        probe: Option<ActiveProbe>,
+        /// Number of times that the slot was taken, returned or renewed since this state began. Orders the stored
+        /// snapshots.
         turn: u32,
     },
     ForcedOpen {
-        /// When it is over; nothing if only a reset ends it.
+        /// End of the state. `None` if only a reset ends it.
         until: Option<Timestamp>,
     },
 }
 
-/// Who has the one place in half-open.
+/// The probe that holds the only slot in half-open.
 #[derive(Clone, Copy, Debug)]
-struct Probe {
+struct ActiveProbe {
     number: NonZeroU64,
-    /// The last sign of life; its lease counts from here.
+    /// Time of the last renewal. The lease counts from here.
     alive: Timestamp,
-    /// The one that others were told of.
-    told: Timestamp,
-    agreed: Agreed,
+    /// Time of the last renewal that other processes learned of.
+    announced: Timestamp,
+    agreed: ProbeAgreement,
 }
 
-/// Whether all who share the breaker know who has the place. What they do not know of must not replace what they do.
+/// Agreement of all processes that share the breaker on the owner of the slot. A slot that the others do not know of
+/// must not replace one that they know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Agreed {
+enum ProbeAgreement {
     Yes,
-    /// Not yet: it was taken when it was free, or when the lease of this one was over.
+    /// No agreement yet. The slot was taken when it was free, or when the lease of the probe `after` was over.
     NotYet {
         after: Option<NonZeroU64>,
     },
 }
 
-impl Phase {
+impl BreakerPhase {
     const fn state(self) -> State {
         match self {
             Self::Closed => State::Closed,
@@ -270,197 +273,216 @@ impl Phase {
     }
 }
 
-impl Breaker {
-    /// A closed breaker whose probes are numbered from here. Those who share a store start far apart, so that no two
-    /// of them ever give the same number.
+impl CircuitBreaker {
+    /// Returns a closed breaker whose probes are numbered from here. Processes that share a store start far apart, so
+    /// that no two of them issue the same number.
     pub fn numbered_from(first: u64) -> Self {
-        // Readers of JSON keep whole numbers up to here, and no breaker gives as many probes as there is room above.
-        Self { probes: first % (Snapshot::LAST_EPOCH / 2), ..Self::default() }
+        // JSON readers keep whole numbers up to this limit, and no breaker issues as many probes as there is room
+        // above.
+        Self { probes: first % (BreakerSnapshot::LAST_EPOCH / 2), ..Self::default() }
     }
 
-    /// Whether an attempt would be refused now. Changes nothing.
-    pub fn check(&self, policy: &BreakerPolicy, now: Timestamp) -> Result<(), Refused> {
+    /// Checks if an attempt would be refused now. Changes nothing.
+    pub fn check(&self, policy: &BreakerPolicy, now: Timestamp) -> Result<(), BreakerRefusal> {
         if policy.forced_open {
-            let by = RefusedBy::Configuration;
-            return Err(Refused { state: State::ForcedOpen, retry_at: None, by });
+            let by = BreakerRefusalCause::Configuration;
+            return Err(BreakerRefusal { state: State::ForcedOpen, retry_at: None, by });
         }
-        let by = RefusedBy::Failures;
+        let by = BreakerRefusalCause::Failures;
         match self.phase {
-            Phase::Closed => Ok(()),
-            Phase::Open { since, reopened } => {
-                // A clock that stepped back costs one more cool-down at most, not the size of the step.
+            BreakerPhase::Closed => Ok(()),
+            BreakerPhase::Open { since, reopened } => {
+                // A clock that stepped back costs at most one more cool-down, not the size of the step.
                 let until = since.min(now) + cooldown(&policy.cooldown, reopened);
                 if until <= now {
                     Ok(())
                 } else {
-                    Err(Refused { state: State::Open, retry_at: Some(until), by })
+                    Err(BreakerRefusal { state: State::Open, retry_at: Some(until), by })
                 }
             }
-            Phase::HalfOpen { probe, .. } => match probe {
+            BreakerPhase::HalfOpen { probe, .. } => match probe {
                 Some(probe) if probe.holds(policy, now) => {
-                    // The answer may come any moment; only the latest moment is known.
+                    // The result may come at any time. Only the latest time is known.
                     let latest = (probe.alive + policy.probe_lease).min(now + policy.cooldown.first);
-                    Err(Refused { state: State::HalfOpen, retry_at: Some(latest), by })
+                    Err(BreakerRefusal { state: State::HalfOpen, retry_at: Some(latest), by })
                 }
                 Some(_) | None => Ok(()),
             },
-            Phase::ForcedOpen { until: Some(until) } if until <= now => Ok(()),
-            Phase::ForcedOpen { until } => {
-                Err(Refused { state: State::ForcedOpen, retry_at: until, by: RefusedBy::Hand })
-            }
+            BreakerPhase::ForcedOpen { until: Some(until) } if until <= now => Ok(()),
+            BreakerPhase::ForcedOpen { until } => Err(BreakerRefusal {
+                state: State::ForcedOpen,
+                retry_at: until,
+                by: BreakerRefusalCause::Operator,
+            }),
         }
     }
 
-    /// Leave to make an attempt, or why not. May move from open to half-open.
+    /// Admits or refuses an attempt. May change the state from open to half-open.
     pub fn admit(
         &mut self,
         policy: &BreakerPolicy,
         now: Timestamp,
-    ) -> Result<(Ticket, Option<Transition>), Refused> {
+    ) -> Result<(BreakerTicket, Option<BreakerTransition>), BreakerRefusal> {
         self.heal_clock(now);
         self.check(policy, now)?;
         match self.phase {
-            Phase::Closed => Ok((Ticket { epoch: self.epoch, probe: None }, None)),
-            Phase::Open { .. } | Phase::ForcedOpen { .. } => {
+            BreakerPhase::Closed => Ok((BreakerTicket { epoch: self.epoch, probe: None }, None)),
+            BreakerPhase::Open { .. } | BreakerPhase::ForcedOpen { .. } => {
                 let reopened = match self.phase {
-                    Phase::Open { reopened, .. } => reopened,
-                    Phase::Closed | Phase::HalfOpen { .. } | Phase::ForcedOpen { .. } => 0,
+                    BreakerPhase::Open { reopened, .. } => reopened,
+                    BreakerPhase::Closed
+                    | BreakerPhase::HalfOpen { .. }
+                    | BreakerPhase::ForcedOpen { .. } => 0,
                 };
-                let half_open = Phase::HalfOpen { reopened, good: 0, neutral: 0, probe: None, turn: 0 };
-                let change = self.change(half_open, Reason::CooledDown, now);
+                let half_open =
+                    BreakerPhase::HalfOpen { reopened, good: 0, neutral: 0, probe: None, turn: 0 };
+                let change = self.change(half_open, TransitionReason::CooledDown, now);
                 Ok((self.give_probe(now), Some(change)))
             }
-            Phase::HalfOpen { .. } => Ok((self.give_probe(now), None)),
+            BreakerPhase::HalfOpen { .. } => Ok((self.give_probe(now), None)),
         }
     }
 
-    /// Takes back a ticket with what came of it. An answer of an older epoch, or of a probe whose lease is
-    /// over, changes nothing. While the configuration forces the breaker open, nothing is learned.
+    /// Takes back a ticket with the result of its attempt. A result of an older epoch, or of a probe whose lease is
+    /// over, changes nothing. Nothing is counted while the configuration forces the breaker open.
     #[inline]
     pub fn record(
         &mut self,
         policy: &BreakerPolicy,
-        ticket: Ticket,
-        verdict: Verdict,
+        ticket: BreakerTicket,
+        verdict: BreakerVerdict,
         now: Timestamp,
-    ) -> Option<Transition> {
+    ) -> Option<BreakerTransition> {
         if ticket.epoch != self.epoch {
             return None;
         }
         match self.phase {
-            Phase::Closed if ticket.probe.is_none() && !policy.forced_open => {
+            BreakerPhase::Closed if ticket.probe.is_none() && !policy.forced_open => {
                 self.count(policy, verdict, now)
             }
-            Phase::Closed | Phase::Open { .. } | Phase::HalfOpen { .. } | Phase::ForcedOpen { .. } => {
-                self.record_probe(policy, ticket, verdict, now)
-            }
+            BreakerPhase::Closed
+            | BreakerPhase::Open { .. }
+            | BreakerPhase::HalfOpen { .. }
+            | BreakerPhase::ForcedOpen { .. } => self.record_probe(policy, ticket, verdict, now),
         }
     }
 
-    /// Takes back a ticket whose attempt came to nothing (not made, cancelled).
-    pub fn release(&mut self, ticket: Ticket) {
-        if let Phase::HalfOpen { probe, turn, .. } = &mut self.phase
+    /// Takes back a ticket whose attempt has no result (not made, cancelled).
+    pub fn release(&mut self, ticket: BreakerTicket) {
+        if let BreakerPhase::HalfOpen { probe, turn, .. } = &mut self.phase
             && ticket.epoch == self.epoch
             && probe.is_some_and(|probe| ticket.probe == Some(probe.number))
         {
             *turn = match probe.take().map(|probe| probe.agreed) {
-                Some(Agreed::NotYet { .. }) => turn.saturating_sub(1),
-                Some(Agreed::Yes) | None => turn.saturating_add(1),
+                Some(ProbeAgreement::NotYet { .. }) => turn.saturating_sub(1),
+                Some(ProbeAgreement::Yes) | None => turn.saturating_add(1),
             };
             self.ended = ticket.probe;
         }
     }
 
-    /// All who share the breaker know that this ticket has the place of the probe, and that nobody else has.
-    pub fn agreed(&mut self, ticket: &Ticket) {
-        if let Phase::HalfOpen { probe: Some(probe), .. } = &mut self.phase
+    /// Marks that all processes that share the breaker know that this ticket alone has the slot of the probe.
+    pub fn confirm_probe(&mut self, ticket: &BreakerTicket) {
+        if let BreakerPhase::HalfOpen { probe: Some(probe), .. } = &mut self.phase
             && ticket.probe == Some(probe.number)
         {
-            probe.agreed = Agreed::Yes;
+            probe.agreed = ProbeAgreement::Yes;
         }
     }
 
-    /// A sign of life of an attempt. A probe that is long but not silent keeps its place, unless its lease
-    /// is already over.
-    pub fn renew(&mut self, policy: &BreakerPolicy, ticket: &Ticket, now: Timestamp) -> Held {
+    /// Renews a ticket during its attempt. A probe that takes long keeps its slot, unless its lease is already over.
+    pub fn renew(&mut self, policy: &BreakerPolicy, ticket: &BreakerTicket, now: Timestamp) -> TicketRenewal {
         if ticket.epoch != self.epoch {
-            return Held::Lost;
+            return TicketRenewal::Lost;
         }
         match &mut self.phase {
-            Phase::HalfOpen { probe: Some(probe), turn, .. } if ticket.probe == Some(probe.number) => {
+            BreakerPhase::HalfOpen { probe: Some(probe), turn, .. } if ticket.probe == Some(probe.number) => {
                 if !probe.holds(policy, now) {
-                    return Held::Lost;
+                    return TicketRenewal::Lost;
                 }
                 probe.alive = now;
-                if probe.agreed != Agreed::Yes || now.since(probe.told) < policy.probe_lease / 3 {
-                    return Held::Still;
+                if probe.agreed != ProbeAgreement::Yes || now.since(probe.announced) < policy.probe_lease / 3
+                {
+                    return TicketRenewal::StillValid;
                 }
-                probe.told = now;
+                probe.announced = now;
                 *turn = turn.saturating_add(1);
-                Held::ForLonger
+                TicketRenewal::Extended
             }
-            Phase::Closed => Held::Still,
-            Phase::HalfOpen { .. } | Phase::Open { .. } | Phase::ForcedOpen { .. } => Held::Lost,
+            BreakerPhase::Closed => TicketRenewal::StillValid,
+            BreakerPhase::HalfOpen { .. } | BreakerPhase::Open { .. } | BreakerPhase::ForcedOpen { .. } => {
+                TicketRenewal::Lost
+            }
         }
     }
 
-    /// Whether this ticket counts: neither did the breaker change since, nor was its place given to another.
-    pub fn holds(&self, policy: &BreakerPolicy, ticket: &Ticket, now: Timestamp) -> bool {
+    /// Returns true if this ticket counts: the breaker has not changed since, and its slot was not given to another.
+    pub fn holds(&self, policy: &BreakerPolicy, ticket: &BreakerTicket, now: Timestamp) -> bool {
         ticket.epoch == self.epoch
             && match (self.phase, ticket.probe) {
-                (Phase::Closed, None) => true,
-                (Phase::HalfOpen { probe: Some(probe), .. }, Some(number)) => {
+                (BreakerPhase::Closed, None) => true,
+                (BreakerPhase::HalfOpen { probe: Some(probe), .. }, Some(number)) => {
                     probe.number == number && probe.holds(policy, now)
                 }
                 (
-                    Phase::Closed | Phase::Open { .. } | Phase::HalfOpen { .. } | Phase::ForcedOpen { .. },
+                    BreakerPhase::Closed
+                    | BreakerPhase::Open { .. }
+                    | BreakerPhase::HalfOpen { .. }
+                    | BreakerPhase::ForcedOpen { .. },
                     _,
                 ) => false,
             }
     }
 
-    /// The state as of now: an open breaker whose cool-down is over is half-open, although no call has
-    /// come yet to make use of it.
+    /// Returns the current state. An open breaker whose cool-down is over is half-open, even before the next call.
     pub fn state(&self, policy: &BreakerPolicy, now: Timestamp) -> State {
         if policy.forced_open {
             return State::ForcedOpen;
         }
         match self.phase {
-            Phase::Open { .. } | Phase::ForcedOpen { .. } if self.check(policy, now).is_ok() => {
+            BreakerPhase::Open { .. } | BreakerPhase::ForcedOpen { .. }
+                if self.check(policy, now).is_ok() =>
+            {
                 State::HalfOpen
             }
-            Phase::Closed | Phase::Open { .. } | Phase::HalfOpen { .. } | Phase::ForcedOpen { .. } => {
-                self.phase.state()
-            }
+            BreakerPhase::Closed
+            | BreakerPhase::Open { .. }
+            | BreakerPhase::HalfOpen { .. }
+            | BreakerPhase::ForcedOpen { .. } => self.phase.state(),
         }
     }
 
-    /// Opens it until this time, or until it is reset. What was under way counts no more.
-    pub fn force_open(&mut self, until: Option<Timestamp>, now: Timestamp) -> Option<Transition> {
+    /// Forces the breaker open until this time, or until a reset. Attempts in flight no longer count.
+    pub fn force_open(&mut self, until: Option<Timestamp>, now: Timestamp) -> Option<BreakerTransition> {
         match self.phase {
-            Phase::ForcedOpen { until: known } if known == until => None,
-            Phase::Closed | Phase::Open { .. } | Phase::HalfOpen { .. } | Phase::ForcedOpen { .. } => {
-                Some(self.change_by_hand(Phase::ForcedOpen { until }, Reason::Forced, now))
-            }
+            BreakerPhase::ForcedOpen { until: known } if known == until => None,
+            BreakerPhase::Closed
+            | BreakerPhase::Open { .. }
+            | BreakerPhase::HalfOpen { .. }
+            | BreakerPhase::ForcedOpen { .. } => Some(self.change_by_operator(
+                BreakerPhase::ForcedOpen { until },
+                TransitionReason::Forced,
+                now,
+            )),
         }
     }
 
-    /// Closes it and forgets what it counted; attempts still under way no longer count, even if it was
-    /// closed already. What the configuration forces open stays open.
-    pub fn reset(&mut self, now: Timestamp) -> Option<Transition> {
-        let change = self.change_by_hand(Phase::Closed, Reason::Reset, now);
+    /// Closes the breaker and clears its counters. Attempts in flight no longer count, even if it was closed already. A
+    /// breaker that the configuration forces open stays open.
+    pub fn reset(&mut self, now: Timestamp) -> Option<BreakerTransition> {
+        let change = self.change_by_operator(BreakerPhase::Closed, TransitionReason::Reset, now);
         (change.from != State::Closed).then_some(change)
     }
 
-    /// Whether a person forced it open, and nothing has ended that yet.
-    pub const fn is_forced_by_hand(&self) -> bool {
-        matches!(self.phase, Phase::ForcedOpen { .. })
+    /// Returns true if an operator forced the breaker open and that has not ended yet.
+    pub const fn is_forced_by_operator(&self) -> bool {
+        matches!(self.phase, BreakerPhase::ForcedOpen { .. })
     }
 
-    /// What it has counted, as of the last outcome.
-    pub fn counts(&self) -> Counts {
+    /// Returns the counters as of the last outcome.
+    pub fn counts(&self) -> BreakerCounts {
         let (failures, slow) = (self.window.failures(), self.window.slow());
-        Counts {
+        BreakerCounts {
             calls: failures.whole,
             failures: failures.part,
             in_a_row: self.window.run(),
@@ -468,58 +490,66 @@ impl Breaker {
         }
     }
 
-    /// Differs before and after every transition and reset, and never goes back. All who share the breaker count alike.
+    /// Returns the epoch. It changes with every transition and reset, and never decreases. All processes that share the
+    /// breaker count alike.
     pub const fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// A counted outcome of a closed breaker.
+    /// Counts an outcome of a closed breaker.
     #[inline]
-    fn count(&mut self, policy: &BreakerPolicy, verdict: Verdict, now: Timestamp) -> Option<Transition> {
+    fn count(
+        &mut self,
+        policy: &BreakerPolicy,
+        verdict: BreakerVerdict,
+        now: Timestamp,
+    ) -> Option<BreakerTransition> {
         let (outcome, took) = match verdict {
-            Verdict::Success { took } => (Outcome::good(now), took),
-            Verdict::Failure { took } => (Outcome::good(now).failed(), took),
-            Verdict::Neutral => return None,
+            BreakerVerdict::Success { took } => (WindowOutcome::good(now), took),
+            BreakerVerdict::Failure { took } => (WindowOutcome::good(now).failed(), took),
+            BreakerVerdict::Neutral => return None,
         };
         let outcome = if is_slow(policy, took) { outcome.slow() } else { outcome };
-        self.window.push(Reach::of(policy), policy.window, outcome);
+        self.window.push(WindowReach::of(policy), policy.window, outcome);
         if self.window.is_clean() { None } else { self.open_if_due(policy, now) }
     }
 
-    /// Good answers with their moments, counted elsewhere while nothing bad was in sight.
-    fn count_good(&mut self, moments: impl ExactSizeIterator<Item = Option<Timestamp>>) {
-        if let Phase::Closed = self.phase {
-            self.window.push_good(moments);
+    /// Adds successes with their times, which were counted elsewhere while there were no failures.
+    fn count_successes(&mut self, moments: impl ExactSizeIterator<Item = Option<Timestamp>>) {
+        if let BreakerPhase::Closed = self.phase {
+            self.window.push_successes(moments);
         }
     }
 
-    /// Whether good answers, however many, could change nothing.
-    fn is_untroubled(&self) -> bool {
+    /// Returns true if successes, however many, could change nothing.
+    fn has_no_failures(&self) -> bool {
         match self.phase {
-            Phase::Closed => self.window.is_clean(),
-            Phase::Open { .. } | Phase::HalfOpen { .. } | Phase::ForcedOpen { .. } => false,
+            BreakerPhase::Closed => self.window.is_clean(),
+            BreakerPhase::Open { .. } | BreakerPhase::HalfOpen { .. } | BreakerPhase::ForcedOpen { .. } => {
+                false
+            }
         }
     }
 
-    fn open_if_due(&mut self, policy: &BreakerPolicy, now: Timestamp) -> Option<Transition> {
+    fn open_if_due(&mut self, policy: &BreakerPolicy, now: Timestamp) -> Option<BreakerTransition> {
         let reason = self.reason_to_open(policy)?;
-        Some(self.change(Phase::Open { since: now, reopened: 0 }, reason, now))
+        Some(self.change(BreakerPhase::Open { since: now, reopened: 0 }, reason, now))
     }
 
-    fn reason_to_open(&self, policy: &BreakerPolicy) -> Option<Reason> {
-        let reached = |rule: RateRule, share: window::Share| {
-            // A minimum above what is kept could never be reached.
+    fn reason_to_open(&self, policy: &BreakerPolicy) -> Option<TransitionReason> {
+        let reached = |rule: RateRule, share: window::FlaggedShare| {
+            // A minimum above the size of the window could never be reached.
             let enough = rule.at_least.min(rule.last).get().min(RateRule::MOST);
             share.part > 0 && share.whole >= enough && rule.threshold.reached_by(share.part, share.whole)
         };
         if policy.consecutive.is_some_and(|count| self.window.run() >= count.get().min(RateRule::MOST)) {
-            return Some(Reason::Consecutive);
+            return Some(TransitionReason::Consecutive);
         }
         if policy.rate.is_some_and(|rule| reached(rule, self.window.failures())) {
-            return Some(Reason::Rate);
+            return Some(TransitionReason::Rate);
         }
         if policy.slow.is_some_and(|rule| reached(rule.rate, self.window.slow())) {
-            return Some(Reason::Slow);
+            return Some(TransitionReason::Slow);
         }
         None
     }
@@ -528,11 +558,11 @@ impl Breaker {
     fn record_probe(
         &mut self,
         policy: &BreakerPolicy,
-        ticket: Ticket,
-        verdict: Verdict,
+        ticket: BreakerTicket,
+        verdict: BreakerVerdict,
         now: Timestamp,
-    ) -> Option<Transition> {
-        if let Phase::HalfOpen { probe: Some(probe), .. } = self.phase
+    ) -> Option<BreakerTransition> {
+        if let BreakerPhase::HalfOpen { probe: Some(probe), .. } = self.phase
             && ticket.probe == Some(probe.number)
         {
             self.release(ticket);
@@ -543,44 +573,44 @@ impl Breaker {
         None
     }
 
-    /// The answer to a probe that was in time. Its place is free already.
+    /// Handles the result of a probe that came in time. Its slot is free already.
     fn judge_probe(
         &mut self,
         policy: &BreakerPolicy,
-        verdict: Verdict,
+        verdict: BreakerVerdict,
         now: Timestamp,
-    ) -> Option<Transition> {
-        let Phase::HalfOpen { reopened, good, neutral, probe, turn } = self.phase else { return None };
-        let reopen = Phase::Open { since: now, reopened: reopened.saturating_add(1) };
+    ) -> Option<BreakerTransition> {
+        let BreakerPhase::HalfOpen { reopened, good, neutral, probe, turn } = self.phase else { return None };
+        let reopen = BreakerPhase::Open { since: now, reopened: reopened.saturating_add(1) };
         match verdict {
-            Verdict::Failure { .. } => Some(self.change(reopen, Reason::ProbeFailed, now)),
-            // Closing on a slow answer would open again after the next few of them.
-            Verdict::Success { took } if is_slow(policy, took) => {
-                Some(self.change(reopen, Reason::Slow, now))
+            BreakerVerdict::Failure { .. } => Some(self.change(reopen, TransitionReason::ProbeFailed, now)),
+            // Closing after a slow response would open again after the next few of them.
+            BreakerVerdict::Success { took } if is_slow(policy, took) => {
+                Some(self.change(reopen, TransitionReason::Slow, now))
             }
-            Verdict::Success { .. } => {
+            BreakerVerdict::Success { .. } => {
                 let good = good.saturating_add(1);
-                self.phase = Phase::HalfOpen { reopened, good, neutral: 0, probe, turn };
+                self.phase = BreakerPhase::HalfOpen { reopened, good, neutral: 0, probe, turn };
                 (good >= policy.close_after.get())
-                    .then(|| self.change(Phase::Closed, Reason::ProbesSucceeded, now))
+                    .then(|| self.change(BreakerPhase::Closed, TransitionReason::ProbesSucceeded, now))
             }
-            Verdict::Neutral => {
+            BreakerVerdict::Neutral => {
                 let neutral = neutral.saturating_add(1);
-                self.phase = Phase::HalfOpen { reopened, good, neutral, probe, turn };
+                self.phase = BreakerPhase::HalfOpen { reopened, good, neutral, probe, turn };
                 (neutral >= policy.neutral_close_after.get())
-                    .then(|| self.change(Phase::Closed, Reason::ProbesAnswered, now))
+                    .then(|| self.change(BreakerPhase::Closed, TransitionReason::ProbesAnswered, now))
             }
         }
     }
 
-    fn give_probe(&mut self, now: Timestamp) -> Ticket {
+    fn give_probe(&mut self, now: Timestamp) -> BreakerTicket {
         let number = self.next_probe();
-        if let Phase::HalfOpen { probe, turn, .. } = &mut self.phase {
-            let agreed = Agreed::NotYet { after: probe.map(|probe| probe.number) };
-            *probe = Some(Probe { number, alive: now, told: now, agreed });
+        if let BreakerPhase::HalfOpen { probe, turn, .. } = &mut self.phase {
+            let agreed = ProbeAgreement::NotYet { after: probe.map(|probe| probe.number) };
+            *probe = Some(ActiveProbe { number, alive: now, announced: now, agreed });
             *turn = turn.saturating_add(1);
         }
-        Ticket { epoch: self.epoch, probe: Some(number) }
+        BreakerTicket { epoch: self.epoch, probe: Some(number) }
     }
 
     fn next_probe(&mut self) -> NonZeroU64 {
@@ -588,50 +618,58 @@ impl Breaker {
         NonZeroU64::MIN.saturating_add(self.probes)
     }
 
-    /// The one place where the state changes.
-    fn change(&mut self, phase: Phase, reason: Reason, at: Timestamp) -> Transition {
+    /// Changes the state. The only place that does.
+    fn change(&mut self, phase: BreakerPhase, reason: TransitionReason, at: Timestamp) -> BreakerTransition {
         let from = self.phase.state();
         self.epoch = self.epoch.saturating_add(1);
         self.phase = phase;
         self.changed = Some((at, reason));
-        // While it is open, its counts show what opened it.
-        if !matches!(phase, Phase::Open { .. }) {
+        // While it is open, its counters show the outcomes that opened it.
+        if !matches!(phase, BreakerPhase::Open { .. }) {
             self.window.clear();
         }
-        let change = Transition { from, to: phase.state(), reason, at };
+        let change = BreakerTransition { from, to: phase.state(), reason, at };
         self.remember(change.clone());
         change
     }
 
-    /// What a person says goes before whatever breakers elsewhere conclude that have not heard of it yet, and before what was
-    /// said in an earlier second, also where that was forgotten here and in the store.
-    fn change_by_hand(&mut self, phase: Phase, reason: Reason, at: Timestamp) -> Transition {
-        let next = (self.epoch / Snapshot::BY_HAND).saturating_add(1);
-        let block = next.max(at.as_millis() / SECOND).saturating_mul(Snapshot::BY_HAND);
-        // The last epochs are not worth a block: there, a change is one of many.
-        self.epoch = if block < Snapshot::LAST_EPOCH { block - 1 } else { self.epoch };
+    /// Changes the state for an operator. An operator's change overrides the changes of breakers elsewhere that do not
+    /// know of it yet, and the changes of an operator in an earlier second, even if those were forgotten here and in
+    /// the store.
+    fn change_by_operator(
+        &mut self,
+        phase: BreakerPhase,
+        reason: TransitionReason,
+        at: Timestamp,
+    ) -> BreakerTransition {
+        let next = (self.epoch / BreakerSnapshot::OPERATOR_EPOCH_STEP).saturating_add(1);
+        let block = next.max(at.as_millis() / SECOND).saturating_mul(BreakerSnapshot::OPERATOR_EPOCH_STEP);
+        // The last epochs are not worth a block: a change there is one of many.
+        self.epoch = if block < BreakerSnapshot::LAST_EPOCH { block - 1 } else { self.epoch };
         self.change(phase, reason, at)
     }
 
-    fn remember(&mut self, change: Transition) {
+    fn remember(&mut self, change: BreakerTransition) {
         if self.changes.len() >= MOST_CHANGES {
             self.changes.pop_front();
         }
         self.changes.push_back(change);
     }
 
-    /// Moments of the future, left by a clock that stepped back, become now: a cool-down or a lease then
-    /// lasts its own length at most.
+    /// Moves times in the future, left by a clock that stepped back, to now. A cool-down or a lease then lasts at most
+    /// its own length.
     fn heal_clock(&mut self, now: Timestamp) {
         match &mut self.phase {
-            Phase::Open { since, .. } => *since = now.min(*since),
-            Phase::HalfOpen { probe: Some(probe), .. } => probe.alive = now.min(probe.alive),
-            Phase::HalfOpen { probe: None, .. } | Phase::Closed | Phase::ForcedOpen { .. } => {}
+            BreakerPhase::Open { since, .. } => *since = now.min(*since),
+            BreakerPhase::HalfOpen { probe: Some(probe), .. } => probe.alive = now.min(probe.alive),
+            BreakerPhase::HalfOpen { probe: None, .. }
+            | BreakerPhase::Closed
+            | BreakerPhase::ForcedOpen { .. } => {}
         }
     }
 }
 
-impl Probe {
+impl ActiveProbe {
     fn holds(&self, policy: &BreakerPolicy, now: Timestamp) -> bool {
         now.since(self.alive) < policy.probe_lease
     }
@@ -641,21 +679,21 @@ fn is_slow(policy: &BreakerPolicy, took: Duration) -> bool {
     policy.slow.is_some_and(|rule| took > rule.slower_than)
 }
 
-/// The cool-down after this many failed probes.
-fn cooldown(policy: &Cooldown, reopened: u32) -> Duration {
-    if reopened == 0 || policy.growth == Factor::ONE || policy.first.is_zero() {
+/// Returns the cool-down after this many failed probes.
+fn cooldown(policy: &BreakerCooldown, reopened: u32) -> Duration {
+    if reopened == 0 || policy.growth == GrowthFactor::ONE || policy.first.is_zero() {
         return policy.first.min(policy.cap);
     }
     let steps = i32::try_from(reopened).unwrap_or(i32::MAX);
     let grown = policy.first.as_secs_f64() * policy.growth.get().powi(steps);
-    // What is too large for a span is larger than any cap.
+    // A value too large for a `Duration` is larger than any cap.
     Duration::try_from_secs_f64(grown).map_or(policy.cap, |grown| grown.min(policy.cap))
 }
 
-/// Milliseconds by which people's words are told apart.
+/// The milliseconds in which two changes by operators are distinguished.
 const SECOND: u64 = 1000;
 
-/// How many of its last changes a breaker remembers.
+/// The maximum number of changes that a breaker keeps.
 pub const MOST_CHANGES: usize = 32;
 
 #[cfg(test)]

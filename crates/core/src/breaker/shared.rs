@@ -1,86 +1,89 @@
-//! A breaker that many attempts share.
+//! A circuit breaker shared by many attempts.
 //!
-//! The machine itself stands behind a lock that is held for a few nanoseconds and never over an await. Two
-//! words beside it spare the lock on the way that nearly every attempt takes:
-//! - One says "closed, and this is the epoch". While it does, an admission takes no lock. This is safe because
-//!   a ticket is worth nothing beyond its epoch: if the breaker opens a moment later, the answer is one of an
-//!   older epoch and is ignored, exactly as if the attempt had been admitted a moment earlier.
-//! - The first word of the [`Tally`] counts good answers while all is well.
+//! The state machine is behind a lock that is held for a few nanoseconds and never across an await. Two atomic words
+//! beside it avoid the lock in nearly every attempt:
+//! - One means "closed, in this epoch". While it is set, an admission takes no lock. This is safe because a ticket
+//!   counts only in its epoch. If the breaker opens a moment later, the result belongs to an older epoch and is
+//!   ignored, as if the attempt had been admitted a moment earlier.
+//! - The first word of the [`Tally`] counts successes while there are no failures.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::tally::Tally;
-use super::{Breaker, Held, Phase, Refused, State, Ticket, Transition, Verdict, is_slow};
+use super::tally::SuccessTally;
+use super::{
+    BreakerPhase, BreakerRefusal, BreakerTicket, BreakerTransition, BreakerVerdict, CircuitBreaker, State,
+    TicketRenewal, is_slow,
+};
 use crate::Timestamp;
 use crate::policy::BreakerPolicy;
 
-/// A breaker behind a lock.
+/// A circuit breaker behind a lock.
 #[derive(Debug)]
 pub struct SharedBreaker {
-    /// One more than the epoch while closed, nothing otherwise. Written under the lock only.
-    closed: Apart<AtomicU64>,
-    tally: Apart<Tally>,
-    breaker: Apart<Mutex<Breaker>>,
+    /// Epoch plus one while closed, otherwise zero. Written only under the lock.
+    closed: CachePadded<AtomicU64>,
+    tally: CachePadded<SuccessTally>,
+    breaker: CachePadded<Mutex<CircuitBreaker>>,
 }
 
-/// Something on a cache line of its own, because its neighbours change more often or more seldom.
+/// A value on its own cache line, because its neighbours change more or less often.
 #[derive(Debug)]
 #[repr(align(64))]
-struct Apart<T>(T);
+struct CachePadded<T>(T);
 
 impl Default for SharedBreaker {
     fn default() -> Self {
-        Self::new(Breaker::default())
+        Self::new(CircuitBreaker::default())
     }
 }
 
 impl SharedBreaker {
-    /// Shares this breaker, new or restored.
-    pub fn new(breaker: Breaker) -> Self {
+    /// Wraps this breaker, new or restored.
+    pub fn new(breaker: CircuitBreaker) -> Self {
         Self {
-            closed: Apart(AtomicU64::new(closed_word(&breaker))),
-            tally: Apart(Tally::default()),
-            breaker: Apart(Mutex::new(breaker)),
+            closed: CachePadded(AtomicU64::new(closed_word(&breaker))),
+            tally: CachePadded(SuccessTally::default()),
+            breaker: CachePadded(Mutex::new(breaker)),
         }
     }
 
-    /// Leave to make an attempt; it comes back by itself when dropped.
+    /// Admits or refuses an attempt. The permit is released when dropped.
     #[inline]
     pub fn admit(
         &self,
         policy: &BreakerPolicy,
         now: Timestamp,
-    ) -> Result<(Permit<'_>, Option<Transition>), Refused> {
+    ) -> Result<(BreakerPermit<'_>, Option<BreakerTransition>), BreakerRefusal> {
         let (ticket, change) = self.take(policy, now)?;
-        Ok((Permit { breaker: self, ticket: Some(ticket) }, change))
+        Ok((BreakerPermit { breaker: self, ticket: Some(ticket) }, change))
     }
 
-    /// Whether an attempt would be refused now.
-    pub fn check(&self, policy: &BreakerPolicy, now: Timestamp) -> Result<(), Refused> {
+    /// Checks if an attempt would be refused now.
+    pub fn check(&self, policy: &BreakerPolicy, now: Timestamp) -> Result<(), BreakerRefusal> {
         if !policy.forced_open && self.closed.0.load(Ordering::Acquire) != 0 {
             return Ok(());
         }
         self.lock().check(policy, now)
     }
 
-    /// The state as of now.
+    /// Returns the current state.
     pub fn state(&self, policy: &BreakerPolicy, now: Timestamp) -> State {
         self.lock().state(policy, now)
     }
 
-    /// Everything else that a breaker can do, under the lock: force open, reset, adopt, snapshot.
-    pub fn with<R>(&self, act: impl FnOnce(&mut Breaker) -> R) -> R {
+    /// Runs any other operation under the lock: force open, reset, adopt, snapshot.
+    pub fn with<R>(&self, act: impl FnOnce(&mut CircuitBreaker) -> R) -> R {
         let mut breaker = self.lock();
         let result = act(&mut breaker);
         self.closed.0.store(closed_word(&breaker), Ordering::Release);
         result
     }
 
-    /// Whoever takes the lock first puts into the window what was counted beside it.
+    /// Locks the breaker. The first to take the lock moves the outcomes that were counted beside it into the window.
     #[inline]
-    fn lock(&self) -> MutexGuard<'_, Breaker> {
+    fn lock(&self) -> MutexGuard<'_, CircuitBreaker> {
         let mut breaker = self.breaker.0.lock();
         if self.tally.0.is_open() {
             self.settle(&mut breaker);
@@ -88,35 +91,39 @@ impl SharedBreaker {
         breaker
     }
 
-    /// Apart, because most of those who come for the lock find nothing to put in.
+    /// A separate function, because in most cases there is nothing to move.
     #[inline(never)]
-    fn settle(&self, breaker: &mut Breaker) {
-        breaker.count_good(self.tally.0.close());
+    fn settle(&self, breaker: &mut CircuitBreaker) {
+        breaker.count_successes(self.tally.0.close());
     }
 
     fn record(
         &self,
         policy: &BreakerPolicy,
-        ticket: Ticket,
-        verdict: Verdict,
+        ticket: BreakerTicket,
+        verdict: BreakerVerdict,
         now: Timestamp,
-    ) -> Option<Transition> {
+    ) -> Option<BreakerTransition> {
         let mut breaker = self.lock();
         let change = breaker.record(policy, ticket, verdict, now);
         if change.is_some() {
             self.closed.0.store(closed_word(&breaker), Ordering::Release);
-        } else if breaker.is_untroubled() {
+        } else if breaker.has_no_failures() {
             self.tally.0.open(breaker.epoch);
         }
         change
     }
 
     #[inline]
-    fn take(&self, policy: &BreakerPolicy, now: Timestamp) -> Result<(Ticket, Option<Transition>), Refused> {
+    fn take(
+        &self,
+        policy: &BreakerPolicy,
+        now: Timestamp,
+    ) -> Result<(BreakerTicket, Option<BreakerTransition>), BreakerRefusal> {
         if !policy.forced_open
             && let Some(epoch) = self.closed.0.load(Ordering::Acquire).checked_sub(1)
         {
-            return Ok((Ticket { epoch, probe: None }, None));
+            return Ok((BreakerTicket { epoch, probe: None }, None));
         }
         self.take_under_lock(policy, now)
     }
@@ -126,36 +133,41 @@ impl SharedBreaker {
         &self,
         policy: &BreakerPolicy,
         now: Timestamp,
-    ) -> Result<(Ticket, Option<Transition>), Refused> {
-        // An admission never closes a breaker nor opens a closed one, so that the word stays true.
+    ) -> Result<(BreakerTicket, Option<BreakerTransition>), BreakerRefusal> {
+        // An admission never closes a breaker and never opens a closed one, so the word stays correct.
         self.lock().admit(policy, now)
     }
 }
 
-fn closed_word(breaker: &Breaker) -> u64 {
+fn closed_word(breaker: &CircuitBreaker) -> u64 {
     match breaker.phase {
-        Phase::Closed => breaker.epoch.saturating_add(1),
-        Phase::Open { .. } | Phase::HalfOpen { .. } | Phase::ForcedOpen { .. } => 0,
+        BreakerPhase::Closed => breaker.epoch.saturating_add(1),
+        BreakerPhase::Open { .. } | BreakerPhase::HalfOpen { .. } | BreakerPhase::ForcedOpen { .. } => 0,
     }
 }
 
-/// Leave to make one attempt. Dropped without a verdict it goes back and records nothing: an attempt that
-/// was cancelled says nothing about the tool.
+/// The permission to make one attempt. If it is dropped without a result it is released and nothing is recorded: a
+/// cancelled attempt gives no information about the tool.
 #[derive(Debug)]
 #[must_use = "a permit that is dropped at once admits nothing"]
-pub struct Permit<'b> {
+pub struct BreakerPermit<'b> {
     breaker: &'b SharedBreaker,
-    /// Empty once it was given back.
-    ticket: Option<Ticket>,
+    /// `None` once the ticket was returned.
+    ticket: Option<BreakerTicket>,
 }
 
-impl Permit<'_> {
-    /// Gives it back with what came of the attempt.
+impl BreakerPermit<'_> {
+    /// Returns the ticket with the result of the attempt.
     #[inline]
-    pub fn record(mut self, policy: &BreakerPolicy, verdict: Verdict, now: Timestamp) -> Option<Transition> {
+    pub fn record(
+        mut self,
+        policy: &BreakerPolicy,
+        verdict: BreakerVerdict,
+        now: Timestamp,
+    ) -> Option<BreakerTransition> {
         let ticket = self.ticket.take()?;
         let shared = self.breaker;
-        if let Verdict::Success { took } = verdict
+        if let BreakerVerdict::Success { took } = verdict
             && !ticket.is_probe()
             && !policy.forced_open
             && !is_slow(policy, took)
@@ -166,21 +178,23 @@ impl Permit<'_> {
         shared.record(policy, ticket, verdict, now)
     }
 
-    /// A sign of life; says whether the attempt still counts.
-    pub fn renew(&self, policy: &BreakerPolicy, now: Timestamp) -> Held {
-        self.ticket.as_ref().map_or(Held::Lost, |ticket| self.breaker.lock().renew(policy, ticket, now))
+    /// Renews the ticket during the attempt. Returns if the attempt still counts.
+    pub fn renew(&self, policy: &BreakerPolicy, now: Timestamp) -> TicketRenewal {
+        self.ticket
+            .as_ref()
+            .map_or(TicketRenewal::Lost, |ticket| self.breaker.lock().renew(policy, ticket, now))
     }
 
-    /// Whether this attempt is the one that finds out if the tool is back.
+    /// Returns true if this attempt is a probe.
     pub fn is_probe(&self) -> bool {
-        self.ticket.as_ref().is_some_and(Ticket::is_probe)
+        self.ticket.as_ref().is_some_and(BreakerTicket::is_probe)
     }
 }
 
-impl Drop for Permit<'_> {
+impl Drop for BreakerPermit<'_> {
     #[inline]
     fn drop(&mut self) {
-        // Only a probe holds something that has to be freed.
+        // Only a probe holds a slot that has to be freed.
         if let Some(ticket) = self.ticket.take_if(|ticket| ticket.is_probe()) {
             self.breaker.lock().release(ticket);
         }
@@ -195,17 +209,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::policy::{Profile, RateRule, Ratio, SlowRule, ToolClass};
+    use crate::policy::{PolicyProfile, RateRule, Ratio, SlowRule, ToolClass};
 
-    const FAILED: Verdict = Verdict::Failure { took: Duration::ZERO };
-    const GOOD: Verdict = Verdict::Success { took: Duration::ZERO };
+    const FAILED: BreakerVerdict = BreakerVerdict::Failure { took: Duration::ZERO };
+    const GOOD: BreakerVerdict = BreakerVerdict::Success { took: Duration::ZERO };
 
     fn at(seconds: u64) -> Timestamp {
         Timestamp::from_millis(seconds * 1000)
     }
 
     fn policy() -> BreakerPolicy {
-        Profile::Measured.policy(ToolClass::Unknown).breaker
+        PolicyProfile::Measured.policy(ToolClass::Unknown).breaker
     }
 
     fn opened() -> SharedBreaker {
@@ -247,10 +261,10 @@ mod tests {
     }
 
     proptest! {
-        /// The same calls through the shared one and through a bare one, by a clock that stands, runs, leaps and
-        /// steps back, with runs of good answers that are longer than the tally.
+        /// Makes the same calls through a shared breaker and through a bare one, with a clock that stands, runs, leaps
+        /// and steps back, and with runs of successes that are longer than the tally.
         #[test]
-        fn what_is_counted_beside_the_lock_decides_as_if_it_were_not(
+        fn counting_beside_the_lock_gives_the_same_decisions(
             calls in prop::collection::vec((0_u8..5, 0_u8..10, 1_usize..30), 1..60),
         ) {
             let last = NonZeroU32::new(8).unwrap();
@@ -258,13 +272,13 @@ mod tests {
             let slow = SlowRule { slower_than: Duration::from_secs(1), rate };
             let window = Duration::from_secs(10);
             let policy = BreakerPolicy { consecutive: None, rate: Some(rate), slow: Some(slow), window, ..policy() };
-            let (shared, mut bare, mut now) = (SharedBreaker::default(), Breaker::default(), at(100));
+            let (shared, mut bare, mut now) = (SharedBreaker::default(), CircuitBreaker::default(), at(100));
             for (clock, kind, times) in calls {
                 let (verdict, times) = match kind {
                     0..6 => (GOOD, times),
                     6..8 => (FAILED, 1),
-                    8 => (Verdict::Success { took: Duration::from_secs(2) }, 1),
-                    _ => (Verdict::Neutral, 1),
+                    8 => (BreakerVerdict::Success { took: Duration::from_secs(2) }, 1),
+                    _ => (BreakerVerdict::Neutral, 1),
                 };
                 for _ in 0..times {
                     now = match clock {
@@ -285,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_good_answer_of_an_older_epoch_is_not_tallied() {
+    fn a_success_of_an_older_epoch_is_not_tallied() {
         let shared = SharedBreaker::default();
         let (old, _) = shared.admit(&policy(), at(0)).unwrap();
         shared.with(|breaker| breaker.reset(at(0)));
@@ -297,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_of_many_threads_are_all_counted() {
+    fn results_of_many_threads_are_all_counted() {
         let last = NonZeroU32::new(1000).unwrap();
         let rate = RateRule { threshold: Ratio::percent(100), last, at_least: last };
         let policy = BreakerPolicy { consecutive: None, rate: Some(rate), ..policy() };
@@ -327,6 +341,6 @@ mod tests {
             storm.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
         });
         assert_eq!(admitted.len(), 1);
-        assert_ne!(admitted[0].0.renew(&policy(), at(100)), Held::Lost);
+        assert_ne!(admitted[0].0.renew(&policy(), at(100)), TicketRenewal::Lost);
     }
 }

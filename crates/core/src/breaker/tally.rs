@@ -1,46 +1,46 @@
-//! Good answers, counted beside the lock.
+//! Successes, counted beside the lock.
 //!
-//! While nothing bad is in sight, good answers in good time cannot change any decision: all that the window
-//! will want to know of them is how many they were and when. So each only takes the next of a few places with
-//! one atomic step and leaves its moment there, and whoever takes the lock next puts them into the window.
+//! While there are no failures, fast successes cannot change any decision. The window only needs their number and
+//! times. So each success takes one of a few slots in one atomic step and stores its time there. The next thread that
+//! takes the lock moves them into the window.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::Snapshot;
+use super::BreakerSnapshot;
 use crate::Timestamp;
 
-/// So many answers are counted before somebody has to take the lock. More would make it rarer still, and cost
-/// each breaker eight bytes per place.
+/// The number of successes that are counted before a thread has to take the lock. More would make that even rarer, and
+/// cost each breaker eight bytes per slot.
 pub(super) const ROOM: usize = 64;
 
-/// Places for moments, and one word that says how many are taken and by answers of which epoch.
+/// Slots for times, and one word with the number of slots taken and the epoch of their results.
 ///
-/// The word has three parts: 16 bits of the epoch (nothing while closed), 40 bits that number the openings,
-/// 8 bits of count. Epoch and number are shortened. For an answer to be counted in the wrong epoch, so many changes by
-/// hand and so many others would have to pass during its attempt that their product is in the thousands.
+/// The word has three parts: 16 bits of the epoch (zero while closed), 40 bits that number the openings, and 8 bits of
+/// count. Epoch and number are shortened. A result is counted in the wrong epoch only if very many changes happen
+/// during its attempt: the product of the changes by operators and all other changes must be in the thousands.
 #[derive(Debug)]
-pub(super) struct Tally {
+pub(super) struct SuccessTally {
     word: AtomicU64,
-    moments: [Moment; ROOM],
+    moments: [TallySlot; ROOM],
 }
 
 const COUNT_BITS: u32 = 8;
 const EPOCH_BITS: u32 = 16;
 
-impl Default for Tally {
+impl Default for SuccessTally {
     fn default() -> Self {
-        Self { word: AtomicU64::default(), moments: std::array::from_fn(|_| Moment::default()) }
+        Self { word: AtomicU64::default(), moments: std::array::from_fn(|_| TallySlot::default()) }
     }
 }
 
-impl Tally {
-    /// Counts a good answer, if answers of its epoch are being counted and there is room.
+impl SuccessTally {
+    /// Counts a success if results of its epoch are being counted and there is room.
     #[inline]
     pub(super) fn count(&self, epoch: u64, now: Timestamp) -> bool {
         let mut word = self.word.load(Ordering::Relaxed);
         while is_open_for(word, epoch)
             && let Some(place) = self.moments.get(taken(word))
-            && Moment::has_room_for(now)
+            && TallySlot::has_room_for(now)
         {
             match self.word.compare_exchange_weak(word, word + 1, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => {
@@ -53,20 +53,20 @@ impl Tally {
         false
     }
 
-    /// Begins to count answers of this epoch. Only under the lock, and only after [`Tally::close`].
+    /// Starts to count results of this epoch. Only under the lock, and only after [`Tally::close`].
     pub(super) fn open(&self, epoch: u64) {
         let next = opening(self.word.load(Ordering::Relaxed)).wrapping_add(1);
         self.word.store(mark(epoch) | next << COUNT_BITS & !EPOCH, Ordering::Relaxed);
     }
 
-    /// Whether answers are being counted. Only under the lock does it stay so.
+    /// Returns true if results are being counted. Stays valid only under the lock.
     #[inline]
     pub(super) fn is_open(&self) -> bool {
         self.word.load(Ordering::Relaxed) & EPOCH != 0
     }
 
-    /// Ends counting and gives the moments in the order in which the places were taken. One that is not there
-    /// yet, because its answer is just being counted, is left empty. Only under the lock.
+    /// Stops counting and returns the times in the order in which the slots were taken. A time that is still being
+    /// written is empty. Only under the lock.
     pub(super) fn close(&self) -> impl ExactSizeIterator<Item = Option<Timestamp>> {
         let word = self.word.fetch_and(!(EPOCH | COUNT), Ordering::Relaxed);
         let moments = self.moments.get(..taken(word)).unwrap_or_default();
@@ -77,10 +77,10 @@ impl Tally {
 const EPOCH: u64 = u64::MAX << (u64::BITS - EPOCH_BITS);
 const COUNT: u64 = (1 << COUNT_BITS) - 1;
 
-/// The part of the epoch; never nothing, because its lowest bit is set.
+/// Returns the part of the epoch. Never zero, because its lowest bit is set.
 fn mark(epoch: u64) -> u64 {
-    // Changes by hand are told apart by bits that would be cut off. The golden section of what is left spreads them.
-    let by_hand = (epoch / Snapshot::BY_HAND).wrapping_mul(20_251);
+    // Changes by operators differ in bits that would be cut off. The golden ratio of the remaining range spreads them.
+    let by_hand = (epoch / BreakerSnapshot::OPERATOR_EPOCH_STEP).wrapping_mul(20_251);
     (epoch.wrapping_add(by_hand) << 1 | 1) << (u64::BITS - EPOCH_BITS)
 }
 
@@ -96,15 +96,15 @@ fn taken(word: u64) -> usize {
     (word & COUNT) as usize
 }
 
-/// A moment, and the number of the opening that it belongs to. Who took a place and was held up before it wrote
-/// may write when the place is another's already: the number shows it.
+/// A time, and the number of the opening that it belongs to. A thread that took a slot and was delayed may write when
+/// the slot belongs to another result. The number shows this.
 #[derive(Debug, Default)]
-struct Moment(AtomicU64);
+struct TallySlot(AtomicU64);
 
-impl Moment {
+impl TallySlot {
     const OPENING_BITS: u32 = 20;
 
-    /// Five hundred years after the epoch the lock will do.
+    /// From five hundred years after the epoch on, the lock is used.
     fn has_room_for(moment: Timestamp) -> bool {
         moment.as_millis().leading_zeros() >= Self::OPENING_BITS
     }
@@ -132,13 +132,13 @@ mod tests {
         Timestamp::from_millis(1_700_000_000_000 + millis)
     }
 
-    fn moments(tally: &Tally) -> Vec<Option<Timestamp>> {
+    fn moments(tally: &SuccessTally) -> Vec<Option<Timestamp>> {
         tally.close().collect()
     }
 
     #[test]
     fn only_answers_of_the_epoch_that_it_is_open_for_are_counted() {
-        let tally = Tally::default();
+        let tally = SuccessTally::default();
         assert!(!tally.is_open() && !tally.count(0, Timestamp::ZERO));
         tally.open(3);
         assert!(tally.is_open());
@@ -152,16 +152,17 @@ mod tests {
     }
 
     #[test]
-    fn changes_by_hand_and_others_have_marks_of_their_own() {
-        let epochs =
-            (0..64).flat_map(|by_hand| (0..64).map(move |others| by_hand * Snapshot::BY_HAND + others));
+    fn changes_by_operators_and_others_have_distinct_marks() {
+        let epochs = (0..64).flat_map(|by_hand| {
+            (0..64).map(move |others| by_hand * BreakerSnapshot::OPERATOR_EPOCH_STEP + others)
+        });
         let marks: std::collections::BTreeSet<_> = epochs.map(mark).collect();
         assert_eq!(marks.len(), 64 * 64);
     }
 
     #[test]
     fn a_full_tally_counts_no_further() {
-        let tally = Tally::default();
+        let tally = SuccessTally::default();
         for opened in 0..3 {
             tally.open(0);
             let counted = (0..1000).filter(|number| tally.count(0, at(opened + number))).count();
@@ -174,8 +175,8 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_that_is_written_too_late_is_nobodys() {
-        let tally = Tally::default();
+    fn a_time_that_is_written_too_late_is_ignored() {
+        let tally = SuccessTally::default();
         tally.open(0);
         let held_up = opening(tally.word.load(Ordering::Relaxed));
         tally.count(0, at(1));
@@ -188,7 +189,7 @@ mod tests {
 
     #[test]
     fn the_end_of_time_is_left_to_the_lock() {
-        let tally = Tally::default();
+        let tally = SuccessTally::default();
         tally.open(0);
         assert!(!tally.count(0, Timestamp::MAX) && !tally.count(0, Timestamp::from_millis(1 << 44)));
         let last = Timestamp::from_millis((1 << 44) - 1);
@@ -198,7 +199,7 @@ mod tests {
 
     #[test]
     fn numbers_of_openings_run_over_without_harm() {
-        let tally = Tally::default();
+        let tally = SuccessTally::default();
         tally.word.store(!(EPOCH | COUNT), Ordering::Relaxed);
         tally.open(u64::MAX);
         assert_eq!(opening(tally.word.load(Ordering::Relaxed)), 0);

@@ -1,63 +1,65 @@
-//! A breaker as people see it: one picture for every surface, so that no two of them disagree.
+//! The view of a circuit breaker, shared by all surfaces so that they never disagree.
 
 use serde::{Deserialize, Serialize};
 
-use super::{Breaker, Phase, Reason, RefusedBy, State, Transition, cooldown};
+use super::{
+    BreakerPhase, BreakerRefusalCause, BreakerTransition, CircuitBreaker, State, TransitionReason, cooldown,
+};
 use crate::policy::{BreakerPolicy, RateRule};
 use crate::{Timestamp, millis};
 
-/// What there is to see of a breaker at one moment.
+/// The state of a circuit breaker at one time, for display.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub struct View {
-    /// The state as of now: one whose cool-down is over is half-open, although no call has come yet to make use of it.
+pub struct BreakerDetails {
+    /// Current state. A breaker whose cool-down is over is half-open, even before the next call.
     pub state: State,
-    /// When it last changed; nothing if it never did.
+    /// Time of the last change. Absent if it never changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
-    /// Why it last changed.
+    /// Reason for the last change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<Reason>,
-    /// Why it opened when it was last closed; nothing while it is closed. Behind a probe that failed stands what made
-    /// the probe needed.
+    pub reason: Option<TransitionReason>,
+    /// Reason why the breaker opened when it was last closed. Absent while it is closed. After a failed probe, this is
+    /// the reason why the probe was needed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub opened_by: Option<Reason>,
-    /// Outcomes in the window that worked, as of the last outcome.
+    pub opened_by: Option<TransitionReason>,
+    /// Successful outcomes in the window, as of the last outcome.
     pub successes: u32,
-    /// Those that failed.
+    /// Failures in the window.
     pub failures: u32,
     /// Failures in a row.
     pub in_a_row: u32,
-    /// Slow ones, where a rule looks for them.
+    /// Slow outcomes, if a rule counts them.
     pub slow: u32,
-    /// From when on a call may find out whether the tool is back; a moment that has passed says that the next call may.
-    /// Nothing while calls pass, or if only a person can tell.
+    /// Time from which a call may be a probe. If it has passed, the next call is a probe. Absent while calls are
+    /// admitted, or if only an operator can end the refusal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_probe_at: Option<Timestamp>,
-    /// Whether a probe is under way.
+    /// True if a probe is in flight.
     pub probing: bool,
-    /// Who forces it open, if anybody does.
+    /// Cause of a forced opening, if the breaker is forced open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub forced: Option<Forced>,
-    /// By what it is judged.
-    pub policy: Numbers,
-    /// Its last changes, the newest last.
-    pub changes: Vec<Transition>,
+    pub forced: Option<ForcedOpenCause>,
+    /// Policy of the breaker.
+    pub policy: BreakerNumbers,
+    /// Last changes, newest last.
+    pub changes: Vec<BreakerTransition>,
 }
 
-/// Who forces a breaker open.
+/// The cause of a forced opening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "by", rename_all = "snake_case")]
-pub enum Forced {
-    /// A person.
+pub enum ForcedOpenCause {
+    /// An operator forced the breaker open.
     Hand {
-        /// Until when; nothing if until it is reset.
+        /// End of the forced opening. Absent if it lasts until a reset.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         until: Option<Timestamp>,
     },
-    /// The configuration, for as long as it says so.
+    /// The configuration forces the breaker open while it is set.
     Configuration,
 }
 
@@ -66,15 +68,15 @@ pub enum Forced {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "the settings of a breaker, by name")]
-pub struct Numbers {
+pub struct BreakerNumbers {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consecutive: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub failure_rate: Option<Rate>,
+    pub failure_rate: Option<BreakerRate>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slower_than_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub slow_rate: Option<Rate>,
+    pub slow_rate: Option<BreakerRate>,
     pub window_ms: u64,
     pub cooldown_ms: u64,
     pub longest_cooldown_ms: u64,
@@ -82,22 +84,22 @@ pub struct Numbers {
     pub probe_lease_ms: u64,
 }
 
-/// A share of the last calls.
+/// A failure rate rule over the last calls.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "the settings of a rate, by name")]
-pub struct Rate {
+pub struct BreakerRate {
     pub threshold: f64,
     pub last: u32,
     pub at_least: u32,
 }
 
-impl Breaker {
-    /// What there is to see of it now.
-    pub fn view(&self, policy: &BreakerPolicy, now: Timestamp) -> View {
+impl CircuitBreaker {
+    /// Returns the view of the breaker now.
+    pub fn view(&self, policy: &BreakerPolicy, now: Timestamp) -> BreakerDetails {
         let counts = self.counts();
-        View {
+        BreakerDetails {
             state: self.state(policy, now),
             since: self.changed.map(|(at, _)| at),
             reason: self.changed.map(|(_, reason)| reason),
@@ -108,53 +110,57 @@ impl Breaker {
             slow: counts.slow,
             next_probe_at: if policy.forced_open { None } else { self.next_probe_at(policy, now) },
             probing: match self.phase {
-                Phase::HalfOpen { probe, .. } => probe.is_some_and(|probe| probe.holds(policy, now)),
-                Phase::Closed | Phase::Open { .. } | Phase::ForcedOpen { .. } => false,
+                BreakerPhase::HalfOpen { probe, .. } => probe.is_some_and(|probe| probe.holds(policy, now)),
+                BreakerPhase::Closed | BreakerPhase::Open { .. } | BreakerPhase::ForcedOpen { .. } => false,
             },
             forced: match self.check(policy, now) {
                 Ok(()) => None,
                 Err(refused) => match refused.by {
-                    RefusedBy::Failures => None,
-                    RefusedBy::Hand => Some(Forced::Hand { until: refused.retry_at }),
-                    RefusedBy::Configuration => Some(Forced::Configuration),
+                    BreakerRefusalCause::Failures => None,
+                    BreakerRefusalCause::Operator => Some(ForcedOpenCause::Hand { until: refused.retry_at }),
+                    BreakerRefusalCause::Configuration => Some(ForcedOpenCause::Configuration),
                 },
             },
-            policy: Numbers::from(policy),
+            policy: BreakerNumbers::from(policy),
             changes: self.changes.iter().cloned().collect(),
         }
     }
 
-    /// The change that led away from closed, as far back as changes are remembered; what a person did counts before it.
-    fn opened_by(&self) -> Option<Reason> {
+    /// Returns the change that left the closed state, as far back as changes are kept. A change by an operator counts
+    /// before it.
+    fn opened_by(&self) -> Option<TransitionReason> {
         match self.phase {
-            Phase::Closed => return None,
-            Phase::Open { .. } | Phase::HalfOpen { .. } | Phase::ForcedOpen { .. } => {}
+            BreakerPhase::Closed => return None,
+            BreakerPhase::Open { .. } | BreakerPhase::HalfOpen { .. } | BreakerPhase::ForcedOpen { .. } => {}
         }
-        let opening = |change: &&Transition| change.from == State::Closed || change.to == State::ForcedOpen;
+        let opening =
+            |change: &&BreakerTransition| change.from == State::Closed || change.to == State::ForcedOpen;
         let remembered = self.changes.iter().rev().find(opening).map(|change| change.reason);
         remembered.or(self.changed.map(|(_, reason)| reason))
     }
 
     fn next_probe_at(&self, policy: &BreakerPolicy, now: Timestamp) -> Option<Timestamp> {
         match self.phase {
-            Phase::Closed => None,
-            Phase::Open { since, reopened } => Some(since.min(now) + cooldown(&policy.cooldown, reopened)),
-            Phase::HalfOpen { .. } => match self.check(policy, now) {
+            BreakerPhase::Closed => None,
+            BreakerPhase::Open { since, reopened } => {
+                Some(since.min(now) + cooldown(&policy.cooldown, reopened))
+            }
+            BreakerPhase::HalfOpen { .. } => match self.check(policy, now) {
                 Ok(()) => Some(now),
                 Err(refused) => refused.retry_at,
             },
-            Phase::ForcedOpen { until } => until,
+            BreakerPhase::ForcedOpen { until } => until,
         }
     }
 }
 
-impl From<&BreakerPolicy> for Numbers {
+impl From<&BreakerPolicy> for BreakerNumbers {
     fn from(policy: &BreakerPolicy) -> Self {
         Self {
             consecutive: policy.consecutive.map(std::num::NonZeroU32::get),
-            failure_rate: policy.rate.map(Rate::from),
+            failure_rate: policy.rate.map(BreakerRate::from),
             slower_than_ms: policy.slow.map(|rule| millis(rule.slower_than)),
-            slow_rate: policy.slow.map(|rule| Rate::from(rule.rate)),
+            slow_rate: policy.slow.map(|rule| BreakerRate::from(rule.rate)),
             window_ms: millis(policy.window),
             cooldown_ms: millis(policy.cooldown.first),
             longest_cooldown_ms: millis(policy.cooldown.cap),
@@ -164,7 +170,7 @@ impl From<&BreakerPolicy> for Numbers {
     }
 }
 
-impl From<RateRule> for Rate {
+impl From<RateRule> for BreakerRate {
     fn from(rule: RateRule) -> Self {
         let (last, at_least) = (rule.last.get(), rule.at_least.get());
         Self { threshold: rule.threshold.get(), last, at_least }

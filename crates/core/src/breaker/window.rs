@@ -1,10 +1,10 @@
-//! What the breaker remembers: the last outcomes, each with its moment.
+//! The window of a circuit breaker: the last outcomes with their times.
 //!
-//! One ring holds them all; counters beside it say how many of the last so-and-so-many failed or were slow
-//! and how long the current run of failures is. An outcome enters once and leaves once, so the cost of a
-//! call does not depend on how many came before it, and nothing is allocated once the ring stands. Moments
-//! are kept for each outcome, not in coarse buckets, because "the last twenty" and "the last two minutes"
-//! must hold at once and bucket borders would make either of them a guess.
+//! One ring holds all outcomes. Counters beside it hold the number of failed or slow ones among the last outcomes, and
+//! the current run of failures. An outcome enters once and leaves once, so the cost of a call does not depend on the
+//! number of calls before, and nothing is allocated once the ring exists. Each outcome has its own time instead of a
+//! coarse bucket, because "the last twenty" and "the last two minutes" must hold at the same time, and bucket borders
+//! would make one of them inexact.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use std::time::Duration;
 use crate::Timestamp;
 use crate::policy::{BreakerPolicy, RateRule};
 
-/// How far back each rule looks, in outcomes. A policy may change between two calls; the ring follows.
+/// The number of outcomes that each rule covers. A policy may change between two calls, and the ring follows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Reach {
+pub(super) struct WindowReach {
     failures: u32,
     slow: u32,
     run: u32,
 }
 
-impl Reach {
-    /// What this policy asks for.
+impl WindowReach {
+    /// Returns the reach that this policy needs.
     #[inline]
     pub(super) fn of(policy: &BreakerPolicy) -> Self {
         Self {
@@ -31,7 +31,7 @@ impl Reach {
         }
     }
 
-    /// No rule looks further back than [`RateRule::MOST`].
+    /// Limits the reach to [`RateRule::MOST`].
     fn bounded(self) -> Self {
         let bounded = |reach: u32| reach.min(RateRule::MOST);
         Self { failures: bounded(self.failures), slow: bounded(self.slow), run: bounded(self.run) }
@@ -42,27 +42,27 @@ impl Reach {
     }
 }
 
-/// An outcome that counts, and its moment, in one word: milliseconds above, two marks below. The order of
-/// outcomes is therefore that of their moments.
+/// An outcome that counts, and its time, in one word: milliseconds in the upper bits, two flags in the lower bits. So
+/// outcomes sort by their times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Outcome(u64);
+pub(super) struct WindowOutcome(u64);
 
-impl Outcome {
+impl WindowOutcome {
     const FAILED: u64 = 0b01;
     const SLOW: u64 = 0b10;
     const MARKS: u32 = 2;
 
-    /// An answer in good time.
+    /// Returns a fast success.
     pub(super) fn good(at: Timestamp) -> Self {
         Self(at.as_millis().min(u64::MAX >> Self::MARKS) << Self::MARKS)
     }
 
-    /// The same, failed.
+    /// Returns the outcome, marked as failed.
     pub(super) fn failed(self) -> Self {
         Self(self.0 | Self::FAILED)
     }
 
-    /// The same, too slow.
+    /// Returns the outcome, marked as slow.
     pub(super) fn slow(self) -> Self {
         Self(self.0 | Self::SLOW)
     }
@@ -75,14 +75,14 @@ impl Outcome {
         self.0 & Self::SLOW != 0
     }
 
-    /// The first that is not older than so much before this one.
+    /// Returns the first outcome that is not older than this span before this one.
     #[inline]
     fn before(self, span: Duration) -> Self {
         let span = span.as_secs().saturating_mul(1000).saturating_add(u64::from(span.subsec_millis()));
         Self((self.0 >> Self::MARKS).saturating_sub(span) << Self::MARKS)
     }
 
-    /// The last that there could be at the same moment.
+    /// Returns the last possible outcome at the same time.
     fn at_the_latest(self) -> Self {
         self.failed().slow()
     }
@@ -93,43 +93,43 @@ impl Outcome {
     }
 }
 
-/// How many of the last outcomes, and how many of those had the mark in question.
+/// A number of outcomes, and the number of those with a flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Share {
-    /// Those with the mark.
+pub(super) struct FlaggedShare {
+    /// Outcomes with the flag.
     pub(super) part: u32,
-    /// All of them.
+    /// All outcomes.
     pub(super) whole: u32,
 }
 
 /// The ring and its counters.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Window {
-    /// Empty until the first outcome; then a power of two, so that positions wrap by a mask.
-    ring: Box<[Outcome]>,
-    /// Where the next outcome goes.
+pub(super) struct OutcomeWindow {
+    /// Empty until the first outcome. Then its size is a power of two, so that positions wrap by a mask.
+    ring: Box<[WindowOutcome]>,
+    /// Position of the next outcome.
     next: u32,
     len: u32,
-    /// The longest reach: what is further back is let go.
+    /// The longest reach. Older outcomes are dropped.
     keep: u32,
-    reach: Reach,
-    /// The same before it was bounded, to see that nothing changed.
-    asked: Reach,
-    /// How old an outcome may get, as of the last one.
+    reach: WindowReach,
+    /// The reach before it was limited, to detect changes.
+    asked: WindowReach,
+    /// Maximum age of an outcome, as of the last one.
     span: Duration,
     /// Failures among the last `reach.failures`.
     failures: u32,
-    /// Slow ones among the last `reach.slow`.
+    /// Slow outcomes among the last `reach.slow`.
     slow: u32,
-    /// Failures since the last success, of those still remembered.
+    /// Failures since the last success, among the outcomes kept.
     run: u32,
 }
 
-impl Window {
-    /// Takes in an outcome and lets go of those older than `span`. This is on the path of every attempt:
-    /// what is rare stands apart.
+impl OutcomeWindow {
+    /// Adds an outcome and drops those older than `span`. This is on the path of every attempt, so rare cases are
+    /// separate.
     #[inline]
-    pub(super) fn push(&mut self, reach: Reach, span: Duration, outcome: Outcome) {
+    pub(super) fn push(&mut self, reach: WindowReach, span: Duration, outcome: WindowOutcome) {
         if reach != self.asked {
             self.reshape(reach);
         }
@@ -137,9 +137,9 @@ impl Window {
         if self.keep == 0 {
             return;
         }
-        self.make_way_for(outcome);
-        // The newest enters the sight of a rule, and the one at its far end leaves it.
-        let Reach { failures, slow, .. } = self.reach;
+        self.evict_for(outcome);
+        // The newest outcome enters the range of a rule, and the one at its far end leaves it.
+        let WindowReach { failures, slow, .. } = self.reach;
         if failures > 0 {
             self.failures += u32::from(outcome.is_failed());
             if self.len >= failures {
@@ -156,48 +156,48 @@ impl Window {
         self.run = if outcome.is_failed() { self.len.min(self.run + 1) } else { 0 };
     }
 
-    /// Takes in good outcomes by the rules of the last one, while nothing bad is in sight: then there is nothing
-    /// to count. Of one whose moment is not known, only that it was soon after the one before it. Those beyond
-    /// what is kept would leave no trace.
-    pub(super) fn push_good(&mut self, moments: impl ExactSizeIterator<Item = Option<Timestamp>>) {
+    /// Adds successes by the rules of the last outcome. There are no failures, so there is nothing to count. If the
+    /// time of a success is not known, it was soon after the one before it. Successes beyond the capacity would leave
+    /// no trace.
+    pub(super) fn push_successes(&mut self, moments: impl ExactSizeIterator<Item = Option<Timestamp>>) {
         let passing = moments.len().saturating_sub(self.keep as usize);
         for moment in moments.skip(passing) {
-            let outcome = moment.map_or(Outcome::default().moved_to(self.back(1)), Outcome::good);
-            self.make_way_for(outcome);
+            let outcome = moment.map_or(WindowOutcome::default().moved_to(self.back(1)), WindowOutcome::good);
+            self.evict_for(outcome);
             self.enter(outcome);
         }
     }
 
-    /// Whether nothing bad is in sight, so that no rule can have been broken.
+    /// Returns true if there are no failures and no slow outcomes, so that no rule can match.
     #[inline]
     pub(super) fn is_clean(&self) -> bool {
-        // Before the first outcome the window has no shape, and a count put into it would be lost.
+        // Before the first outcome the window has no shape, and a count added to it would be lost.
         self.len > 0 && self.run | self.failures | self.slow == 0
     }
 
-    /// Forgets everything but keeps its ring.
+    /// Removes all outcomes but keeps the ring.
     pub(super) fn clear(&mut self) {
         (self.next, self.len, self.failures, self.slow, self.run) = (0, 0, 0, 0, 0);
     }
 
-    /// Failures in a row, as of the last outcome.
+    /// Returns the failures in a row, as of the last outcome.
     pub(super) fn run(&self) -> u32 {
         self.run
     }
 
-    /// Failures among those that the rule of failures looks at.
-    pub(super) fn failures(&self) -> Share {
-        Share { part: self.failures, whole: self.len.min(self.reach.failures) }
+    /// Returns the failures in the range of the failure rule.
+    pub(super) fn failures(&self) -> FlaggedShare {
+        FlaggedShare { part: self.failures, whole: self.len.min(self.reach.failures) }
     }
 
-    /// Slow ones among those that the rule of slowness looks at.
-    pub(super) fn slow(&self) -> Share {
-        Share { part: self.slow, whole: self.len.min(self.reach.slow) }
+    /// Returns the slow outcomes in the range of the slowness rule.
+    pub(super) fn slow(&self) -> FlaggedShare {
+        FlaggedShare { part: self.slow, whole: self.len.min(self.reach.slow) }
     }
 
-    /// What the moment of the newest outcome does to those before it.
+    /// Drops the outcomes that are too old at the time of the newest one.
     #[inline]
-    fn make_way_for(&mut self, outcome: Outcome) {
+    fn evict_for(&mut self, outcome: WindowOutcome) {
         if self.back(1) > outcome.at_the_latest() {
             self.pull_back_to(outcome);
         }
@@ -208,7 +208,7 @@ impl Window {
     }
 
     #[inline]
-    fn enter(&mut self, outcome: Outcome) {
+    fn enter(&mut self, outcome: WindowOutcome) {
         let position = self.position(0);
         if let Some(slot) = self.ring.get_mut(position) {
             *slot = outcome;
@@ -217,10 +217,10 @@ impl Window {
         self.len = self.keep.min(self.len + 1);
     }
 
-    /// A clock that stepped back would leave outcomes of the future at the head, which would then outlive
-    /// their window by the size of the step. They count as made now instead.
+    /// Handles a clock that stepped back. Outcomes in the future would outlive their window by the size of the step, so
+    /// they get the current time instead.
     #[cold]
-    fn pull_back_to(&mut self, now: Outcome) {
+    fn pull_back_to(&mut self, now: WindowOutcome) {
         let mut steps = 1;
         while steps <= self.len && self.back(steps) > now.at_the_latest() {
             let moved = self.back(steps).moved_to(now);
@@ -233,7 +233,7 @@ impl Window {
     }
 
     #[cold]
-    fn expire(&mut self, oldest_kept: Outcome) {
+    fn expire(&mut self, oldest_kept: WindowOutcome) {
         while self.len > 0 && self.back(self.len) < oldest_kept {
             let oldest = self.back(self.len);
             self.failures -= u32::from(oldest.is_failed() && self.len <= self.reach.failures);
@@ -243,26 +243,34 @@ impl Window {
         self.run = self.run.min(self.len);
     }
 
-    /// The outcome this many back; the newest is one back.
+    /// Returns the outcome this many steps back. The newest is one step back.
     #[inline]
-    fn back(&self, steps: u32) -> Outcome {
+    fn back(&self, steps: u32) -> WindowOutcome {
         self.ring.get(self.position(steps)).copied().unwrap_or_default()
     }
 
-    /// Positions count up without end and wrap by the mask; both wrap at a power of two, so they agree.
+    /// Returns a position in the ring. Positions grow without end and wrap by the mask. Both wrap at a power of two, so
+    /// they agree.
     #[inline]
     fn position(&self, steps: u32) -> usize {
         self.next.wrapping_sub(steps) as usize & self.ring.len().wrapping_sub(1)
     }
 
-    /// A reload changed how far back the rules look: keep the newest that still matter, count anew.
+    /// Handles a reload that changed the reach of the rules: keeps the newest outcomes that still matter, and counts
+    /// them again.
     #[cold]
-    fn reshape(&mut self, asked: Reach) {
+    fn reshape(&mut self, asked: WindowReach) {
         let reach = asked.bounded();
         let keep = reach.longest();
-        let kept: Vec<Outcome> = (1..=self.len.min(keep)).rev().map(|steps| self.back(steps)).collect();
+        let kept: Vec<WindowOutcome> = (1..=self.len.min(keep)).rev().map(|steps| self.back(steps)).collect();
         let slots = if keep == 0 { 0 } else { keep.next_power_of_two() as usize };
-        *self = Self { ring: vec![Outcome::default(); slots].into(), keep, reach, asked, ..Self::default() };
+        *self = Self {
+            ring: vec![WindowOutcome::default(); slots].into(),
+            keep,
+            reach,
+            asked,
+            ..Self::default()
+        };
         for outcome in kept {
             self.push(asked, Duration::MAX, outcome);
         }
@@ -275,33 +283,33 @@ mod tests {
 
     use super::*;
 
-    /// All outcomes ever, looked through each time.
+    /// A model that keeps all outcomes and searches them each time.
     #[derive(Default)]
-    struct Naive(Vec<Outcome>);
+    struct NaiveWindow(Vec<WindowOutcome>);
 
-    impl Naive {
-        fn push(&mut self, span: u64, outcome: Outcome) {
+    impl NaiveWindow {
+        fn push(&mut self, span: u64, outcome: WindowOutcome) {
             for earlier in &mut self.0 {
                 if at(*earlier) > at(outcome) {
                     *earlier = earlier.moved_to(outcome);
                 }
             }
-            // What was once too old stays so, also if the clock steps back.
+            // An outcome that was once too old stays so, also if the clock steps back.
             self.0.retain(|earlier| at(outcome) - at(*earlier) <= span);
             self.0.push(outcome);
         }
 
-        fn last(&self, count: u32) -> Vec<Outcome> {
+        fn last(&self, count: u32) -> Vec<WindowOutcome> {
             self.0.iter().skip(self.0.len().saturating_sub(count as usize)).copied().collect()
         }
     }
 
-    fn at(outcome: Outcome) -> u64 {
-        outcome.0 >> Outcome::MARKS
+    fn at(outcome: WindowOutcome) -> u64 {
+        outcome.0 >> WindowOutcome::MARKS
     }
 
-    fn outcome(at: u64, failed: bool, slow: bool) -> Outcome {
-        let mut outcome = Outcome::good(Timestamp::from_millis(at));
+    fn outcome(at: u64, failed: bool, slow: bool) -> WindowOutcome {
+        let mut outcome = WindowOutcome::good(Timestamp::from_millis(at));
         if failed {
             outcome = outcome.failed();
         }
@@ -313,7 +321,7 @@ mod tests {
 
     #[test]
     fn a_mark_that_is_set_twice_stays_and_takes_nothing_from_the_moment() {
-        let good = Outcome::good(Timestamp::from_millis(1000));
+        let good = WindowOutcome::good(Timestamp::from_millis(1000));
         let both = good.failed().slow();
         for outcome in [good, good.failed(), good.slow(), both] {
             assert_eq!(outcome.at_the_latest(), both);
@@ -325,9 +333,9 @@ mod tests {
 
     #[test]
     fn the_end_of_time_comes_after_everything() {
-        let end = Outcome::good(Timestamp::from_millis(1 << 63));
-        assert!(end > Outcome::good(Timestamp::from_millis(1)));
-        assert_eq!(end, Outcome::good(Timestamp::MAX));
+        let end = WindowOutcome::good(Timestamp::from_millis(1 << 63));
+        assert!(end > WindowOutcome::good(Timestamp::from_millis(1)));
+        assert_eq!(end, WindowOutcome::good(Timestamp::MAX));
     }
 
     proptest! {
@@ -337,8 +345,8 @@ mod tests {
             span in 1_u64..30,
             calls in prop::collection::vec((-3_i64..12, any::<bool>(), any::<bool>()), 1..80),
         ) {
-            let reach = Reach { failures: reach.0, slow: reach.1, run: reach.2 };
-            let (mut window, mut naive, mut now) = (Window::default(), Naive::default(), 100_u64);
+            let reach = WindowReach { failures: reach.0, slow: reach.1, run: reach.2 };
+            let (mut window, mut naive, mut now) = (OutcomeWindow::default(), NaiveWindow::default(), 100_u64);
             for (step, failed, slow) in calls {
                 now = now.saturating_add_signed(step);
                 let outcome = outcome(now, failed, slow);
@@ -363,16 +371,16 @@ mod tests {
             calls in prop::collection::vec(any::<bool>(), 0..30),
             more in prop::collection::vec(any::<bool>(), 1..30),
         ) {
-            let mut window = Window::default();
+            let mut window = OutcomeWindow::default();
             let mut all = Vec::new();
             for failed in calls {
-                window.push(Reach { failures: before, ..Reach::default() }, Duration::MAX, outcome(1, failed, false));
+                window.push(WindowReach { failures: before, ..WindowReach::default() }, Duration::MAX, outcome(1, failed, false));
                 all.push(failed);
             }
-            // What had already left cannot come back.
+            // Outcomes that had already left cannot return.
             all.drain(..all.len().saturating_sub(before.min(after) as usize));
             for failed in more {
-                window.push(Reach { failures: after, ..Reach::default() }, Duration::MAX, outcome(1, failed, false));
+                window.push(WindowReach { failures: after, ..WindowReach::default() }, Duration::MAX, outcome(1, failed, false));
                 all.push(failed);
                 let seen = &all[all.len().saturating_sub(after as usize)..];
                 let part = seen.iter().filter(|failed| **failed).count();
@@ -383,8 +391,8 @@ mod tests {
 
     #[test]
     fn positions_may_count_beyond_their_type() {
-        let mut window = Window::default();
-        let reach = Reach { failures: 3, ..Reach::default() };
+        let mut window = OutcomeWindow::default();
+        let reach = WindowReach { failures: 3, ..WindowReach::default() };
         window.push(reach, Duration::MAX, outcome(1, true, false));
         window.next = u32::MAX;
         window.clear();
@@ -392,15 +400,15 @@ mod tests {
         for failed in [true, false, true, true, false] {
             window.push(reach, Duration::MAX, outcome(1, failed, false));
         }
-        assert_eq!(window.failures(), Share { part: 2, whole: 3 });
+        assert_eq!(window.failures(), FlaggedShare { part: 2, whole: 3 });
     }
 
     #[test]
     fn the_end_of_time_is_no_special_moment() {
-        let mut window = Window::default();
-        let reach = Reach { run: 2, ..Reach::default() };
-        window.push(reach, Duration::from_secs(1), Outcome::good(Timestamp::MAX).failed());
-        window.push(reach, Duration::from_secs(1), Outcome::good(Timestamp::MAX).failed());
+        let mut window = OutcomeWindow::default();
+        let reach = WindowReach { run: 2, ..WindowReach::default() };
+        window.push(reach, Duration::from_secs(1), WindowOutcome::good(Timestamp::MAX).failed());
+        window.push(reach, Duration::from_secs(1), WindowOutcome::good(Timestamp::MAX).failed());
         assert_eq!(window.run(), 2);
     }
 }

@@ -1,107 +1,115 @@
-//! Attempts: admission, what came of them, and whether there is another one.
+//! Attempts of a call: admission, outcome, and the decision about another attempt.
 
 use std::borrow::Cow;
 
 use std::time::Duration;
 
-use super::failed::LastTrouble;
-use super::settle::{self, Settling, Why};
-use super::step::Recorded;
+use super::failure_record::LastAttemptError;
+use super::settling::{self, GiveUpReason, SettlingOutcome};
+use super::step::RecordStatus;
 use super::{
-    Attempt, BreakerScope, Call, CallResult, Caller, Cut, FailedAttempt, Need, Notice, Others, Outcome,
-    Places, Refusal, Retried, Run, RunBy, Shadowed, Shared, State, Step, StoreSight, Tickets, ToldUnknown,
-    Upstream, Waits, say,
+    ApprovalNeed, AttemptCommand, AttemptInFlight, AttemptReport, BreakerScope, Call, CallMechanisms,
+    CallNotice, CallRefusal, CallResult, CallerPatience, CallerState, CutReason, FailedAttempt, NextStep,
+    OtherWaiters, PermitState, RetriedAttempt, RunnerKind, ShadowDecision, State, StoreState, Tickets,
+    UnknownOutcomeInfo, UpstreamSignal, messages,
 };
 use crate::Timestamp;
-use crate::breaker::{Breaker, Held, Ticket, Transition, Verdict};
-use crate::classify::{Classified, Fault, Nature, Reach, Severity, Source, Transport, classify};
+use crate::breaker::{BreakerTicket, BreakerTransition, BreakerVerdict, CircuitBreaker, TicketRenewal};
+use crate::classify::{
+    AttemptFault, AttemptReach, Classification, FaultNature, FaultSource, Severity, TransportError, classify,
+};
 use crate::code::Code;
-use crate::dedupe::{AttemptFact, Ending, Failure, Observed, Record, SettlesIn, UnknownEnding};
-use crate::output::Output;
-use crate::policy::{BreakerPolicy, CacheFailures, Mode, Silence};
-use crate::rehearse::{AttemptOutcome, FailedOutcome, Manner};
-use crate::retry::{Schedule, Stop};
+use crate::dedupe::{
+    AttemptRecord, CallFailure, DedupeRecord, RunOutcome, SettleDelay, UnknownOutcomeReason,
+    UnknownOutcomeReport,
+};
+use crate::output::ToolOutput;
+use crate::policy::{BreakerPolicy, EnforcementMode, FailureReplayPolicy, SilencePolicy};
+use crate::rehearse::{RecordedAttempt, RecordedFailure, RecordedFailureKind};
+use crate::retry::{RetrySchedule, RetryStop};
 use crate::watchdog::{self, Watchdog};
 
 impl Call {
     // ---- 4. admission ----
 
-    /// What speaks against an attempt now. Every attempt passes here, the first one too, right before it is made: whoever
-    /// drives the call may have been frozen for any time since the last step.
-    fn may_start(&self, shared: &Shared<'_>, now: Timestamp) -> Result<(), Hindrance> {
-        // The caller was there when it was last heard of; a run that others wait for goes on without its first caller.
-        if self.caller == Caller::GaveUp {
-            return Err(Hindrance::Unwanted);
+    /// Checks whether an attempt may start now. Every attempt passes here right before it is made, the first one too:
+    /// the driver may have been frozen since the last step.
+    fn may_start(&self, shared: &CallMechanisms<'_>, now: Timestamp) -> Result<(), AttemptObstacle> {
+        // The caller was last known to be waiting. A run that others wait for continues without its first caller.
+        if self.caller == CallerState::GaveUp {
+            return Err(AttemptObstacle::Unwanted);
         }
         match self.store {
-            StoreSight::FenceLost | StoreSight::MarkedUnknown => return Err(Hindrance::NotOurs),
-            StoreSight::Fine | StoreSight::Down => {}
+            StoreState::FenceLost | StoreState::MarkedUnknown => return Err(AttemptObstacle::NotOurs),
+            StoreState::Available | StoreState::Down => {}
         }
-        // A holder that was silent for longer than its lease asks first whether the record is still its own.
+        // After a silence longer than the lease, the owner first checks that the record is still its own.
         if self.record().is_some() && now >= self.lease_until {
-            return Err(Hindrance::LeaseOver);
+            return Err(AttemptObstacle::LeaseOver);
         }
         match &self.schedule {
-            None if self.is_late(now) && self.policy.modes.furthest() == Mode::Enforce => {
-                return Err(Hindrance::Late(Stop::Deadline));
+            None if self.is_late(now) && self.policy.modes.strongest() == EnforcementMode::Enforce => {
+                return Err(AttemptObstacle::Late(RetryStop::Deadline));
             }
             None => {}
-            Some(schedule) => schedule.may_start(now).map_err(Hindrance::Late)?,
+            Some(schedule) => schedule.may_start(now).map_err(AttemptObstacle::Late)?,
         }
-        // Who approved a call did not approve what came to light about its tool since.
-        if self.policy.modes.trust == Mode::Enforce
+        // The approval does not cover failures of the tool that became known after it.
+        if self.policy.modes.trust == EnforcementMode::Enforce
             && !self.approved_blocked
             && Self::is_blocked(self.standing(shared, now))
         {
-            return Err(Hindrance::Blocked);
+            return Err(AttemptObstacle::Blocked);
         }
         Ok(())
     }
 
-    /// Makes the next attempt, if nothing speaks against it.
+    /// Makes the next attempt, if it may start.
     pub(super) fn attempt(
         &mut self,
-        shared: &mut Shared<'_>,
+        shared: &mut CallMechanisms<'_>,
         now: Timestamp,
-        notices: &mut Vec<Notice>,
-    ) -> Step {
+        notices: &mut Vec<CallNotice>,
+    ) -> NextStep {
         match self.may_start(shared, now) {
             Ok(()) => self.admitted(shared, now, notices),
-            Err(hindrance) => self.hindered(shared, hindrance, now, notices),
+            Err(hindrance) => self.handle_obstacle(shared, hindrance, now, notices),
         }
     }
 
-    fn hindered(
+    fn handle_obstacle(
         &mut self,
-        shared: &mut Shared<'_>,
-        hindrance: Hindrance,
+        shared: &mut CallMechanisms<'_>,
+        hindrance: AttemptObstacle,
         now: Timestamp,
-        notices: &mut Vec<Notice>,
-    ) -> Step {
+        notices: &mut Vec<CallNotice>,
+    ) -> NextStep {
         match hindrance {
-            Hindrance::LeaseOver => {
+            AttemptObstacle::LeaseOver => {
                 self.state = State::Renewing;
-                Step::Renew
+                NextStep::Renew
             }
-            Hindrance::NotOurs if self.attempts == 0 => self.lost_the_claim(shared, now, notices),
-            Hindrance::NotOurs => self.give_up(shared, now, notices),
-            Hindrance::Late(_) if self.attempts == 0 => {
-                self.refuse(shared, Refusal::us(say::deadline_passed()), now, notices)
+            AttemptObstacle::NotOurs if self.attempts == 0 => self.lost_the_claim(shared, now, notices),
+            AttemptObstacle::NotOurs => self.give_up(shared, now, notices),
+            AttemptObstacle::Late(_) if self.attempts == 0 => {
+                self.refuse(shared, CallRefusal::by_steadfast(messages::deadline_passed()), now, notices)
             }
-            Hindrance::Late(stop) => {
-                notices.push(Notice::RetryStopped { stop });
+            AttemptObstacle::Late(stop) => {
+                notices.push(CallNotice::RetryStopped { stop });
                 self.too_late(shared, stop, now, notices)
             }
-            Hindrance::Unwanted => {
+            AttemptObstacle::Unwanted => {
                 self.abandon(shared, now, notices);
-                let result = self.failed(say::cancelled(), now);
+                let result = self.failed(messages::cancelled(), now);
                 self.release(result, Vec::new(), now, notices)
             }
-            Hindrance::Blocked => {
+            AttemptObstacle::Blocked => {
                 let refusal = match self.need(shared, now) {
-                    Need::Refuse(refusal) => *refusal,
-                    Need::Ask(ask) => Refusal::trust(&self.request, ask),
-                    Need::Nobody | Need::Spend(_) => Refusal::us(say::approval_lost(&self.request)),
+                    ApprovalNeed::Refuse(refusal) => *refusal,
+                    ApprovalNeed::Ask(ask) => CallRefusal::trust(&self.request, ask),
+                    ApprovalNeed::NotNeeded | ApprovalNeed::Spend(_) => {
+                        CallRefusal::by_steadfast(messages::approval_lost(&self.request))
+                    }
                 };
                 if self.attempts == 0 {
                     self.refuse(shared, refusal, now, notices)
@@ -112,33 +120,38 @@ impl Call {
         }
     }
 
-    /// Limits and breaker say whether there is an attempt.
-    fn admitted(&mut self, shared: &mut Shared<'_>, now: Timestamp, notices: &mut Vec<Notice>) -> Step {
+    /// Admits the attempt if limits and breaker allow it.
+    fn admitted(
+        &mut self,
+        shared: &mut CallMechanisms<'_>,
+        now: Timestamp,
+        notices: &mut Vec<CallNotice>,
+    ) -> NextStep {
         let tickets = match self.admit(shared, now, notices) {
             Ok(tickets) => tickets,
             Err(refusal) if self.attempts == 0 => return self.refuse(shared, *refusal, now, notices),
             Err(refusal) => return self.refused_again(shared, *refusal, now, notices),
         };
-        match tickets.first_probe().filter(|_| self.policy.modes.breaker == Mode::Enforce) {
+        match tickets.first_probe().filter(|_| self.policy.modes.breaker == EnforcementMode::Enforce) {
             Some(scope) => self.probe(scope, tickets),
-            None => self.go(shared, tickets, now, notices),
+            None => self.start_attempt(shared, tickets, now, notices),
         }
     }
 
-    /// Another attempt is refused: that ends the call. What is told and what trust counts is what the tool did before.
+    /// Ends the call because another attempt is refused. The response and trust are about what the tool did before.
     fn refused_again(
         &mut self,
-        shared: &mut Shared<'_>,
-        refusal: Refusal,
+        shared: &mut CallMechanisms<'_>,
+        refusal: CallRefusal,
         now: Timestamp,
-        notices: &mut Vec<Notice>,
-    ) -> Step {
-        let Refusal { failure, breaker, .. } = refusal;
+        notices: &mut Vec<CallNotice>,
+    ) -> NextStep {
+        let CallRefusal { failure, breaker, .. } = refusal;
         let (severity, failure) = match self.last.take() {
             None => (None, failure),
             Some((classified, last)) => {
-                let message = say::failed(failure.code, self.attempts, last.message.into_owned());
-                (Some(classified.severity), Failure { message, output: last.output, ..failure })
+                let message = messages::failed(failure.code, self.attempts, last.message.into_owned());
+                (Some(classified.severity), CallFailure { message, output: last.output, ..failure })
             }
         };
         let result = CallResult { breaker, ..self.failed(failure, now) };
@@ -146,53 +159,60 @@ impl Call {
         self.release(result, Vec::new(), now, notices)
     }
 
-    /// A probe is one for all who share the breaker: the store hears of it before the tool does.
-    fn probe(&mut self, scope: BreakerScope, tickets: Tickets) -> Step {
+    /// Records the probe in the store before it is sent: all processes that share the breaker have one probe.
+    fn probe(&mut self, scope: BreakerScope, tickets: Tickets) -> NextStep {
         self.state = State::Probing { scope, tickets };
-        Step::Probe(scope)
+        NextStep::Probe(scope)
     }
 
-    /// The store has seen who probes, or could not be asked.
+    /// Continues after the store has recorded the probe, or could not be reached.
     pub(super) fn probed(
         &mut self,
-        shared: &mut Shared<'_>,
+        shared: &mut CallMechanisms<'_>,
         scope: BreakerScope,
         tickets: Tickets,
         now: Timestamp,
-        notices: &mut Vec<Notice>,
-    ) -> Step {
+        notices: &mut Vec<CallNotice>,
+    ) -> NextStep {
         if self.may_start(shared, now).is_err() || !tickets.hold(&self.policy.breaker, shared, now) {
             self.step_back(shared, tickets, notices);
             return self.attempt(shared, now, notices);
         }
         match scope {
-            BreakerScope::Tool if tickets.dependency.as_ref().is_some_and(Ticket::is_probe) => {
+            BreakerScope::Tool if tickets.dependency.as_ref().is_some_and(BreakerTicket::is_probe) => {
                 self.probe(BreakerScope::Dependency, tickets)
             }
-            BreakerScope::Tool | BreakerScope::Dependency => self.go(shared, tickets, now, notices),
+            BreakerScope::Tool | BreakerScope::Dependency => {
+                self.start_attempt(shared, tickets, now, notices)
+            }
         }
     }
 
-    /// Gives back what was taken for an attempt that is not made.
-    pub(super) fn step_back(&self, shared: &mut Shared<'_>, mut tickets: Tickets, notices: &mut Vec<Notice>) {
+    /// Returns what was taken for an attempt that is not made.
+    pub(super) fn step_back(
+        &self,
+        shared: &mut CallMechanisms<'_>,
+        mut tickets: Tickets,
+        notices: &mut Vec<CallNotice>,
+    ) {
         tickets.release(shared, notices);
-        if tickets.places == Places::Taken {
+        if tickets.permits == PermitState::Taken {
             shared.limiter.withdraw();
             shared.dependency_limiter.withdraw();
         }
     }
 
-    /// Everybody agrees: the attempt is made.
-    fn go(
+    /// Makes the attempt. Every check has passed.
+    fn start_attempt(
         &mut self,
-        shared: &mut Shared<'_>,
+        shared: &mut CallMechanisms<'_>,
         tickets: Tickets,
         now: Timestamp,
-        notices: &mut Vec<Notice>,
-    ) -> Step {
+        notices: &mut Vec<CallNotice>,
+    ) -> NextStep {
         if self.schedule.is_none() {
             shared.budget.deposit(&self.policy.retry.budget, now);
-            self.schedule = Some(Schedule::new(
+            self.schedule = Some(RetrySchedule::new(
                 &self.policy.retry,
                 &self.request.limits,
                 Some(self.policy.time.latest_retry()),
@@ -202,21 +222,22 @@ impl Call {
         }
         let first = *self.first_attempt.get_or_insert(now);
         self.attempts += 1;
-        notices.push(Notice::AttemptStarted { attempt: self.attempts, at: now });
-        // A shadow record lends the run of a vanished holder to nobody.
-        let record = self.record.as_ref().filter(|_| self.dedupe() == Mode::Enforce);
+        notices.push(CallNotice::AttemptStarted { attempt: self.attempts, at: now });
+        // A shadow record does not pass on the run of an owner that is gone.
+        let record = self.record.as_ref().filter(|_| self.dedupe() == EnforcementMode::Enforce);
         let run = record.map_or(&self.request.run, |record| &record.run).clone();
-        let rest = self.policy.modes.furthest();
-        let watchdog = (rest != Mode::Off).then(|| self.watchdog(first, now));
-        let deadline = self.request.limits.deadline.filter(|_| rest != Mode::Off);
-        let attempt = Attempt { number: self.attempts, started: now, watchdog, deadline, tickets, cut: None };
+        let rest = self.policy.modes.strongest();
+        let watchdog = (rest != EnforcementMode::Off).then(|| self.watchdog(first, now));
+        let deadline = self.request.limits.deadline.filter(|_| rest != EnforcementMode::Off);
+        let attempt =
+            AttemptInFlight { number: self.attempts, started: now, watchdog, deadline, tickets, cut: None };
         let limits = attempt.watchdog.map(|watchdog| watchdog.due()).into_iter().chain(deadline);
-        let latest = limits.min().filter(|_| rest == Mode::Enforce);
+        let latest = limits.min().filter(|_| rest == EnforcementMode::Enforce);
         self.state = State::Attempting(attempt);
-        Step::Run(Run { attempt: self.attempts, deadline: latest, run })
+        NextStep::Run(AttemptCommand { attempt: self.attempts, deadline: latest, run })
     }
 
-    /// The watchdog of one attempt: silence counts per attempt, the total per call.
+    /// Returns the watchdog of one attempt: silence counts per attempt, the total time per call.
     fn watchdog(&self, first: Timestamp, now: Timestamp) -> Watchdog {
         let mut time = self.policy.time;
         time.attempt = time.attempt.min(self.request.limits.attempt.unwrap_or(time.attempt));
@@ -226,49 +247,51 @@ impl Call {
 
     fn admit(
         &mut self,
-        shared: &mut Shared<'_>,
+        shared: &mut CallMechanisms<'_>,
         now: Timestamp,
-        notices: &mut Vec<Notice>,
-    ) -> Result<Tickets, Box<Refusal>> {
-        let rest = self.policy.modes.furthest();
-        if rest == Mode::Off {
+        notices: &mut Vec<CallNotice>,
+    ) -> Result<Tickets, Box<CallRefusal>> {
+        let rest = self.policy.modes.strongest();
+        if rest == EnforcementMode::Off {
             return Ok(Tickets::default());
         }
         let places = match self.take_places(shared, now) {
-            Ok(()) => Places::Taken,
-            Err(overloaded) => match self.or_told(rest, Refusal::us(overloaded), notices) {
-                Some(refusal) => return Err(Box::new(refusal)),
-                None => Places::NotAsked,
-            },
+            Ok(()) => PermitState::Taken,
+            Err(overloaded) => {
+                match self.enforce_or_report(rest, CallRefusal::by_steadfast(overloaded), notices) {
+                    Some(refusal) => return Err(Box::new(refusal)),
+                    None => PermitState::NotAsked,
+                }
+            }
         };
         let admitted = self.admit_breakers(shared, now, notices);
-        if admitted.is_err() && places == Places::Taken {
+        if admitted.is_err() && places == PermitState::Taken {
             shared.limiter.withdraw();
             shared.dependency_limiter.withdraw();
         }
-        admitted.map(|tickets| Tickets { places, ..tickets })
+        admitted.map(|tickets| Tickets { permits: places, ..tickets })
     }
 
-    /// A place among the calls of the tool, and one among those of what it depends on.
-    fn take_places(&self, shared: &mut Shared<'_>, now: Timestamp) -> Result<(), Failure> {
+    /// Takes a permit of the tool's limits, and one of the dependency's limits.
+    fn take_places(&self, shared: &mut CallMechanisms<'_>, now: Timestamp) -> Result<(), CallFailure> {
         let request = &self.request;
         shared
             .limiter
-            .enter(&self.policy.limits, now)
-            .map_err(|overloaded| say::overloaded(request, overloaded, now))?;
-        shared.dependency_limiter.enter(&self.policy.dependency_limits, now).map_err(|overloaded| {
+            .try_acquire(&self.policy.limits, now)
+            .map_err(|overloaded| messages::overloaded(request, overloaded, now))?;
+        shared.dependency_limiter.try_acquire(&self.policy.dependency_limits, now).map_err(|overloaded| {
             shared.limiter.withdraw();
-            say::dependency_overloaded(request, overloaded, now)
+            messages::dependency_overloaded(request, overloaded, now)
         })
     }
 
     fn admit_breakers(
         &mut self,
-        shared: &mut Shared<'_>,
+        shared: &mut CallMechanisms<'_>,
         now: Timestamp,
-        notices: &mut Vec<Notice>,
-    ) -> Result<Tickets, Box<Refusal>> {
-        if self.policy.modes.breaker == Mode::Off {
+        notices: &mut Vec<CallNotice>,
+    ) -> Result<Tickets, Box<CallRefusal>> {
+        if self.policy.modes.breaker == EnforcementMode::Off {
             return Ok(Tickets::default());
         }
         let mut tickets = Tickets::default();
@@ -277,13 +300,13 @@ impl Call {
             Err(refused) => Some(refused),
             Ok((ticket, transition)) => {
                 tickets.tool = Some(ticket);
-                tell(BreakerScope::Tool, transition, notices);
+                report_transition(BreakerScope::Tool, transition, notices);
                 match shared.dependency.as_deref_mut().map(|breaker| breaker.admit(policy, now)) {
                     None => None,
                     Some(Err(refused)) => Some(refused),
                     Some(Ok((ticket, transition))) => {
                         tickets.dependency = Some(ticket);
-                        tell(BreakerScope::Dependency, transition, notices);
+                        report_transition(BreakerScope::Dependency, transition, notices);
                         None
                     }
                 }
@@ -292,7 +315,7 @@ impl Call {
         let Some(refused) = refused else { return Ok(tickets) };
         tickets.release(shared, notices);
         let refusal = self.circuit_open(refused, now);
-        match self.or_told(self.policy.modes.breaker, refusal, notices) {
+        match self.enforce_or_report(self.policy.modes.breaker, refusal, notices) {
             Some(refusal) => Err(Box::new(refusal)),
             None => Ok(Tickets::default()),
         }
@@ -300,67 +323,71 @@ impl Call {
 
     // ---- 5. while it runs ----
 
-    pub(super) fn attempt_wakes_at(&self, attempt: &Attempt) -> Option<Timestamp> {
+    pub(super) fn attempt_wakes_at(&self, attempt: &AttemptInFlight) -> Option<Timestamp> {
         let watchdog = attempt.watchdog.filter(|_| attempt.cut.is_none())?;
-        let waiting = self.caller == Caller::Waiting;
+        let waiting = self.caller == CallerState::Waiting;
         let answer_by = self.answer_by().filter(|_| waiting);
         let limits = [attempt.deadline.filter(|_| waiting), answer_by];
         let due = limits.into_iter().flatten().fold(watchdog.due(), Timestamp::min);
-        if self.shadow_told { self.ended_from(&watchdog).map(|from| from.max(due)) } else { Some(due) }
+        if self.shadow_reported { self.ended_from(&watchdog).map(|from| from.max(due)) } else { Some(due) }
     }
 
-    /// From when on an attempt may be ended whose time is up. As long as somebody waits for the answer, shadow mode ends
-    /// nothing. A host that waits for its own report says by its silence that it is gone, once the call has had all its time.
+    /// Returns the time from which an attempt may be ended when its time is up. While the caller waits, shadow mode
+    /// ends nothing. The silence of a host that runs the tool shows that it is gone, after the call has used all its
+    /// time.
     fn ended_from(&self, watchdog: &Watchdog) -> Option<Timestamp> {
-        if self.caller != Caller::Waiting || !self.policy.modes.leave_alone() {
+        if self.caller != CallerState::Waiting || !self.policy.modes.is_pass_through() {
             return Some(Timestamp::ZERO);
         }
         match self.request.run_by {
-            RunBy::Driver => None,
-            RunBy::Host => Some(watchdog.total_at().max(watchdog.silent_at())),
+            RunnerKind::Driver => None,
+            RunnerKind::Host => Some(watchdog.total_at().max(watchdog.silent_at())),
         }
     }
 
-    /// Whether ending an attempt on our side leaves nothing open: it may run again, or nobody keeps a record of it.
+    /// Returns true if the attempt may be cut without an open outcome: it may run again, or no record of it is kept.
     fn may_be_cut(&self) -> bool {
-        self.retry_safe || self.record.is_none() || self.dedupe() != Mode::Enforce
+        self.retry_safe || self.record.is_none() || self.dedupe() != EnforcementMode::Enforce
     }
 
-    /// When the caller is told that the call is still running. Only where calling again finds the answer. In shadow,
-    /// when that would have been told.
+    /// Returns the time at which the caller gets the response that the call is still running. Only if calling again
+    /// finds the result. In shadow mode, the time at which that response would have been sent.
     fn answer_by(&self) -> Option<Timestamp> {
         let found_again = match self.dedupe() {
-            Mode::Off => false,
-            Mode::Shadow => !self.shadow_told,
-            Mode::Enforce => true,
+            EnforcementMode::Off => false,
+            EnforcementMode::Shadow => !self.shadow_reported,
+            EnforcementMode::Enforce => true,
         };
         self.patience().filter(|_| found_again && self.record.is_some()).map(|span| self.arrived + span)
     }
 
-    /// How long a caller waits who is not known to wait longer.
+    /// Returns the time for which the caller waits, unless it is known to wait longer.
     pub(super) fn patience(&self) -> Option<Duration> {
         match self.request.waits {
-            Waits::NotForLong => self.policy.time.answer_by,
-            Waits::AsLongAsItTakes => None,
+            CallerPatience::MayGiveUp => self.policy.time.answer_by,
+            CallerPatience::UntilDone => None,
         }
     }
 
-    /// A sign of life pushes back the watchdog and keeps the place of a probe.
+    /// Extends the watchdog and keeps the probe permit on a sign of life.
     pub(super) fn progressed(
         &mut self,
-        shared: &mut Shared<'_>,
-        mut attempt: Attempt,
+        shared: &mut CallMechanisms<'_>,
+        mut attempt: AttemptInFlight,
         now: Timestamp,
-        notices: &mut Vec<Notice>,
-    ) -> Step {
+        notices: &mut Vec<CallNotice>,
+    ) -> NextStep {
         if let Some(watchdog) = &mut attempt.watchdog {
             watchdog.progress(now);
         }
-        let mut renew =
-            |breaker: &mut Breaker, ticket, scope| match breaker.renew(&self.policy.breaker, ticket, now) {
-                Held::ForLonger => notices.push(Notice::ProbeMoved { scope }),
-                Held::Still | Held::Lost => {}
-            };
+        let mut renew = |breaker: &mut CircuitBreaker, ticket, scope| match breaker.renew(
+            &self.policy.breaker,
+            ticket,
+            now,
+        ) {
+            TicketRenewal::Extended => notices.push(CallNotice::ProbeMoved { scope }),
+            TicketRenewal::StillValid | TicketRenewal::Lost => {}
+        };
         if let Some(ticket) = &attempt.tickets.tool {
             renew(shared.breaker, ticket, BreakerScope::Tool);
         }
@@ -371,83 +398,86 @@ impl Call {
         self.stay(State::Attempting(attempt))
     }
 
-    pub(super) fn time_is_up(
+    pub(super) fn check_limits(
         &mut self,
-        shared: &mut Shared<'_>,
-        mut attempt: Attempt,
+        shared: &mut CallMechanisms<'_>,
+        mut attempt: AttemptInFlight,
         now: Timestamp,
-        notices: &mut Vec<Notice>,
-    ) -> Step {
-        let waiting = self.caller == Caller::Waiting;
+        notices: &mut Vec<CallNotice>,
+    ) -> NextStep {
+        let waiting = self.caller == CallerState::Waiting;
         let Some(watchdog) = attempt.watchdog.filter(|_| attempt.cut.is_none()) else {
             return self.stay(State::Attempting(attempt));
         };
         let cut = match watchdog.verdict(now) {
-            watchdog::Verdict::TotalLimit => Some(Cut::TooLong),
-            _ if waiting && attempt.deadline.is_some_and(|deadline| deadline <= now) => Some(Cut::Deadline),
-            watchdog::Verdict::Stuck => Some(Cut::Silent(now.since(attempt.started))),
-            watchdog::Verdict::Fine { .. } => None,
+            watchdog::WatchdogVerdict::TotalLimit => Some(CutReason::TooLong),
+            _ if waiting && attempt.deadline.is_some_and(|deadline| deadline <= now) => {
+                Some(CutReason::Deadline)
+            }
+            watchdog::WatchdogVerdict::Stuck => Some(CutReason::Silent(now.since(attempt.started))),
+            watchdog::WatchdogVerdict::Fine { .. } => None,
         };
         match cut {
             Some(_) if self.ended_from(&watchdog).is_none_or(|from| now < from) => {
-                self.shadow(Shadowed::Cut, notices);
+                self.report_shadow_decision(ShadowDecision::Cut, notices);
                 self.stay(State::Attempting(attempt))
             }
             Some(cut) if self.may_be_cut() => {
-                notices.push(Notice::AttemptCut { cut });
+                notices.push(CallNotice::AttemptCut { cut });
                 attempt.cut = Some(cut);
                 self.state = State::Attempting(attempt);
-                Step::Cut(cut)
+                NextStep::Cut(cut)
             }
-            // One caller's deadline is no reason to stop what runs within the limits of its tool: calling again finds it.
-            Some(Cut::Deadline) => {
-                let unknown = Some(ToldUnknown { observed: Observed::NoAnswer, ended: false });
-                let result = self.failed(say::deadline_while_running(&self.policy), now);
+            // The deadline of one caller does not stop a run within the limits of its tool: calling again finds it.
+            Some(CutReason::Deadline) => {
+                let unknown =
+                    Some(UnknownOutcomeInfo { observed: UnknownOutcomeReason::NoAnswer, ended: false });
+                let result = self.failed(messages::deadline_while_running(&self.policy), now);
                 let result = CallResult { unknown, ..result };
                 let result = self.judge(shared, result, now, notices);
-                self.answer_early(State::Attempting(attempt), result, Upstream::LeaveAlone, notices)
+                self.answer_early(State::Attempting(attempt), result, UpstreamSignal::NoSignal, notices)
             }
             Some(cut) => self.cut_unknown(shared, attempt, cut, now, notices),
             None if waiting && self.answer_by().is_some_and(|answer_by| answer_by <= now) => {
-                if self.dedupe() == Mode::Shadow {
-                    self.shadow(Shadowed::Told(Code::InFlight), notices);
+                if self.dedupe() == EnforcementMode::Shadow {
+                    self.report_shadow_decision(ShadowDecision::Failed(Code::InFlight), notices);
                     return self.stay(State::Attempting(attempt));
                 }
-                let result = self.failed(say::in_flight(), now);
-                self.answer_early(State::Attempting(attempt), result, Upstream::LeaveAlone, notices)
+                let result = self.failed(messages::in_flight(), now);
+                self.answer_early(State::Attempting(attempt), result, UpstreamSignal::NoSignal, notices)
             }
             None => self.stay(State::Attempting(attempt)),
         }
     }
 
-    /// The time of an attempt is up that must not be made again on a guess.
+    /// Cuts an attempt that must not be repeated while its outcome is unknown.
     fn cut_unknown(
         &mut self,
-        shared: &mut Shared<'_>,
-        mut attempt: Attempt,
-        cut: Cut,
+        shared: &mut CallMechanisms<'_>,
+        mut attempt: AttemptInFlight,
+        cut: CutReason,
         now: Timestamp,
-        notices: &mut Vec<Notice>,
-    ) -> Step {
+        notices: &mut Vec<CallNotice>,
+    ) -> NextStep {
         let took = now.since(attempt.started);
         let silent = self.host_is_silent(&attempt, now);
         if silent {
             self.abandon(shared, now, notices);
         }
         attempt.cut = Some(cut);
-        // A host that is gone says nothing about the tool.
+        // A host that is gone proves nothing about the tool.
         let counts = !silent && !self.is_callers_limit(&attempt, now);
-        let verdict = if counts { Some(Verdict::Failure { took }) } else { None };
+        let verdict = if counts { Some(BreakerVerdict::Failure { took }) } else { None };
         self.record_breakers(shared, &mut attempt.tickets, verdict, now, notices);
-        notices.push(Notice::AttemptCut { cut });
-        let settling = Settling {
+        notices.push(CallNotice::AttemptCut { cut });
+        let settling = SettlingOutcome {
             attempt: Some(attempt),
-            observed: Observed::NoAnswer,
+            observed: UnknownOutcomeReason::NoAnswer,
             words: None,
             output: None,
             severity: counts.then_some(Severity::Timeout),
-            why: Why::Cut(cut),
-            settles: SettlesIn::WhenOwnerSays,
+            why: GiveUpReason::Cut(cut),
+            settles: SettleDelay::WhenOwnerReports,
             by: None,
             cancel: true,
             receipt: None,
@@ -455,174 +485,217 @@ impl Call {
             unsaved: false,
             save_at: None,
         };
-        let settles = settle::settles_after(self.request.end, Observed::NoAnswer, &self.policy.settling);
+        let settles =
+            settling::settles_after(self.request.end, UnknownOutcomeReason::NoAnswer, &self.policy.settling);
         self.outcome_unknown(shared, settling, settles, now, notices)
     }
 
-    /// An attempt that was cut is over without an answer that counts.
-    pub(super) fn cut_ended(&mut self, attempt: &Attempt, now: Timestamp, notices: &mut Vec<Notice>) {
-        let fault =
-            Fault::new(Source::Timeout { after: now.since(attempt.started) }, "no answer came in time");
+    /// Records the end of an attempt that was cut and has no result that counts.
+    pub(super) fn cut_ended(
+        &mut self,
+        attempt: &AttemptInFlight,
+        now: Timestamp,
+        notices: &mut Vec<CallNotice>,
+    ) {
+        let fault = AttemptFault::new(
+            FaultSource::Timeout { after: now.since(attempt.started) },
+            "no answer came in time",
+        );
         let classified = classify(&fault, &self.policy.classify, now);
-        let said = Said::of(fault, None);
+        let said = FailureResponse::of(fault, None);
         let outcome = said.outcome(&classified);
         self.attempt_ended(attempt, Some((&classified, &said)), outcome, now, notices);
     }
 
     pub(super) fn cancel_attempt(
         &mut self,
-        mut attempt: Attempt,
+        mut attempt: AttemptInFlight,
         result: CallResult,
-        others: Others,
-        notices: &mut Vec<Notice>,
-    ) -> Step {
+        others: OtherWaiters,
+        notices: &mut Vec<CallNotice>,
+    ) -> NextStep {
         match others {
-            // It is being ended already, or its caller was answered: there is nothing more to withdraw.
-            Others::None if attempt.cut.is_some() => {
-                self.caller = Caller::GaveUp;
+            // The attempt is being ended already, or its caller was answered: nothing is left to cancel.
+            OtherWaiters::None if attempt.cut.is_some() => {
+                self.caller = CallerState::GaveUp;
                 self.stay(State::Attempting(attempt))
             }
-            Others::Waiting if attempt.cut.is_some() => self.stay(State::Attempting(attempt)),
-            Others::Waiting if self.caller != Caller::Waiting => self.stay(State::Attempting(attempt)),
-            Others::Waiting => {
-                self.answer_early(State::Attempting(attempt), result, Upstream::LeaveAlone, notices)
+            OtherWaiters::Waiting if attempt.cut.is_some() => self.stay(State::Attempting(attempt)),
+            OtherWaiters::Waiting if self.caller != CallerState::Waiting => {
+                self.stay(State::Attempting(attempt))
             }
-            Others::None if self.may_be_cut() => {
-                self.caller = Caller::GaveUp;
-                notices.push(Notice::AttemptCut { cut: Cut::Cancelled });
-                attempt.cut = Some(Cut::Cancelled);
+            OtherWaiters::Waiting => {
+                self.answer_early(State::Attempting(attempt), result, UpstreamSignal::NoSignal, notices)
+            }
+            OtherWaiters::None if self.may_be_cut() => {
+                self.caller = CallerState::GaveUp;
+                notices.push(CallNotice::AttemptCut { cut: CutReason::Cancelled });
+                attempt.cut = Some(CutReason::Cancelled);
                 self.state = State::Attempting(attempt);
-                Step::Cut(Cut::Cancelled)
+                NextStep::Cut(CutReason::Cancelled)
             }
-            Others::None => match self.caller {
-                Caller::Waiting => {
-                    self.answer_early(State::Attempting(attempt), result, Upstream::Cancel, notices)
+            OtherWaiters::None => match self.caller {
+                CallerState::Waiting => {
+                    self.answer_early(State::Attempting(attempt), result, UpstreamSignal::Cancel, notices)
                 }
-                // The first caller has left before; now the last one has.
-                Caller::Gone => {
-                    self.caller = Caller::GaveUp;
+                // The first caller left before; now the last one has.
+                CallerState::Gone => {
+                    self.caller = CallerState::GaveUp;
                     self.state = State::Attempting(attempt);
-                    Step::CancelUpstream
+                    NextStep::CancelUpstream
                 }
-                Caller::GaveUp => self.stay(State::Attempting(attempt)),
+                CallerState::GaveUp => self.stay(State::Attempting(attempt)),
             },
         }
     }
 
-    // ---- 6. what came of it ----
+    // ---- 6. outcome ----
 
     pub(super) fn ran(
         &mut self,
-        shared: &mut Shared<'_>,
-        mut attempt: Attempt,
-        outcome: Outcome,
+        shared: &mut CallMechanisms<'_>,
+        mut attempt: AttemptInFlight,
+        outcome: AttemptReport,
         now: Timestamp,
-        notices: &mut Vec<Notice>,
-    ) -> Step {
-        attempt.leave_places(shared);
+        notices: &mut Vec<CallNotice>,
+    ) -> NextStep {
+        attempt.release_permits(shared);
         match outcome {
-            Outcome::Success { output, concern } => {
+            AttemptReport::Success { output, concern } => {
                 let result = self.result_digest(&output);
-                let outcome = AttemptOutcome::of_success(&output, concern, result);
-                self.went_well(shared, &mut attempt, outcome, now, notices);
-                let ending = Ending::Done(
+                let outcome = RecordedAttempt::of_success(&output, concern, result);
+                self.record_success(shared, &mut attempt, outcome, now, notices);
+                let ending = RunOutcome::Done(
                     Some(output.clone()).filter(|output| output.len() <= self.policy.dedupe.largest_output),
                 );
                 let result = self.result(Ok(output), now);
                 let result = self.judge_run(shared, result, concern, None, now, notices);
                 self.save(result, ending, now, notices)
             }
-            // A tool that can ask is well. What it was called for has not been done, so there is nothing to store,
-            // nothing to trust it for, and nothing unknown. Those who follow this run claim for themselves: a question
-            // does no harm twice, and the state that comes with it may be good for one caller only.
-            Outcome::InputRequired { output } => {
-                self.went_well(shared, &mut attempt, AttemptOutcome::InputRequired, now, notices);
+            // A tool that can ask for input is healthy. The requested work has not been done, so there is nothing to
+            // store, nothing to trust it for, and nothing unknown. Calls that follow this run make their own claim: a
+            // repeated question does no harm, and the state that comes with it may be valid for one caller only.
+            AttemptReport::InputRequired { output } => {
+                self.record_success(shared, &mut attempt, RecordedAttempt::InputRequired, now, notices);
                 self.ask_caller(shared, output, now, notices)
             }
-            Outcome::NotRun { fault } => {
+            AttemptReport::NotRun { fault } => {
                 let (said, classified) = self.not_run(fault, now);
-                self.never_began(shared, attempt, &said, &classified, say::cancelled(), now, notices)
+                self.end_unstarted(shared, attempt, &said, &classified, messages::cancelled(), now, notices)
             }
-            Outcome::Failure { .. } if self.answers_our_cut(&attempt) && !outcome.is_too_large() => {
+            AttemptReport::Failure { .. } if self.answers_our_cut(&attempt) && !outcome.is_too_large() => {
                 let after = now.since(attempt.started);
-                let fault = Fault::new(Source::Timeout { after }, "the tool did not answer in time");
+                let fault =
+                    AttemptFault::new(FaultSource::Timeout { after }, "the tool did not answer in time");
                 let classified = classify(&fault, &self.policy.classify, now);
-                self.went_wrong(shared, attempt, Said::of(fault, None), classified, now, notices)
+                self.record_failure(
+                    shared,
+                    attempt,
+                    FailureResponse::of(fault, None),
+                    classified,
+                    now,
+                    notices,
+                )
             }
-            Outcome::Failure { fault, output } => {
+            AttemptReport::Failure { fault, output } => {
                 let classified = classify(&fault, &self.policy.classify, now);
-                self.went_wrong(shared, attempt, Said::of(fault, output), classified, now, notices)
+                self.record_failure(
+                    shared,
+                    attempt,
+                    FailureResponse::of(fault, output),
+                    classified,
+                    now,
+                    notices,
+                )
             }
-            Outcome::Remembered(failed) => {
+            AttemptReport::Replayed(failed) => {
                 let classified = failed.classified();
-                let said = Said::remembered(&failed);
+                let said = FailureResponse::remembered(&failed);
                 match said.manner {
-                    Manner::NotRun => {
-                        self.never_began(shared, attempt, &said, &classified, say::cancelled(), now, notices)
-                    }
-                    Manner::Plain | Manner::TimedOut | Manner::SessionLost => {
-                        self.went_wrong(shared, attempt, said, classified, now, notices)
+                    RecordedFailureKind::NotRun => self.end_unstarted(
+                        shared,
+                        attempt,
+                        &said,
+                        &classified,
+                        messages::cancelled(),
+                        now,
+                        notices,
+                    ),
+                    RecordedFailureKind::Plain
+                    | RecordedFailureKind::TimedOut
+                    | RecordedFailureKind::SessionLost => {
+                        self.record_failure(shared, attempt, said, classified, now, notices)
                     }
                 }
             }
         }
     }
 
-    /// Whether an error that comes back now answers nothing but our own cut. A host reports what it saw itself.
-    fn answers_our_cut(&self, attempt: &Attempt) -> bool {
-        self.request.run_by == RunBy::Driver && attempt.cut.is_some_and(|cut| cut != Cut::Cancelled)
+    /// Returns true if an error that arrives now only answers the cut by Steadfast. A host reports what it observed
+    /// itself.
+    fn answers_our_cut(&self, attempt: &AttemptInFlight) -> bool {
+        self.request.run_by == RunnerKind::Driver
+            && attempt.cut.is_some_and(|cut| cut != CutReason::Cancelled)
     }
 
-    /// What was heard, where it says that a driver of ours could not send the attempt.
-    pub(super) fn unsent(&self, outcome: &Outcome, now: Timestamp) -> Option<(Said, Classified)> {
+    /// Returns the failure if the outcome says that the driver could not send the attempt.
+    pub(super) fn unsent(
+        &self,
+        outcome: &AttemptReport,
+        now: Timestamp,
+    ) -> Option<(FailureResponse, Classification)> {
         match outcome {
-            Outcome::Failure { fault, output: None } => {
+            AttemptReport::Failure { fault, output: None } => {
                 let heard = self.not_run(fault.clone(), now);
-                (heard.1.reach == Reach::NotSent).then_some(heard)
+                (heard.1.reach == AttemptReach::NotSent).then_some(heard)
             }
-            Outcome::Remembered(failed) => {
-                let unsent = failed.manner == Manner::NotRun && self.request.run_by == RunBy::Driver;
-                unsent.then(|| (Said::remembered(failed), failed.classified()))
+            AttemptReport::Replayed(failed) => {
+                let unsent =
+                    failed.manner == RecordedFailureKind::NotRun && self.request.run_by == RunnerKind::Driver;
+                unsent.then(|| (FailureResponse::remembered(failed), failed.classified()))
             }
-            Outcome::Failure { .. }
-            | Outcome::Success { .. }
-            | Outcome::InputRequired { .. }
-            | Outcome::NotRun { .. } => None,
+            AttemptReport::Failure { .. }
+            | AttemptReport::Success { .. }
+            | AttemptReport::InputRequired { .. }
+            | AttemptReport::NotRun { .. } => None,
         }
     }
 
-    /// An attempt was cut before it could be sent, and is not sent any more.
+    /// Ends a call whose attempt was cut before it could be sent, and is not sent any more.
     pub(super) fn never_sent(
         &mut self,
-        shared: &mut Shared<'_>,
-        attempt: Attempt,
-        (said, classified): (Said, Classified),
+        shared: &mut CallMechanisms<'_>,
+        attempt: AttemptInFlight,
+        (said, classified): (FailureResponse, Classification),
         now: Timestamp,
-        notices: &mut Vec<Notice>,
-    ) -> Step {
-        let failure = say::never_sent(&self.request, &said.message);
-        self.never_began(shared, attempt, &said, &classified, failure, now, notices)
+        notices: &mut Vec<CallNotice>,
+    ) -> NextStep {
+        let failure = messages::never_sent(&self.request, &said.message);
+        self.end_unstarted(shared, attempt, &said, &classified, failure, now, notices)
     }
 
-    /// What is made of a fault that proves that the tool did not run.
-    fn not_run(&self, fault: Fault, now: Timestamp) -> (Said, Classified) {
+    /// Classifies a fault that proves that the tool did not run.
+    fn not_run(&self, fault: AttemptFault, now: Timestamp) -> (FailureResponse, Classification) {
         let classified = classify(&fault, &self.policy.classify, now);
-        (Said { manner: Manner::NotRun, ..Said::of(fault, None) }, classified)
+        (
+            FailureResponse { manner: RecordedFailureKind::NotRun, ..FailureResponse::of(fault, None) },
+            classified,
+        )
     }
 
-    /// Whoever was to run the tool is gone, or could not send it.
+    /// Ends a call whose runner is gone, or could not send the attempt.
     #[expect(clippy::too_many_arguments, reason = "the facts of one attempt, named once")]
-    fn never_began(
+    fn end_unstarted(
         &mut self,
-        shared: &mut Shared<'_>,
-        mut attempt: Attempt,
-        said: &Said,
-        classified: &Classified,
-        failure: Failure,
+        shared: &mut CallMechanisms<'_>,
+        mut attempt: AttemptInFlight,
+        said: &FailureResponse,
+        classified: &Classification,
+        failure: CallFailure,
         now: Timestamp,
-        notices: &mut Vec<Notice>,
-    ) -> Step {
-        attempt.leave_places(shared);
+        notices: &mut Vec<CallNotice>,
+    ) -> NextStep {
+        attempt.release_permits(shared);
         attempt.tickets.release(shared, notices);
         let outcome = said.outcome(classified);
         self.attempt_ended(&attempt, Some((classified, said)), outcome, now, notices);
@@ -631,28 +704,28 @@ impl Call {
         self.release(result, Vec::new(), now, notices)
     }
 
-    /// The tool did not do what it was asked to.
-    fn went_wrong(
+    /// Records a failed attempt.
+    fn record_failure(
         &mut self,
-        shared: &mut Shared<'_>,
-        mut attempt: Attempt,
-        said: Said,
-        classified: Classified,
+        shared: &mut CallMechanisms<'_>,
+        mut attempt: AttemptInFlight,
+        said: FailureResponse,
+        classified: Classification,
         now: Timestamp,
-        notices: &mut Vec<Notice>,
-    ) -> Step {
+        notices: &mut Vec<CallNotice>,
+    ) -> NextStep {
         let took = now.since(attempt.started);
         let verdict = match (attempt.cut, classified.nature) {
-            (Some(Cut::Cancelled), _) => None,
+            (Some(CutReason::Cancelled), _) => None,
             (Some(_), _) if self.is_callers_limit(&attempt, now) => None,
             (Some(_), _) if self.is_lost_with_host(&attempt, &said, now) => None,
-            // A server that has forgotten our session lives, and is asked for another one with the next try. If it gives
-            // none, that is what counts.
-            (Some(_) | None, Nature::Transient) if said.manner == Manner::SessionLost => {
-                Some(Verdict::Neutral)
+            // A server that lost the session is alive, and the next attempt opens a new session. If that fails, the
+            // failure counts.
+            (Some(_) | None, FaultNature::Transient) if said.manner == RecordedFailureKind::SessionLost => {
+                Some(BreakerVerdict::Neutral)
             }
-            (Some(_) | None, Nature::Transient) => Some(Verdict::Failure { took }),
-            (Some(_) | None, Nature::Permanent) => Some(Verdict::Neutral),
+            (Some(_) | None, FaultNature::Transient) => Some(BreakerVerdict::Failure { took }),
+            (Some(_) | None, FaultNature::Permanent) => Some(BreakerVerdict::Neutral),
         };
         self.record_breakers(shared, &mut attempt.tickets, verdict, now, notices);
         let outcome = said.outcome(&classified);
@@ -660,75 +733,78 @@ impl Call {
         self.failed_attempt(shared, &attempt, said, classified, now, notices)
     }
 
-    /// Whether an attempt was cut by a limit that its caller set, within the time that the tool has: that says nothing about it.
-    fn is_callers_limit(&self, attempt: &Attempt, now: Timestamp) -> bool {
+    /// Returns true if a limit of the caller cut the attempt within the time of the tool, which says nothing about the
+    /// tool.
+    fn is_callers_limit(&self, attempt: &AttemptInFlight, now: Timestamp) -> bool {
         let time = &self.policy.time;
         let heard = attempt.watchdog.map_or(attempt.started, |watchdog| watchdog.last_sign());
         attempt.cut.is_some() && now.since(heard) < time.attempt && now.since(attempt.started) < time.total
     }
 
-    /// Whether an attempt was cut of which its host said nothing: see [`Self::host_is_silent`].
-    fn is_lost_with_host(&self, attempt: &Attempt, said: &Said, now: Timestamp) -> bool {
-        // What a host still says when it is told to stop is a report like any other.
-        said.manner == Manner::TimedOut && attempt.cut.is_some() && self.host_is_silent(attempt, now)
+    /// Returns true if the attempt was cut and its host reported nothing: see [`Self::host_is_silent`].
+    fn is_lost_with_host(&self, attempt: &AttemptInFlight, said: &FailureResponse, now: Timestamp) -> bool {
+        // A report that a host sends when it is asked to stop counts as any other.
+        said.manner == RecordedFailureKind::TimedOut
+            && attempt.cut.is_some()
+            && self.host_is_silent(attempt, now)
     }
 
-    /// Whether the host that runs this attempt may be gone. One that is there reports, its own time-outs too, or shows signs
-    /// of life. So its silence says nothing about the tool: neither breaker nor trust count it, and there is nobody to whom
-    /// another order could be given.
-    fn host_is_silent(&self, attempt: &Attempt, now: Timestamp) -> bool {
+    /// Returns true if the host that runs this attempt may be gone. A host that is alive reports, its own timeouts too,
+    /// or shows signs of life. Its silence says nothing about the tool, so neither breaker nor trust counts it, and
+    /// there is no host left for another attempt.
+    fn host_is_silent(&self, attempt: &AttemptInFlight, now: Timestamp) -> bool {
         match self.request.run_by {
-            RunBy::Driver => false,
-            RunBy::Host => {
+            RunnerKind::Driver => false,
+            RunnerKind::Host => {
                 !attempt.watchdog.is_some_and(|watchdog| watchdog.shows_life(attempt.started, now))
             }
         }
     }
 
-    /// The tool did what it was asked to, as far as its breakers are concerned.
-    fn went_well(
+    /// Records a successful attempt, as far as its breakers are concerned.
+    fn record_success(
         &mut self,
-        shared: &mut Shared<'_>,
-        attempt: &mut Attempt,
-        outcome: AttemptOutcome,
+        shared: &mut CallMechanisms<'_>,
+        attempt: &mut AttemptInFlight,
+        outcome: RecordedAttempt,
         now: Timestamp,
-        notices: &mut Vec<Notice>,
+        notices: &mut Vec<CallNotice>,
     ) {
-        let verdict = Verdict::Success { took: now.since(attempt.started) };
+        let verdict = BreakerVerdict::Success { took: now.since(attempt.started) };
         self.record_breakers(shared, &mut attempt.tickets, Some(verdict), now, notices);
         self.attempt_ended(attempt, None, outcome, now, notices);
     }
 
     fn attempt_ended(
         &mut self,
-        attempt: &Attempt,
-        failure: Option<(&Classified, &Said)>,
-        outcome: AttemptOutcome,
+        attempt: &AttemptInFlight,
+        failure: Option<(&Classification, &FailureResponse)>,
+        outcome: RecordedAttempt,
         now: Timestamp,
-        notices: &mut Vec<Notice>,
+        notices: &mut Vec<CallNotice>,
     ) {
-        self.trouble = failure.map(|(classified, said)| LastTrouble {
+        self.trouble = failure.map(|(classified, said)| LastAttemptError {
             rule: classified.rule.clone(),
             message: said.shown().into(),
             http_status: said.status,
-            transient: classified.nature == Nature::Transient,
+            transient: classified.nature == FaultNature::Transient,
         });
-        // A replay goes on from the first one; the record is for those who look at how it ended.
-        if self.outcomes.len() < Record::MOST_ATTEMPTS {
+        // A replay starts from the first attempts; the record keeps the last ones, which show the end.
+        if self.outcomes.len() < DedupeRecord::MOST_ATTEMPTS {
             self.outcomes.push(outcome);
         }
-        if self.facts.len() == Record::MOST_ATTEMPTS {
+        if self.facts.len() == DedupeRecord::MOST_ATTEMPTS {
             self.facts.remove(0);
         }
-        self.facts.push(AttemptFact {
+        self.facts.push(AttemptRecord {
             number: attempt.number,
             code: failure.map(|(classified, _)| classified.code),
             started: attempt.started,
             finished: now,
             rule: failure.map(|(classified, _)| classified.rule.clone()),
-            retriable: failure.is_some_and(|(classified, _)| classified.nature == Nature::Transient),
+            retriable: failure.is_some_and(|(classified, _)| classified.nature == FaultNature::Transient),
         });
-        notices.push(Notice::AttemptEnded {
+        notices.push(CallNotice::AttemptEnded {
             attempt: attempt.number,
             took: now.since(attempt.started),
             failure: failure.map(|(classified, said)| FailedAttempt {
@@ -744,13 +820,13 @@ impl Call {
 
     fn record_breakers(
         &self,
-        shared: &mut Shared<'_>,
+        shared: &mut CallMechanisms<'_>,
         tickets: &mut Tickets,
-        verdict: Option<Verdict>,
+        verdict: Option<BreakerVerdict>,
         now: Timestamp,
-        notices: &mut Vec<Notice>,
+        notices: &mut Vec<CallNotice>,
     ) {
-        let mut give_back = |breaker: &mut Breaker, ticket: Ticket, scope| {
+        let mut give_back = |breaker: &mut CircuitBreaker, ticket: BreakerTicket, scope| {
             let probe = ticket.is_probe();
             let transition = match verdict {
                 Some(verdict) => breaker.record(&self.policy.breaker, ticket, verdict, now),
@@ -760,9 +836,9 @@ impl Call {
                 }
             };
             if probe && transition.is_none() {
-                notices.push(Notice::ProbeMoved { scope });
+                notices.push(CallNotice::ProbeMoved { scope });
             }
-            tell(scope, transition, notices);
+            report_transition(scope, transition, notices);
         };
         if let Some(ticket) = tickets.tool.take() {
             give_back(shared.breaker, ticket, BreakerScope::Tool);
@@ -776,34 +852,34 @@ impl Call {
 
     fn failed_attempt(
         &mut self,
-        shared: &mut Shared<'_>,
-        attempt: &Attempt,
-        said: Said,
-        classified: Classified,
+        shared: &mut CallMechanisms<'_>,
+        attempt: &AttemptInFlight,
+        said: FailureResponse,
+        classified: Classification,
         now: Timestamp,
-        notices: &mut Vec<Notice>,
-    ) -> Step {
-        let proved_not_run = matches!(classified.reach, Reach::NotSent | Reach::Refused);
-        if attempt.cut == Some(Cut::Cancelled) && (self.may_be_cut() || proved_not_run) {
+        notices: &mut Vec<CallNotice>,
+    ) -> NextStep {
+        let proved_not_run = matches!(classified.reach, AttemptReach::NotSent | AttemptReach::Refused);
+        if attempt.cut == Some(CutReason::Cancelled) && (self.may_be_cut() || proved_not_run) {
             self.abandon(shared, now, notices);
-            let result = self.failed(say::cancelled(), now);
+            let result = self.failed(messages::cancelled(), now);
             return self.release(result, Vec::new(), now, notices);
         }
-        if self.may_have_run(&classified) && self.policy.modes.furthest() == Mode::Shadow {
-            self.shadow(Shadowed::Told(Code::OutcomeUnknown), notices);
+        if self.may_have_run(&classified) && self.policy.modes.strongest() == EnforcementMode::Shadow {
+            self.report_shadow_decision(ShadowDecision::Failed(Code::OutcomeUnknown), notices);
         }
         let lost = self.is_lost_with_host(attempt, &said, now);
         if lost {
             self.abandon(shared, now, notices);
         }
-        let may_repeat = (proved_not_run || self.retry_safe) && self.caller != Caller::GaveUp && !lost;
-        let helps = classified.nature == Nature::Transient && may_repeat;
+        let may_repeat = (proved_not_run || self.retry_safe) && self.caller != CallerState::GaveUp && !lost;
+        let helps = classified.nature == FaultNature::Transient && may_repeat;
         let stop = if helps
-            && matches!(self.store, StoreSight::Fine | StoreSight::Down)
-            && attempt.cut != Some(Cut::TooLong)
+            && matches!(self.store, StoreState::Available | StoreState::Down)
+            && attempt.cut != Some(CutReason::TooLong)
         {
-            // Should nothing more be allowed to start after the wait, this failure is the answer.
-            let failure = self.last_word(said.clone(), &classified, None, attempt.cut, now);
+            // The response, if no further attempt may start after the wait.
+            let failure = self.final_failure(said.clone(), &classified, None, attempt.cut, now);
             self.last = Some((classified.clone(), failure));
             match self.retry(shared, attempt, &classified, now, notices) {
                 Ok(step) => return step,
@@ -813,58 +889,60 @@ impl Call {
             None
         };
         if let Some(StopReason::Schedule(stop)) = stop {
-            notices.push(Notice::RetryStopped { stop });
+            notices.push(CallNotice::RetryStopped { stop });
         }
         if self.is_recorded() && (self.may_have_run(&classified) || self.answers_our_cancel(&classified)) {
             return self.lost_unknown(shared, said, classified, now, notices);
         }
         let observed = said.observed;
-        let failure = self.last_word(said, &classified, stop, attempt.cut, now);
-        // Nobody keeps a record of it, so nobody can say that it is over.
+        let failure = self.final_failure(said, &classified, stop, attempt.cut, now);
+        // Without a record, the end of the attempt cannot be known.
         let unknown =
-            (failure.code == Code::OutcomeUnknown).then_some(ToldUnknown { observed, ended: false });
+            (failure.code == Code::OutcomeUnknown).then_some(UnknownOutcomeInfo { observed, ended: false });
         let breaker = matches!(stop, Some(StopReason::Breaker(_)))
             .then(|| shared.breaker.state(&self.policy.breaker, now));
         let mut result = CallResult { breaker, unknown, ..self.failed(failure, now) };
         if self.is_callers_limit(attempt, now) {
-            // Judged here by nobody but the guard.
+            // Counted by the guard only.
             result = self.judge(shared, result, now, notices);
             self.judged = true;
         }
         self.settle_failed(shared, result, Some(&classified), now, notices)
     }
 
-    /// Whether others find this run by its record.
+    /// Returns true if other calls find this run by its record.
     fn is_recorded(&self) -> bool {
-        self.record.is_some() && self.dedupe() == Mode::Enforce
+        self.record.is_some() && self.dedupe() == EnforcementMode::Enforce
     }
 
-    /// Whether this is what a tool says to a cancel of ours: no answer to the call, and nobody else may get it.
-    fn answers_our_cancel(&self, classified: &Classified) -> bool {
-        classified.reach == Reach::Answered
+    /// Returns true if this is the tool's response to a cancellation: it is not a result of the call, and no other
+    /// caller may get it.
+    fn answers_our_cancel(&self, classified: &Classification) -> bool {
+        classified.reach == AttemptReach::Answered
             && classified.code != Code::ResultTooLarge
-            && self.caller == Caller::GaveUp
+            && self.caller == CallerState::GaveUp
             && !self.retry_safe
     }
 
-    /// An attempt is over, and whether it had its effect is not known.
+    /// Handles an attempt that has ended with an unknown outcome.
     fn lost_unknown(
         &mut self,
-        shared: &mut Shared<'_>,
-        said: Said,
-        classified: Classified,
+        shared: &mut CallMechanisms<'_>,
+        said: FailureResponse,
+        classified: Classification,
         now: Timestamp,
-        notices: &mut Vec<Notice>,
-    ) -> Step {
-        // Who answers a cancel may go on with its work all the same.
-        let answers_our_cancel = self.caller == Caller::GaveUp && said.observed == Observed::ErrorAnswer;
+        notices: &mut Vec<CallNotice>,
+    ) -> NextStep {
+        // A server that answers a cancellation may continue its work all the same.
+        let answers_our_cancel =
+            self.caller == CallerState::GaveUp && said.observed == UnknownOutcomeReason::ErrorAnswer;
         let settles = if answers_our_cancel {
-            SettlesIn::After(self.policy.settling.linger)
+            SettleDelay::After(self.policy.settling.linger)
         } else {
-            settle::settles_after(self.request.end, said.observed, &self.policy.settling)
+            settling::settles_after(self.request.end, said.observed, &self.policy.settling)
         };
-        let why = Why::Rule(classified.rule.clone());
-        let settling = Settling {
+        let why = GiveUpReason::Rule(classified.rule.clone());
+        let settling = SettlingOutcome {
             attempt: None,
             observed: said.observed,
             words: said.words().map(Into::into),
@@ -882,33 +960,35 @@ impl Call {
         self.outcome_unknown(shared, settling, settles, now, notices)
     }
 
-    /// Schedules another attempt, or says why there is none.
+    /// Schedules another attempt, or returns the reason why there is none.
     fn retry(
         &mut self,
-        shared: &mut Shared<'_>,
-        attempt: &Attempt,
-        classified: &Classified,
+        shared: &mut CallMechanisms<'_>,
+        attempt: &AttemptInFlight,
+        classified: &Classification,
         now: Timestamp,
-        notices: &mut Vec<Notice>,
-    ) -> Result<Step, StopReason> {
-        if self.policy.modes.retry == Mode::Off {
+        notices: &mut Vec<CallNotice>,
+    ) -> Result<NextStep, StopReason> {
+        if self.policy.modes.retry == EnforcementMode::Off {
             return Err(StopReason::NotAsked);
         }
         let policy = &self.policy.retry;
         let schedule = self.schedule.as_mut().ok_or(StopReason::NotAsked)?;
         let next = schedule.next(policy, attempt.started, classified.retry_after, now);
-        if self.policy.modes.retry == Mode::Shadow {
-            match next.map_err(|stop| self.told_as(stop, classified).0) {
-                Ok(_) => self.shadow(Shadowed::Retried, notices),
-                Err(code) if code != classified.code => self.shadow(Shadowed::Told(code), notices),
+        if self.policy.modes.retry == EnforcementMode::Shadow {
+            match next.map_err(|stop| self.final_code(stop, classified).0) {
+                Ok(_) => self.report_shadow_decision(ShadowDecision::Retried, notices),
+                Err(code) if code != classified.code => {
+                    self.report_shadow_decision(ShadowDecision::Failed(code), notices)
+                }
                 Err(_) => {}
             }
             return Err(StopReason::NotAsked);
         }
         let until = next.map_err(StopReason::Schedule)?;
-        if self.policy.modes.breaker == Mode::Enforce {
+        if self.policy.modes.breaker == EnforcementMode::Enforce {
             let breakers = [Some(&*shared.breaker), shared.dependency.as_deref()];
-            // What is open now and still will be then needs no wait to be refused.
+            // A breaker that is open now and will still be open then refuses without a wait.
             let refused = breakers
                 .into_iter()
                 .flatten()
@@ -918,11 +998,11 @@ impl Call {
             }
         }
         if !shared.budget.withdraw(&self.policy.retry.budget, now) {
-            return Err(StopReason::Schedule(Stop::Budget));
+            return Err(StopReason::Schedule(RetryStop::Budget));
         }
-        notices.push(Notice::RetryScheduled { attempt: self.attempts + 1, at: until });
-        if self.retries.len() < Record::MOST_ATTEMPTS {
-            self.retries.push(Retried {
+        notices.push(CallNotice::RetryScheduled { attempt: self.attempts + 1, at: until });
+        if self.retries.len() < DedupeRecord::MOST_ATTEMPTS {
+            self.retries.push(RetriedAttempt {
                 attempt: attempt.number,
                 latency: now.since(attempt.started),
                 delay: until.since(now),
@@ -930,54 +1010,54 @@ impl Call {
             });
         }
         self.state = State::BackingOff { until };
-        Ok(Step::Wait)
+        Ok(NextStep::Wait)
     }
 
-    /// The failure that the caller gets.
-    fn last_word(
+    /// Returns the failure for the caller.
+    fn final_failure(
         &self,
-        said: Said,
-        classified: &Classified,
+        said: FailureResponse,
+        classified: &Classification,
         stop: Option<StopReason>,
-        cut: Option<Cut>,
+        cut: Option<CutReason>,
         now: Timestamp,
-    ) -> Failure {
-        let transient = classified.nature == Nature::Transient;
+    ) -> CallFailure {
+        let transient = classified.nature == FaultNature::Transient;
         let words = said.words();
-        let Said { message, output, observed, .. } = said;
-        // Where nothing acts, the tool's own words are passed on as they are.
-        if self.may_have_run(classified) && !self.policy.modes.leave_alone() {
+        let FailureResponse { message, output, observed, .. } = said;
+        // If no mechanism is enforced, the tool's own message is passed on unchanged.
+        if self.may_have_run(classified) && !self.policy.modes.is_pass_through() {
             let (reads, policy) = (&self.request.reads, &self.policy);
-            let told = say::outcome_unknown_unrecorded(reads, policy, observed, words.as_deref());
-            return Failure { output, ..told.with_rule(classified.rule.clone()) };
+            let told = messages::outcome_unknown_unrecorded(reads, policy, observed, words.as_deref());
+            return CallFailure { output, ..told.with_rule(classified.rule.clone()) };
         }
-        let stuck =
-            matches!(cut, Some(Cut::Silent(_) | Cut::TooLong)) && self.policy.time.silence == Silence::Stuck;
+        let stuck = matches!(cut, Some(CutReason::Silent(_) | CutReason::TooLong))
+            && self.policy.time.silence == SilencePolicy::Stuck;
         let (code, rule) = match stop {
-            // It is an answer, and counts as one after a cut too.
+            // A result that is too large is an answer, and counts as one after a cut too.
             None if classified.code == Code::ResultTooLarge => (classified.code, classified.rule.clone()),
-            None | Some(_) if cut == Some(Cut::Deadline) => {
+            None | Some(_) if cut == Some(CutReason::Deadline) => {
                 (Code::DeadlineExceeded, Cow::Borrowed("deadline"))
             }
             None | Some(StopReason::NotAsked) if stuck => (Code::StuckCall, classified.rule.clone()),
             None | Some(StopReason::NotAsked) => (classified.code, classified.rule.clone()),
             Some(StopReason::Breaker(refused)) => (Code::CircuitOpen, Cow::Borrowed(refused.by.rule())),
-            Some(StopReason::Schedule(Stop::Attempts | Stop::TotalTime | Stop::RetryAfter(_))) if stuck => {
-                (Code::StuckCall, classified.rule.clone())
-            }
-            Some(StopReason::Schedule(stop)) => self.told_as(stop, classified),
+            Some(StopReason::Schedule(
+                RetryStop::Attempts | RetryStop::TotalTime | RetryStop::RetryAfter(_),
+            )) if stuck => (Code::StuckCall, classified.rule.clone()),
+            Some(StopReason::Schedule(stop)) => self.final_code(stop, classified),
         };
         let retry_after = match stop {
-            Some(StopReason::Schedule(Stop::RetryAfter(wait))) => Some(wait),
+            Some(StopReason::Schedule(RetryStop::RetryAfter(wait))) => Some(wait),
             Some(StopReason::Breaker(refused)) => refused.retry_at.map(|at| at.since(now)),
             Some(StopReason::NotAsked | StopReason::Schedule(_)) | None => classified.retry_after,
         };
-        Failure {
+        CallFailure {
             code,
             message: match (code, cut) {
-                (Code::StuckCall, Some(cut)) => say::stuck(cut, message),
-                (Code::ResultTooLarge, _) => say::result_too_large(message),
-                (_, _) => say::failed(code, self.attempts, message),
+                (Code::StuckCall, Some(cut)) => messages::stuck(cut, message),
+                (Code::ResultTooLarge, _) => messages::result_too_large(message),
+                (_, _) => messages::failed(code, self.attempts, message),
             },
             retriable: transient,
             terminal: !transient,
@@ -988,77 +1068,80 @@ impl Call {
         }
     }
 
-    /// Whether it may have had its effect, and must not be tried again for that.
-    fn may_have_run(&self, classified: &Classified) -> bool {
-        classified.reach == Reach::Unknown && !self.retry_safe
+    /// Returns true if the call may have taken effect and must not be tried again because of that.
+    fn may_have_run(&self, classified: &Classification) -> bool {
+        classified.reach == AttemptReach::Unknown && !self.retry_safe
     }
 
-    /// Under which code a failure is told after which there is no further try, and by which rule.
-    fn told_as(&self, stop: Stop, classified: &Classified) -> (Code, Cow<'static, str>) {
+    /// Returns the code and the rule of a failure after the last attempt.
+    fn final_code(&self, stop: RetryStop, classified: &Classification) -> (Code, Cow<'static, str>) {
         match stop {
-            Stop::Deadline => (Code::DeadlineExceeded, Cow::Borrowed("deadline")),
-            Stop::Budget => (Code::RetryExhausted, Cow::Borrowed("retry_budget")),
-            // Who allowed one attempt only gets its own failure, not the news that there was no second one.
-            Stop::Attempts if self.attempts == 1 => (classified.code, classified.rule.clone()),
-            Stop::Attempts | Stop::TotalTime | Stop::RetryAfter(_) => {
+            RetryStop::Deadline => (Code::DeadlineExceeded, Cow::Borrowed("deadline")),
+            RetryStop::Budget => (Code::RetryExhausted, Cow::Borrowed("retry_budget")),
+            // A caller that allowed one attempt only gets the failure itself, without a note about retries.
+            RetryStop::Attempts if self.attempts == 1 => (classified.code, classified.rule.clone()),
+            RetryStop::Attempts | RetryStop::TotalTime | RetryStop::RetryAfter(_) => {
                 (Code::RetryExhausted, classified.rule.clone())
             }
         }
     }
 
-    /// The time for another attempt has passed while it was waited for.
+    /// Ends a call whose time for another attempt passed during the wait.
     fn too_late(
         &mut self,
-        shared: &mut Shared<'_>,
-        stop: Stop,
+        shared: &mut CallMechanisms<'_>,
+        stop: RetryStop,
         now: Timestamp,
-        notices: &mut Vec<Notice>,
-    ) -> Step {
+        notices: &mut Vec<CallNotice>,
+    ) -> NextStep {
         let Some((classified, failure)) = self.last.take() else { return self.give_up(shared, now, notices) };
         let code = match stop {
-            Stop::Deadline => Code::DeadlineExceeded,
-            Stop::Attempts | Stop::TotalTime | Stop::RetryAfter(_) | Stop::Budget => Code::RetryExhausted,
+            RetryStop::Deadline => Code::DeadlineExceeded,
+            RetryStop::Attempts | RetryStop::TotalTime | RetryStop::RetryAfter(_) | RetryStop::Budget => {
+                Code::RetryExhausted
+            }
         };
-        let message = say::failed(code, self.attempts, failure.message.into_owned());
-        let result = self.failed(Failure { code, message, ..failure }, now);
+        let message = messages::failed(code, self.attempts, failure.message.into_owned());
+        let result = self.failed(CallFailure { code, message, ..failure }, now);
         self.settle_failed(shared, result, Some(&classified), now, notices)
     }
 
-    /// No further attempt may start in the name of this record: the last failure is the answer.
+    /// Ends the call with the last failure: no further attempt may start in the name of this record.
     pub(super) fn give_up(
         &mut self,
-        shared: &mut Shared<'_>,
+        shared: &mut CallMechanisms<'_>,
         now: Timestamp,
-        notices: &mut Vec<Notice>,
-    ) -> Step {
+        notices: &mut Vec<CallNotice>,
+    ) -> NextStep {
         let (classified, failure) = match self.last.take() {
             Some((classified, failure)) => (Some(classified), failure),
-            None => (None, say::store_unavailable(&self.request)),
+            None => (None, messages::store_unavailable(&self.request)),
         };
-        let result = CallResult { recorded: Recorded::No, ..self.failed(failure, now) };
+        let result = CallResult { recorded: RecordStatus::No, ..self.failed(failure, now) };
         let result = match &classified {
-            Some(Classified { severity, mistake, .. }) => {
+            Some(Classification { severity, mistake, .. }) => {
                 self.judge_run(shared, result, Some(*severity), *mistake, now, notices)
             }
-            // It never ran.
+            // The tool never ran.
             None => self.judge(shared, result, now, notices),
         };
-        // The claim of a living process that nobody releases would stand for ever.
-        let kept = self.kept_release().filter(|_| self.store != StoreSight::FenceLost);
+        // A claim of a living process that is never released would stay for ever.
+        let kept = self.deferred_release().filter(|_| self.store != StoreState::FenceLost);
         self.finish(result, kept.into_iter().collect(), now, notices)
     }
 
     // ---- 8. what the record becomes ----
 
-    /// A failed call: an answer of the tool is kept, a run that may have happened is unknown, the rest never was.
+    /// Ends a failed call: an answer of the tool is stored, a run that may have happened has an unknown outcome, and
+    /// the rest is released.
     pub(super) fn settle_failed(
         &mut self,
-        shared: &mut Shared<'_>,
+        shared: &mut CallMechanisms<'_>,
         result: CallResult,
-        classified: Option<&Classified>,
+        classified: Option<&Classification>,
         now: Timestamp,
-        notices: &mut Vec<Notice>,
-    ) -> Step {
+        notices: &mut Vec<CallNotice>,
+    ) -> NextStep {
         let severity = classified.map(|classified| classified.severity);
         let mistake = classified.and_then(|classified| classified.mistake);
         let result = self.judge_run(shared, result, severity, mistake, now, notices);
@@ -1066,20 +1149,23 @@ impl Call {
         let failure = as_kept(failure.clone(), classified);
         let is_too_large = classified.is_some_and(|classified| classified.code == Code::ResultTooLarge);
         match classified.map(|classified| classified.reach) {
-            // Only where nobody finds it by its record.
-            Some(Reach::Unknown) if !self.retry_safe => {
-                notices.push(Notice::OutcomeUnknown { of_earlier: None });
-                let unknown = UnknownEnding::settled(Observed::NoAnswer);
-                self.save(result, Ending::Unknown(unknown), now, notices)
+            // Only if no other call finds it by its record.
+            Some(AttemptReach::Unknown) if !self.retry_safe => {
+                notices.push(CallNotice::OutcomeUnknown { of_earlier: None });
+                let unknown = UnknownOutcomeReport::settled(UnknownOutcomeReason::NoAnswer);
+                self.save(result, RunOutcome::Unknown(unknown), now, notices)
             }
-            // It has run, which is all that anybody can be told of it again.
-            Some(Reach::Answered) if is_too_large => self.save(result, Ending::Done(None), now, notices),
-            Some(Reach::Answered) => self.save(result, Ending::Failed(failure), now, notices),
-            Some(Reach::NotSent | Reach::Refused | Reach::Unknown) | None => {
-                // Refusals of ours are never kept; failures of the tool that may pass are, where the operator wants it.
-                let kept = classified.is_some() && self.policy.dedupe.cache_failures == CacheFailures::All;
+            // The tool has run, and a later call can be told no more than that.
+            Some(AttemptReach::Answered) if is_too_large => {
+                self.save(result, RunOutcome::Done(None), now, notices)
+            }
+            Some(AttemptReach::Answered) => self.save(result, RunOutcome::Failed(failure), now, notices),
+            Some(AttemptReach::NotSent | AttemptReach::Refused | AttemptReach::Unknown) | None => {
+                // Refusals by Steadfast are never stored. Transient failures of the tool are, if the policy says so.
+                let kept =
+                    classified.is_some() && self.policy.dedupe.cache_failures == FailureReplayPolicy::All;
                 if kept {
-                    self.save(result, Ending::Failed(failure), now, notices)
+                    self.save(result, RunOutcome::Failed(failure), now, notices)
                 } else {
                     self.release(result, Vec::new(), now, notices)
                 }
@@ -1088,41 +1174,49 @@ impl Call {
     }
 }
 
-/// A failure as others may get it again: what the tool did, without what our breaker or this caller's clock made of it.
-fn as_kept(failure: Failure, classified: Option<&Classified>) -> Failure {
+/// Returns the failure as other callers may get it: the failure of the tool, without the effect of the breaker or of
+/// this caller's deadline.
+fn as_kept(failure: CallFailure, classified: Option<&Classification>) -> CallFailure {
     match (failure.code, classified) {
         (Code::CircuitOpen | Code::DeadlineExceeded, Some(classified)) => {
-            Failure { code: classified.code, rule: Some(classified.rule.clone()), ..failure }
+            CallFailure { code: classified.code, rule: Some(classified.rule.clone()), ..failure }
         }
         (_, Some(_) | None) => failure,
     }
 }
 
-/// What a tool said that failed.
+/// The response of a tool that failed.
 #[derive(Clone)]
-pub(super) struct Said {
+pub(super) struct FailureResponse {
     message: String,
-    output: Option<Output>,
-    manner: Manner,
-    /// What was observed, should the outcome be unknown.
-    observed: Observed,
-    /// The status of an HTTP answer.
+    output: Option<ToolOutput>,
+    manner: RecordedFailureKind,
+    /// Observation for the case that the outcome is unknown.
+    observed: UnknownOutcomeReason,
+    /// HTTP status of the response.
     status: Option<u16>,
-    /// What is shown where the message only stands for what was said: in a replay.
+    /// Text to show if the message only stands for the original: in a replay.
     shown: Option<String>,
 }
 
-impl Said {
-    fn of(fault: Fault, output: Option<Output>) -> Self {
+impl FailureResponse {
+    fn of(fault: AttemptFault, output: Option<ToolOutput>) -> Self {
         let observed = observed(&fault.source);
-        let status = if let Source::Http { status } = fault.source { Some(status) } else { None };
-        Self { manner: Manner::of(&fault), message: fault.message, output, observed, status, shown: None }
+        let status = if let FaultSource::Http { status } = fault.source { Some(status) } else { None };
+        Self {
+            manner: RecordedFailureKind::of(&fault),
+            message: fault.message,
+            output,
+            observed,
+            status,
+            shown: None,
+        }
     }
 
-    /// What was said about the attempt, for those who are told that its outcome is unknown. What a tool said itself is passed
-    /// on as it is.
+    /// Returns the message for callers that get an unknown outcome; `None` if the tool has its own output, which is
+    /// passed on unchanged.
     fn words(&self) -> Option<String> {
-        let message = say::as_told(self.message.clone());
+        let message = messages::shorten_message(self.message.clone());
         match (&self.output, self.status) {
             (Some(_), _) => None,
             (None, Some(status)) if !message.contains(&status.to_string()) => {
@@ -1132,12 +1226,15 @@ impl Said {
         }
     }
 
-    /// What was made of it is all that is known.
-    fn remembered(failed: &FailedOutcome) -> Self {
+    /// Restores a recorded failure, of which only the classification is known.
+    fn remembered(failed: &RecordedFailure) -> Self {
         let observed = match (failed.observed, failed.manner) {
             (Some(observed), _) => observed,
-            (None, Manner::TimedOut) => Observed::NoAnswer,
-            (None, Manner::Plain | Manner::SessionLost | Manner::NotRun) => Observed::ErrorAnswer,
+            (None, RecordedFailureKind::TimedOut) => UnknownOutcomeReason::NoAnswer,
+            (
+                None,
+                RecordedFailureKind::Plain | RecordedFailureKind::SessionLost | RecordedFailureKind::NotRun,
+            ) => UnknownOutcomeReason::ErrorAnswer,
         };
         Self {
             message: failed.error.clone(),
@@ -1149,65 +1246,65 @@ impl Said {
         }
     }
 
-    /// The attempt that ended like this, of which this was made.
-    fn outcome(&self, classified: &Classified) -> AttemptOutcome {
-        AttemptOutcome::of_failure(classified, self.manner, self.observed, &self.message, self.shown())
+    /// Returns the recorded outcome of the attempt.
+    fn outcome(&self, classified: &Classification) -> RecordedAttempt {
+        RecordedAttempt::of_failure(classified, self.manner, self.observed, &self.message, self.shown())
     }
 
-    /// What was said, for those who look at the attempt.
+    /// Returns the message for logs and the audit log.
     fn shown(&self) -> String {
-        self.shown.clone().unwrap_or_else(|| say::as_told(self.message.clone()))
+        self.shown.clone().unwrap_or_else(|| messages::shorten_message(self.message.clone()))
     }
 }
 
-/// What was observed of an attempt that failed like this.
-fn observed(source: &Source) -> Observed {
+/// Returns the observation for a failure source.
+fn observed(source: &FaultSource) -> UnknownOutcomeReason {
     match source {
-        Source::Timeout { .. } => Observed::NoAnswer,
-        Source::Transport { error: Transport::TimedOut, .. } => Observed::NoAnswer,
-        Source::Transport { .. } | Source::WebSocket { .. } => Observed::ConnectionLost,
-        Source::Exit { .. } => Observed::ProcessDied,
-        Source::Http { .. }
-        | Source::JsonRpc { .. }
-        | Source::SessionLost
-        | Source::IsError
-        | Source::Tool
-        | Source::Panic
-        | Source::BadAnswer
-        | Source::TooLarge => Observed::ErrorAnswer,
+        FaultSource::Timeout { .. } => UnknownOutcomeReason::NoAnswer,
+        FaultSource::Transport { error: TransportError::TimedOut, .. } => UnknownOutcomeReason::NoAnswer,
+        FaultSource::Transport { .. } | FaultSource::WebSocket { .. } => UnknownOutcomeReason::ConnectionLost,
+        FaultSource::Exit { .. } => UnknownOutcomeReason::ProcessDied,
+        FaultSource::Http { .. }
+        | FaultSource::JsonRpc { .. }
+        | FaultSource::SessionLost
+        | FaultSource::IsError
+        | FaultSource::Tool
+        | FaultSource::Panic
+        | FaultSource::BadAnswer
+        | FaultSource::TooLarge => UnknownOutcomeReason::ErrorAnswer,
     }
 }
 
-/// What speaks against an attempt.
-enum Hindrance {
-    /// Nobody wants its answer any more.
+/// A reason against starting an attempt.
+enum AttemptObstacle {
+    /// No caller waits for the result any more.
     Unwanted,
-    /// The record is another's, or was declared unknown.
+    /// Another call owns the record, or its outcome was declared unknown.
     NotOurs,
-    /// The record may be another's: the store has to be asked.
+    /// Another call may own the record: the store has to be asked.
     LeaseOver,
-    /// Its time is up.
-    Late(Stop),
-    /// The tool was blocked meanwhile.
+    /// The time is up.
+    Late(RetryStop),
+    /// The tool was blocked in the meantime.
     Blocked,
 }
 
-/// Why there is no further attempt.
+/// The reason why there is no further attempt.
 #[derive(Clone, Copy)]
 enum StopReason {
     /// Retries are off.
     NotAsked,
-    /// The schedule or the budget says so.
-    Schedule(Stop),
-    /// The breaker opened meanwhile.
-    Breaker(crate::breaker::Refused),
+    /// The schedule or the retry budget allows none.
+    Schedule(RetryStop),
+    /// The breaker opened in the meantime.
+    Breaker(crate::breaker::BreakerRefusal),
 }
 
 impl Tickets {
-    fn release(&mut self, shared: &mut Shared<'_>, notices: &mut Vec<Notice>) {
-        let mut give_back = |breaker: &mut Breaker, ticket: Ticket, scope| {
+    fn release(&mut self, shared: &mut CallMechanisms<'_>, notices: &mut Vec<CallNotice>) {
+        let mut give_back = |breaker: &mut CircuitBreaker, ticket: BreakerTicket, scope| {
             if ticket.is_probe() {
-                notices.push(Notice::ProbeMoved { scope });
+                notices.push(CallNotice::ProbeMoved { scope });
             }
             breaker.release(ticket);
         };
@@ -1219,27 +1316,29 @@ impl Tickets {
         }
     }
 
-    /// The first of them that is a probe.
+    /// Returns the scope of the first ticket that is a probe.
     fn first_probe(&self) -> Option<BreakerScope> {
         let scopes = [(&self.tool, BreakerScope::Tool), (&self.dependency, BreakerScope::Dependency)];
-        let probe = |ticket: &Option<Ticket>| ticket.as_ref().is_some_and(Ticket::is_probe);
+        let probe = |ticket: &Option<BreakerTicket>| ticket.as_ref().is_some_and(BreakerTicket::is_probe);
         scopes.into_iter().find(|(ticket, _)| probe(ticket)).map(|(_, scope)| scope)
     }
 
-    /// All who share this breaker know who probes.
-    pub(super) fn agreed(&self, scope: BreakerScope, shared: &mut Shared<'_>) {
+    /// Marks the probe as known to all processes that share this breaker.
+    pub(super) fn agreed(&self, scope: BreakerScope, shared: &mut CallMechanisms<'_>) {
         match (scope, shared.dependency.as_deref_mut()) {
-            (BreakerScope::Tool, _) => self.tool.iter().for_each(|ticket| shared.breaker.agreed(ticket)),
+            (BreakerScope::Tool, _) => {
+                self.tool.iter().for_each(|ticket| shared.breaker.confirm_probe(ticket))
+            }
             (BreakerScope::Dependency, Some(breaker)) => {
-                self.dependency.iter().for_each(|ticket| breaker.agreed(ticket));
+                self.dependency.iter().for_each(|ticket| breaker.confirm_probe(ticket));
             }
             (BreakerScope::Dependency, None) => {}
         }
     }
 
-    /// Whether all of them still count.
-    fn hold(&self, policy: &BreakerPolicy, shared: &Shared<'_>, now: Timestamp) -> bool {
-        let holds = |breaker: &Breaker, ticket: &Option<Ticket>| {
+    /// Returns true if all tickets are still valid.
+    fn hold(&self, policy: &BreakerPolicy, shared: &CallMechanisms<'_>, now: Timestamp) -> bool {
+        let holds = |breaker: &CircuitBreaker, ticket: &Option<BreakerTicket>| {
             ticket.as_ref().is_none_or(|ticket| breaker.holds(policy, ticket, now))
         };
         holds(shared.breaker, &self.tool)
@@ -1247,8 +1346,12 @@ impl Tickets {
     }
 }
 
-fn tell(scope: BreakerScope, transition: Option<Transition>, notices: &mut Vec<Notice>) {
+fn report_transition(
+    scope: BreakerScope,
+    transition: Option<BreakerTransition>,
+    notices: &mut Vec<CallNotice>,
+) {
     if let Some(transition) = transition {
-        notices.push(Notice::BreakerChanged { scope, transition });
+        notices.push(CallNotice::BreakerChanged { scope, transition });
     }
 }

@@ -1,95 +1,96 @@
-//! From an envelope to a request: what the call is, which key it has, what may be done for it.
+//! Conversion of an envelope into a request: identity, idempotency key and allowed mechanisms of the call.
 //!
-//! Everything that is derived from the parameters (digest, signature, domain, dangerous shape, fit with the
-//! tool's schema) is derived here, from one reading of their text and one canonical form.
+//! Everything that is derived from the parameters (digest, signature, domain, dangerous command pattern, schema check)
+//! is derived here, from one parse of their text and one canonical form.
 
 use std::sync::Arc;
 
 use super::request::{
-    AttemptEnd, CallId, Duplicates, EqualCalls, Hints, KeysOf, Request, RunBy, SentKey, Waits,
+    AttemptEndVisibility, CallId, CallRequest, CallerHints, CallerKeyScope, CallerPatience, Deduplication,
+    EqualCallPolicy, RunnerKind, UpstreamKey,
 };
-use crate::approval::Channel;
-use crate::classify::{Aims, danger, signature};
-use crate::dedupe::{Address, Process, RunId};
+use crate::approval::ApprovalChannel;
+use crate::classify::{ArgumentTargets, danger, signature};
+use crate::dedupe::{ProcessIdentity, RecordAddress, RunId};
 use crate::envelope::{CallContext, CallEnvelope, EnvelopeError, IdempotencyKey};
 use crate::guard::check_arguments;
 use crate::id::{Digest, ToolRef, TurnId};
-use crate::json::{Document, Limits, Value};
-use crate::key::{self, DedupeMode, GivenKey, Key, Scope};
-use crate::policy::{ArgumentCheck, ComputedKeys, Conflict, Policy, ToolClass};
+use crate::json::{JsonDocument, JsonLimits, JsonValue};
+use crate::key::{self, DedupeMode, KeyInputs, KeySource, RecordKey};
+use crate::policy::{ArgumentCheck, CallPolicy, ComputedKeyPolicy, KeyConflictPolicy, ToolClass};
 
-/// What the surface knows about a call that its envelope does not say.
+/// Facts about a call that the surface knows and the envelope does not say.
 #[derive(Clone, Copy, Debug)]
-pub struct Intake<'a> {
+pub struct IntakeContext<'a> {
     /// The process that drives the call.
-    pub process: &'a Process,
-    /// The call within the process.
+    pub process: &'a ProcessIdentity,
+    /// Number of the call within the process.
     pub number: u64,
-    /// The id of its run, should it be the first.
+    /// Id of its run, if this call is the first with its key.
     pub run: &'a RunId,
-    /// Whether anybody can be asked.
-    pub channel: Channel,
-    /// The key that the `key` hook gave. The caller's own counts before it.
+    /// The channel for approvals.
+    pub channel: ApprovalChannel,
+    /// The idempotency key from the `key` hook. A key from the caller goes first.
     pub hook_key: Option<&'a str>,
-    /// Whether it belongs to a turn that may be submitted again, which gave it its own key.
+    /// True if the call belongs to a turn that may be submitted again, which gave it its own key.
     pub in_turn: bool,
-    /// What becomes of equal calls without a key.
-    pub equal_calls: EqualCalls,
-    /// The client's id of this dispatch. It counts where nobody gave a key.
+    /// Deduplication of equal calls without a key.
+    pub equal_calls: EqualCallPolicy,
+    /// The client's id of this dispatch. It is used if no key was given.
     pub call_id: Option<&'a CallId>,
-    /// Whose keys those are that callers give.
-    pub keys_of: KeysOf,
-    /// How long the caller is known to wait.
-    pub waits: Waits,
-    /// What the client brings back to a call that asked for input; see [`key::continuation_digest`].
+    /// The scope of keys from callers.
+    pub keys_of: CallerKeyScope,
+    /// Time for which the caller is known to wait.
+    pub waits: CallerPatience,
+    /// Digest of the input that the client returns to a call that asked for it; see [`key::continuation_digest`].
     pub continuation: Option<Digest>,
-    /// The trace that the call belongs to, where those of a conversation may be its turns. It counts where nobody names the
-    /// turn.
+    /// The trace of the call, if the traces of a session may be its turns. It is used if the turn is not named.
     pub trace: Option<&'a TurnId>,
-    /// The tool's own input schema, where it is known. Only looked at where the policy enforces it.
-    pub input_schema: Option<Value<'a>>,
+    /// The tool's own input schema, if it is known. Only used if the policy enforces it.
+    pub input_schema: Option<JsonValue<'a>>,
 }
 
-impl Request {
-    /// The request that an envelope makes.
+impl CallRequest {
+    /// Returns the request of an envelope.
     #[cfg(test)]
     pub(super) fn from_envelope(
         envelope: &CallEnvelope,
-        policy: &Policy,
-        intake: Intake<'_>,
+        policy: &CallPolicy,
+        intake: IntakeContext<'_>,
     ) -> Result<Self, EnvelopeError> {
         Ok(Self::from_params(envelope, Self::params(envelope)?.root(), policy, intake))
     }
 
-    /// The parameters of an envelope, read. Fails only where they are no JSON, which an envelope that was
-    /// [parsed](CallEnvelope::parse) cannot have.
-    pub fn params(envelope: &CallEnvelope) -> Result<Document<'_>, EnvelopeError> {
+    /// Parses the parameters of an envelope. Fails only if they are not valid JSON, which cannot happen for an envelope
+    /// that was [parsed](CallEnvelope::parse).
+    pub fn params(envelope: &CallEnvelope) -> Result<JsonDocument<'_>, EnvelopeError> {
         let params = envelope.payload.params.as_str();
-        Document::parse(params.as_bytes(), Limits::PARAMS).map_err(|error| {
+        JsonDocument::parse(params.as_bytes(), JsonLimits::PARAMS).map_err(|error| {
             let position = error.position(params.as_bytes());
             EnvelopeError::Arguments { error, position }
         })
     }
 
-    /// The request that an envelope makes whose [parameters](Self::params) were read already, to find its policy.
+    /// Returns the request of an envelope whose [parameters](Self::params) were already parsed to find its policy.
     pub fn from_params(
         envelope: &CallEnvelope,
-        params: Value<'_>,
-        policy: &Policy,
-        intake: Intake<'_>,
+        params: JsonValue<'_>,
+        policy: &CallPolicy,
+        intake: IntakeContext<'_>,
     ) -> Self {
         let tool = envelope.tool();
         let target = &envelope.target;
         let digest = key::arguments_digest(params, policy.class, &policy.dedupe);
         let own_key = envelope.payload.idempotency_key.as_ref().map(IdempotencyKey::as_str);
-        // The key of a turn is no caller's: the arguments must be there as without it, because the tool is given what they make.
+        // The key of a turn is not from a caller. The arguments must be present as without it, because the tool is
+        // given what they make.
         let has_callers = !intake.in_turn && own_key.or(intake.hook_key).is_some();
         let template = policy.dedupe.key.as_ref().filter(|_| !has_callers);
         let made = template.map(|template| template.fill(params));
         let made_key = made.as_ref().and_then(|made| made.as_deref().ok());
-        let given = GivenKey::choose(own_key.or(made_key), intake.hook_key);
+        let given = KeySource::choose(own_key.or(made_key), intake.hook_key);
         let unmade = made.as_ref().and_then(|made| made.as_ref().err());
-        let aims = Aims::of(params);
+        let aims = ArgumentTargets::of(params);
         Self {
             id: envelope.request_id.clone(),
             tool_call: envelope.tool_call_id.clone(),
@@ -102,8 +103,8 @@ impl Request {
             model: target.model_id.clone(),
             duplicates: duplicates(envelope, &tool, digest, policy, given, &intake),
             sent_key: match given {
-                GivenKey::ByCaller(_) | GivenKey::ByHook(_) => SentKey::Given,
-                GivenKey::None => SentKey::Run,
+                KeySource::ByCaller(_) | KeySource::ByHook(_) => UpstreamKey::Given,
+                KeySource::None => UpstreamKey::Run,
             },
             computed_since: None,
             in_turn: intake.in_turn,
@@ -120,10 +121,10 @@ impl Request {
             },
             limits: envelope.caller_limits(),
             waits: intake.waits,
-            run_by: RunBy::Driver,
-            end: AttemptEnd::Unseen,
+            run_by: RunnerKind::Driver,
+            end: AttemptEndVisibility::Hidden,
             reads: Arc::default(),
-            hints: Hints {
+            hints: CallerHints {
                 expected_retry_safe: envelope.payload.call_hints.expected_retry_safe.unwrap_or(false),
                 safety_critical: envelope.payload.call_hints.safety_critical,
             },
@@ -133,19 +134,21 @@ impl Request {
     }
 }
 
-/// Whether and how duplicates are recognised. A caller that asks for it without a key means the computed one, and
-/// means it: it counts as if the caller had given it. Where none may be computed, there is nothing to recognise it by.
-/// Where nobody gave a key and nobody asked, the surface says what equal calls are to each other.
+/// Returns the deduplication of a call.
+///
+/// A caller that requests deduplication without a key means the computed key, which then counts as if the caller had
+/// given it. If no key may be computed, the call is not deduplicated. Without a key and without a request, the surface
+/// decides about equal calls.
 fn duplicates(
     envelope: &CallEnvelope,
     tool: &ToolRef,
     digest: Digest,
-    policy: &Policy,
-    given: GivenKey<'_>,
-    intake: &Intake<'_>,
-) -> Duplicates {
+    policy: &CallPolicy,
+    given: KeySource<'_>,
+    intake: &IntakeContext<'_>,
+) -> Deduplication {
     let target = &envelope.target;
-    let scope = Scope {
+    let scope = KeyInputs {
         tool,
         tenant: target.tenant_id.as_ref(),
         workspace: target.workspace_id.as_ref(),
@@ -154,65 +157,80 @@ fn duplicates(
         continuation: intake.continuation,
     };
     let asked = envelope.transport.dedupe_mode;
-    if (asked, given) == (None, GivenKey::None) {
+    if (asked, given) == (None, KeySource::None) {
         return keyless(&scope, digest, policy, intake);
     }
-    if given == GivenKey::None && policy.dedupe.computed_keys == ComputedKeys::Never {
-        return Duplicates::Allowed;
+    if given == KeySource::None && policy.dedupe.computed_keys == ComputedKeyPolicy::Never {
+        return Deduplication::Allowed;
     }
-    let address = || Address::Explicit(key_of(&scope, digest, policy, given, intake.keys_of));
+    let address = || RecordAddress::Explicit(key_of(&scope, digest, policy, given, intake.keys_of));
     match DedupeMode::resolve(asked, given) {
-        DedupeMode::Disabled => Duplicates::Allowed,
-        DedupeMode::Enforced => Duplicates::Joined(address()),
-        DedupeMode::BestEffort => Duplicates::Refused(address()),
+        DedupeMode::Disabled => Deduplication::Allowed,
+        DedupeMode::Enforced => Deduplication::Joined(address()),
+        DedupeMode::BestEffort => Deduplication::Refused(address()),
     }
 }
 
-/// By the id of the dispatch, and by equal arguments as far as they count between these calls.
-fn keyless(scope: &Scope<'_>, digest: Digest, policy: &Policy, intake: &Intake<'_>) -> Duplicates {
+/// Returns the deduplication by the id of the dispatch, and by equal arguments if they count between these calls.
+fn keyless(
+    scope: &KeyInputs<'_>,
+    digest: Digest,
+    policy: &CallPolicy,
+    intake: &IntakeContext<'_>,
+) -> Deduplication {
     let joined = match (intake.equal_calls, policy.class) {
-        (EqualCalls::Apart, _) => false,
-        (EqualCalls::Joined, _) => true,
-        (EqualCalls::JoinedIfRepeatable, ToolClass::ReadOnly | ToolClass::Idempotent) => true,
-        (EqualCalls::JoinedIfRepeatable, ToolClass::Mutating | ToolClass::Unknown) => false,
+        (EqualCallPolicy::Separate, _) => false,
+        (EqualCallPolicy::Joined, _) => true,
+        (EqualCallPolicy::JoinedIfRepeatable, ToolClass::ReadOnly | ToolClass::Idempotent) => true,
+        (EqualCallPolicy::JoinedIfRepeatable, ToolClass::Mutating | ToolClass::Unknown) => false,
     };
     let index = match policy.dedupe.computed_keys {
-        ComputedKeys::Derive if joined => {
+        ComputedKeyPolicy::Derive if joined => {
             Some(key::computed_key(scope, digest, policy.class, &policy.dedupe))
         }
-        ComputedKeys::Derive | ComputedKeys::Never => None,
+        ComputedKeyPolicy::Derive | ComputedKeyPolicy::Never => None,
     };
     let call_id = intake.call_id.map(|id| match id {
-        CallId::Unique(id) => key::call_id_key(&Scope { session: None, ..*scope }, id.as_str(), digest),
+        CallId::Unique(id) => key::call_id_key(&KeyInputs { session: None, ..*scope }, id.as_str(), digest),
         CallId::InSession(id) => key::call_id_key(scope, id.as_str(), digest),
     });
-    Duplicates::keyless(call_id, index, intake.run)
+    Deduplication::keyless(call_id, index, intake.run)
 }
 
-fn key_of(scope: &Scope<'_>, digest: Digest, policy: &Policy, given: GivenKey<'_>, keys_of: KeysOf) -> Key {
+fn key_of(
+    scope: &KeyInputs<'_>,
+    digest: Digest,
+    policy: &CallPolicy,
+    given: KeySource<'_>,
+    keys_of: CallerKeyScope,
+) -> RecordKey {
     let givens = match keys_of {
-        KeysOf::Conversation => *scope,
-        KeysOf::Actor => Scope { session: None, ..*scope },
+        CallerKeyScope::Conversation => *scope,
+        CallerKeyScope::Actor => KeyInputs { session: None, ..*scope },
     };
     match (given.explicit(), policy.dedupe.conflict) {
-        (Some(text), Conflict::Reject) => key::explicit_key(&givens, text),
-        (Some(text), Conflict::Separate) => key::separate_key(&givens, text, digest),
+        (Some(text), KeyConflictPolicy::Reject) => key::explicit_key(&givens, text),
+        (Some(text), KeyConflictPolicy::Separate) => key::separate_key(&givens, text, digest),
         (None, _) => key::computed_key(scope, digest, policy.class, &policy.dedupe),
     }
 }
 
-/// That the key of a call cannot be made of its arguments.
+/// Returns the message for a call whose idempotency key cannot be made of its arguments.
 fn no_key(missing: &[String]) -> Arc<str> {
     let named: Vec<_> = missing.iter().map(|name| format!("`{name}`")).collect();
     let named = named.join(" and ");
-    format!("the idempotency key of this tool is made of {named}, which must be a text or a number").into()
+    format!("the idempotency key of this tool is made of {named}, which must be a string or a number").into()
 }
 
-/// How the arguments break the tool's schema, where that is enforced.
-fn invalid_arguments(policy: &Policy, schema: Option<Value<'_>>, params: Value<'_>) -> Option<Arc<str>> {
+/// Returns the violations of the tool's schema, if the policy enforces it.
+fn invalid_arguments(
+    policy: &CallPolicy,
+    schema: Option<JsonValue<'_>>,
+    params: JsonValue<'_>,
+) -> Option<Arc<str>> {
     let problems = match policy.arguments {
         ArgumentCheck::Enforce => check_arguments(schema?, params, policy.dedupe.key_argument.as_deref()),
-        // The tool answers for itself; its refusal is explained when it comes.
+        // The tool checks for itself. Its refusal is explained when it comes.
         ArgumentCheck::Assist | ArgumentCheck::Off => return None,
     };
     let listed: Vec<String> = problems.iter().map(ToString::to_string).collect();

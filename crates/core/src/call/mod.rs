@@ -1,18 +1,18 @@
-//! The one path of a call: an event in, one step out, notices beside.
+//! State machine of a call: each event returns one step, and adds notices for logs, metrics and audit.
 //!
-//! The order is part of the promise, and it stands in this module, each stage with the reason for its place:
+//! The order of the stages is part of the contract. It is defined in this module, with the reason for each position:
 //!
-//! 1. **Refusals that need no wait** (deadline, arguments, guard, breaker, trust). Before refusing, the key is
-//!    looked up: a finished answer is still an answer, and a call in flight is still followed. Nothing is
-//!    taken on this way.
+//! 1. **Refusals without a wait** (deadline, arguments, guard, breaker, trust). Before it refuses, the call looks up
+//!    its idempotency key: a finished result is still replayed, and a call in flight is still waited for. Nothing is
+//!    claimed on this path.
 //! 2. **Claim**, so that everything after it happens once.
-//! 3. **Ask** a person, if needed. After the claim, so that duplicates wait for one answer.
+//! 3. **Approval**, if required. After the claim, so that duplicates wait for one decision.
 //! 4. **Admission**: limits and breaker, before every attempt.
 //! 5. **Attempt**, bounded in time.
 //! 6. **Classify**, and record into the breaker: each attempt counts.
 //! 7. **Retry or stop.**
-//! 8. **Save** under the fence, or release. Trust and guard count the finished call, once. An outcome that is not known
-//!    goes the way of `settle.rs`, and who finds one waits for its end (`AwaitingEnd`) where it has the time.
+//! 8. **Save** under the fencing token, or release. Trust and guard count the finished call once. `settling.rs` handles
+//!    an unknown outcome. A call that finds one waits for its end (`AwaitingEnd`) if its time allows.
 //!
 //! ```text
 //!            ┌──────── refused, nothing found ─────────────────────────────┐
@@ -30,196 +30,193 @@
 //! ```
 //!
 //! The machine serves a driver that runs the tool and a driver whose host runs it: `begin`, `report`
-//! ([`Event::Ran`]), `heartbeat` ([`Event::Progressed`]), `cancel` ([`Event::Cancelled`]).
+//! ([`CallEvent::Ran`]), `heartbeat` ([`CallEvent::Progressed`]), `cancel` ([`CallEvent::Cancelled`]).
 
-mod ask;
+mod approvals;
 mod attempt;
+mod cancellation;
 mod claim;
-mod failed;
-mod finish;
+mod completion;
+mod failure_record;
 mod intake;
-mod leave;
+mod messages;
 mod notice;
 mod outcome;
 mod request;
-mod say;
-mod settle;
+mod settling;
 mod step;
 
 use std::sync::Arc;
 
-pub use intake::Intake;
-pub use notice::{BreakerScope, FailedAttempt, Notice, Shadowed};
+pub use intake::IntakeContext;
+pub use notice::{BreakerScope, CallNotice, FailedAttempt, ShadowDecision};
 pub use request::{
-    AttemptEnd, CallId, Duplicates, EqualCalls, Hints, KeysOf, Request, RunBy, SentKey, Waits,
+    AttemptEndVisibility, CallId, CallRequest, CallerHints, CallerKeyScope, CallerPatience, Deduplication,
+    EqualCallPolicy, RunnerKind, UpstreamKey,
 };
 pub use step::{
-    Approval, Ask, CallResult, Cut, Event, Kept, Others, Outcome, Provenance, Recorded, Retried, Run, Stage,
-    Step, StoreFault, ToldUnknown, Upstream, Wake,
+    ApprovalOutcome, ApprovalRequest, AttemptCommand, AttemptReport, CallEvent, CallResult, CutReason,
+    DeferredWrite, NextStep, OtherWaiters, Provenance, RecordStatus, ResultStage, RetriedAttempt, StoreFault,
+    UnknownOutcomeInfo, UpstreamSignal, WakeReason,
 };
 
 use crate::Timestamp;
-use crate::approval::{self, Approvals, GrantId, Plan, Shape, Wanted};
-use crate::breaker::{self, Breaker, Ticket};
-use crate::classify::{Classified, Severity};
+use crate::approval::{self, ApprovalLedger, ApprovalPlan, ApprovalSubject, ArgumentRisk, GrantId};
+use crate::breaker::{self, BreakerTicket, CircuitBreaker};
+use crate::classify::{Classification, Severity};
 use crate::code::Code;
 use crate::dedupe::{
-    Address, AttemptFact, Claim, ClaimVerdict, Ending, Failure, Found, Intent, Known, Owner, Record, Release,
-    RenewVerdict, Role, StartVerdict, decide_claim,
+    AttemptRecord, CallFailure, Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord,
+    FoundRecords, LocalKnowledge, RecordAddress, ReleaseRequest, RenewVerdict, RunOutcome, StartVerdict,
+    decide_claim,
 };
 use crate::guard::{GuardedCall, LoopGuard};
 use crate::id::TurnId;
-use crate::key::Key;
+use crate::key::RecordKey;
 use crate::limit::Limiter;
-use crate::output::Output;
-use crate::policy::{AfterUnknown, ArgumentCheck, AskWhen, Mode, OnStoreFailure, Policy, ToolClass};
-use crate::rehearse::AttemptOutcome;
-use crate::retry::{RetryBudget, Schedule};
+use crate::output::ToolOutput;
+use crate::policy::{
+    ApprovalTrigger, ArgumentCheck, CallPolicy, EnforcementMode, StoreFailurePolicy, ToolClass,
+    UnknownOutcomePolicy,
+};
+use crate::rehearse::RecordedAttempt;
+use crate::retry::{RetryBudget, RetrySchedule};
 use crate::stats;
-use crate::trust::{Escalation, Rules, Standing, Subject, TrustLedger};
+use crate::trust::{Escalation, TrustDecision, TrustLedger, TrustRules, TrustSubject};
 use crate::watchdog::Watchdog;
-use settle::Settling;
+use settling::SettlingOutcome;
 
-/// The small machines that calls share. The driver lends them for the length of one step.
+/// State machines that calls share. The driver lends them for the length of one step.
 #[derive(Debug)]
-pub struct Shared<'a> {
-    /// The tool's own breaker.
-    pub breaker: &'a mut Breaker,
-    /// The coarser one, where the caller asked for it.
-    pub dependency: Option<&'a mut Breaker>,
-    /// The retries of this dependency.
+pub struct CallMechanisms<'a> {
+    /// Circuit breaker of the tool.
+    pub breaker: &'a mut CircuitBreaker,
+    /// Circuit breaker of the dependency, if the caller asked for one.
+    pub dependency: Option<&'a mut CircuitBreaker>,
+    /// Retry budget of this dependency.
     pub budget: &'a mut RetryBudget,
-    /// The limits of this tool.
+    /// Limits of this tool.
     pub limiter: &'a mut Limiter,
-    /// The limits of everything on this dependency.
+    /// Limits of the dependency, shared by all its tools.
     pub dependency_limiter: &'a mut Limiter,
-    /// The guard of this session.
+    /// Loop guard of this session.
     pub guard: &'a mut LoopGuard,
-    /// The trust of this tenant.
+    /// Trust ledger of this tenant.
     pub trust: &'a mut TrustLedger,
-    /// The approvals of this tenant.
-    pub approvals: &'a Approvals,
+    /// Approvals of this tenant.
+    pub approvals: &'a ApprovalLedger,
 }
 
-/// An event that does not belong to the state; the machine is left as it was.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Misuse {
-    /// The state.
+/// An event that does not belong to the current state. The state machine is unchanged.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "event {event} is not valid in state {state}: the driver answered a step that the call did not return"
+)]
+pub struct CallMisuse {
+    /// Name of the state.
     pub state: &'static str,
-    /// The event.
+    /// Name of the event.
     pub event: &'static str,
 }
 
-impl std::fmt::Display for Misuse {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "the event {} does not belong to the state {}: the driver answered a step that it was not given",
-            self.event, self.state
-        )
-    }
-}
-
-impl std::error::Error for Misuse {}
-
-/// One call on its way.
+/// The state machine of one call.
 #[derive(Debug)]
 pub struct Call {
-    request: Request,
-    policy: Arc<Policy>,
+    request: CallRequest,
+    policy: Arc<CallPolicy>,
     seed: u64,
     arrived: Timestamp,
-    /// The turn, as far as the guard knows.
+    /// Turn of the call, as far as the guard knows it.
     turn: Option<TurnId>,
     retry_safe: bool,
-    /// Claims made so far; numbers the owner tokens.
+    /// Number of claims made so far. It numbers the owner tokens.
     claims: u32,
-    /// The grant that was spent for it, and in whose name.
-    spent: Option<(GrantId, Owner)>,
-    /// Whether what was approved was a call of a blocked tool.
+    /// The grant that was spent for the call, and the owner that spent it.
+    spent: Option<(GrantId, ClaimOwner)>,
+    /// True if the approval was for a blocked tool.
     approved_blocked: bool,
-    /// The record that is ours, as we claimed it.
-    record: Option<Arc<Record>>,
-    /// Claims that may have been written without our knowing. They are given back when the call ends.
-    claims_in_doubt: Vec<Owner>,
-    /// Whether the store has the claim.
-    store: StoreSight,
-    /// When a holder that nobody heard of may count as gone, by our own clock: counted from when the store was asked.
+    /// The record that this call claimed.
+    record: Option<Arc<DedupeRecord>>,
+    /// Claims that may have been written although no answer came. They are released when the call ends.
+    claims_in_doubt: Vec<ClaimOwner>,
+    /// State of the claim in the store.
+    store: StoreState,
+    /// Time at which the lease may have expired, by the local clock. It counts from when the store was asked.
     lease_until: Timestamp,
-    schedule: Option<Schedule>,
+    schedule: Option<RetrySchedule>,
     first_attempt: Option<Timestamp>,
-    /// Since when its outcome is unknown.
+    /// Time since which the outcome is unknown.
     settling_since: Option<Timestamp>,
     attempts: u32,
-    facts: Vec<AttemptFact>,
-    /// How they ended, for whoever replays the call one day.
-    outcomes: Vec<AttemptOutcome>,
-    retries: Vec<Retried>,
-    /// Why the last attempt failed.
-    last: Option<(Classified, Failure)>,
-    /// What its tool said; nothing if it worked.
-    trouble: Option<failed::LastTrouble>,
-    /// How bad the failure is that the call ended with, if it ran.
+    facts: Vec<AttemptRecord>,
+    /// Outcomes of the attempts, for a later replay of the call.
+    outcomes: Vec<RecordedAttempt>,
+    retries: Vec<RetriedAttempt>,
+    /// Classification of the last failed attempt, and its failure.
+    last: Option<(Classification, CallFailure)>,
+    /// Error details of the last attempt; `None` if it succeeded.
+    trouble: Option<failure_record::LastAttemptError>,
+    /// Severity of the failure that the call ended with, if it ran.
     severity: Option<Severity>,
-    caller: Caller,
-    /// Whether the guard knows that the call is under way.
+    caller: CallerState,
+    /// True if the guard knows that the call is in flight.
     entered: bool,
-    /// Whether trust and guard have counted this call.
+    /// True if trust and guard have counted this call.
     judged: bool,
-    /// How it counts for the scores of its tool, if it does.
-    scored: Option<stats::Outcome>,
-    /// Whether something spoke against a run when the call came; it is asked again before a run.
+    /// Outcome for the scores of the tool, if the call counts for them.
+    scored: Option<stats::ScoreOutcome>,
+    /// True if a refusal was pending when the call arrived. The check is repeated before a run.
     held_back: bool,
-    /// The refusal that shadow mode did not carry out, until it is known whether there is a run to speak against.
+    /// Code of the refusal that shadow mode did not enforce, until it is known whether the call would have run.
     withheld: Option<Code>,
-    shadow_told: bool,
+    shadow_reported: bool,
     state: State,
 }
 
-/// How things stand between the call and the store.
+/// State of the claim in the store, as this call knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum StoreSight {
-    /// It knows of the call, or was not asked to.
-    Fine,
-    /// It is down; the call goes on without it.
+enum StoreState {
+    /// The store has the claim, or was not asked for one.
+    Available,
+    /// The store is unavailable; the call continues without it.
     Down,
-    /// It has declared the outcome unknown, because we were silent for too long. Our answer still counts, but
-    /// others were told: nothing more may be started.
+    /// The store has declared the outcome unknown because the lease was not renewed in time. The result of this call
+    /// still counts, but other callers have seen the unknown outcome, so no further attempt may start.
     MarkedUnknown,
-    /// The record is another's: nothing more may be started in its name.
+    /// Another call owns the record; no further attempt may start in its name.
     FenceLost,
 }
 
-/// Whether somebody waits for the answer.
+/// State of the caller of this call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Caller {
+enum CallerState {
     Waiting,
-    /// It was answered, or is gone; the run goes on for the record.
+    /// The caller was answered or has disconnected. The run continues for the record.
     Gone,
-    /// It has given up, and the tool was told to stop: the attempt may still answer, but nothing more is started.
+    /// The caller has cancelled, and the tool was asked to stop. The attempt may still answer, but no new one starts.
     GaveUp,
 }
 
 #[derive(Debug)]
 enum State {
     Looking {
-        refusal: Box<Refusal>,
+        refusal: Box<CallRefusal>,
     },
     Claiming {
-        role: Role,
+        role: ClaimRole,
         repeats: u32,
     },
     Following {
-        record: Key,
+        record: RecordKey,
     },
     AwaitingEnd {
-        record: Key,
+        record: RecordKey,
         look_at: Timestamp,
     },
     AwaitingApproval {
-        ask: Box<Ask>,
+        ask: Box<ApprovalRequest>,
     },
-    /// A claim is given back, to be made anew.
+    /// The claim is being released, to be made again.
     GivingBack,
     Spending,
     Starting,
@@ -227,115 +224,115 @@ enum State {
         scope: BreakerScope,
         tickets: Tickets,
     },
-    Attempting(Attempt),
+    Attempting(AttemptInFlight),
     BackingOff {
         until: Timestamp,
     },
     Renewing,
-    Marking(Box<Settling>),
-    Settling(Box<Settling>),
+    Marking(Box<SettlingOutcome>),
+    Settling(Box<SettlingOutcome>),
     Saving {
         result: Box<CallResult>,
-        ending: Ending,
+        ending: RunOutcome,
     },
     Releasing {
         result: Box<CallResult>,
-        kept: Vec<Kept>,
+        kept: Vec<DeferredWrite>,
     },
     Finished,
 }
 
-/// An attempt that runs.
+/// An attempt in flight.
 #[derive(Debug)]
-struct Attempt {
+struct AttemptInFlight {
     number: u32,
     started: Timestamp,
     watchdog: Option<Watchdog>,
     deadline: Option<Timestamp>,
     tickets: Tickets,
-    /// The cut that was asked for.
-    cut: Option<Cut>,
+    /// The cut that was requested.
+    cut: Option<CutReason>,
 }
 
-/// What breakers and limiters gave out for an attempt.
+/// Permits that breakers and limiters gave out for an attempt.
 #[derive(Debug, Default)]
 struct Tickets {
-    tool: Option<Ticket>,
-    dependency: Option<Ticket>,
-    places: Places,
+    tool: Option<BreakerTicket>,
+    dependency: Option<BreakerTicket>,
+    permits: PermitState,
 }
 
-/// Whether an attempt has a place among those that run at once, to be given back.
+/// State of the attempt's concurrency permits, which have to be returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Places {
+enum PermitState {
     #[default]
     NotAsked,
     Taken,
 }
 
-impl Attempt {
-    /// Gives back its places among the calls that may run at once.
-    fn leave_places(&mut self, shared: &mut Shared<'_>) {
-        if std::mem::take(&mut self.tickets.places) == Places::Taken {
-            shared.limiter.leave();
-            shared.dependency_limiter.leave();
+impl AttemptInFlight {
+    /// Returns its concurrency permits.
+    fn release_permits(&mut self, shared: &mut CallMechanisms<'_>) {
+        if std::mem::take(&mut self.tickets.permits) == PermitState::Taken {
+            shared.limiter.release();
+            shared.dependency_limiter.release();
         }
     }
 
-    fn has_places(&self) -> bool {
-        self.tickets.places == Places::Taken
+    fn has_permits(&self) -> bool {
+        self.tickets.permits == PermitState::Taken
     }
 }
 
-/// A refusal in the making.
+/// A refusal that has not been returned yet.
 #[derive(Clone, Debug)]
-struct Refusal {
-    failure: Failure,
+struct CallRefusal {
+    failure: CallFailure,
     breaker: Option<breaker::State>,
-    by: RefusedBy,
+    by: RefusalOrigin,
 }
 
 #[derive(Clone, Debug)]
-enum RefusedBy {
-    /// Something that nobody counts.
-    Us,
+enum RefusalOrigin {
+    /// A refusal that no mechanism counts.
+    Steadfast,
     /// The guard, which counts its own refusals.
-    Guard(crate::guard::Layer),
+    Guard(crate::guard::GuardLayer),
     /// Trust: the request is kept for an operator.
-    Trust(Box<Ask>),
+    Trust(Box<ApprovalRequest>),
 }
 
-/// What a person has to do with a call.
+/// The approval that a call needs.
 #[derive(Clone, Debug)]
-enum Need {
-    Nobody,
+enum ApprovalNeed {
+    NotNeeded,
     Spend(GrantId),
-    Ask(Box<Ask>),
-    Refuse(Box<Refusal>),
+    Ask(Box<ApprovalRequest>),
+    Refuse(Box<CallRefusal>),
 }
 
-/// How often a claim without answer is repeated before the call gives up on the store.
+/// Number of repeats of a claim without answer before the call treats the store as unavailable.
 const CLAIM_REPEATS: u32 = 2;
 
 impl Call {
-    /// A call comes in. `seed` decides its jitter and nothing else.
+    /// Starts a call. `seed` decides its jitter and nothing else.
     pub fn begin(
-        shared: &mut Shared<'_>,
-        mut request: Request,
-        policy: Arc<Policy>,
+        shared: &mut CallMechanisms<'_>,
+        mut request: CallRequest,
+        policy: Arc<CallPolicy>,
         seed: u64,
         now: Timestamp,
-        notices: &mut Vec<Notice>,
-    ) -> (Self, Step) {
-        notices.push(Notice::CallStarted { at: now });
-        // Decided once: a call does not change its turn because another one came.
+        notices: &mut Vec<CallNotice>,
+    ) -> (Self, NextStep) {
+        notices.push(CallNotice::CallStarted { at: now });
+        // Decided once: a call does not change its turn because another call arrived.
         let turn = match request.turn.clone() {
-            None if policy.modes.guard != Mode::Off => {
+            None if policy.modes.guard != EnforcementMode::Off => {
                 request.trace.take().filter(|trace| shared.guard.is_turn(trace))
             }
             known => known,
         };
-        if !policy.modes.leave_alone() {
+        if !policy.modes.is_pass_through() {
             request.turn.clone_from(&turn);
         }
         let retry_safe = request.is_retry_safe(&policy);
@@ -351,7 +348,7 @@ impl Call {
             spent: None,
             approved_blocked: false,
             record: None,
-            store: StoreSight::Fine,
+            store: StoreState::Available,
             lease_until: now,
             schedule: None,
             first_attempt: None,
@@ -363,43 +360,43 @@ impl Call {
             severity: None,
             retries: Vec::new(),
             last: None,
-            caller: Caller::Waiting,
+            caller: CallerState::Waiting,
             entered: false,
             judged: false,
             scored: None,
             held_back: false,
             withheld: None,
-            shadow_told: false,
+            shadow_reported: false,
             state: State::Finished,
         };
         let step = match call.refusal(shared, now) {
-            Some(refusal) if call.dedupe() == Mode::Enforce => {
+            Some(refusal) if call.dedupe() == EnforcementMode::Enforce => {
                 call.state = State::Looking { refusal };
-                call.claim_step(Intent::Look, Role::Fresh, now)
+                call.claim_step(ClaimIntent::Look, ClaimRole::Fresh, now)
             }
             Some(refusal) => call.refuse(shared, *refusal, now, notices),
             None => {
                 call.enter(shared, now);
-                call.claim_or_go(shared, Role::Fresh, now, notices)
+                call.claim_or_start(shared, ClaimRole::Fresh, now, notices)
             }
         };
         (call, step)
     }
 
-    /// Something happened; what to do next.
-    pub fn on(
+    /// Processes an event and returns the next step.
+    pub fn handle_event(
         &mut self,
-        shared: &mut Shared<'_>,
+        shared: &mut CallMechanisms<'_>,
         now: Timestamp,
-        event: Event,
-        notices: &mut Vec<Notice>,
-    ) -> Result<Step, Misuse> {
+        event: CallEvent,
+        notices: &mut Vec<CallNotice>,
+    ) -> Result<NextStep, CallMisuse> {
         match (std::mem::replace(&mut self.state, State::Finished), event) {
-            (State::Looking { refusal }, Event::Claimed(verdict)) => Ok(match verdict {
+            (State::Looking { refusal }, CallEvent::Claimed(verdict)) => Ok(match verdict {
                 ClaimVerdict::Nothing
-                | ClaimVerdict::Mine(_)
+                | ClaimVerdict::Acquired(_)
                 | ClaimVerdict::Full
-                | ClaimVerdict::Closed
+                | ClaimVerdict::StoreRecovering
                 | ClaimVerdict::RecordsLost => self.refuse(shared, *refusal, now, notices),
                 verdict @ (ClaimVerdict::Follow(_)
                 | ClaimVerdict::Busy
@@ -408,191 +405,197 @@ impl Call {
                 | ClaimVerdict::Conflict) => {
                     self.held_back = true;
                     self.enter(shared, now);
-                    self.found(shared, verdict, now, notices)
+                    self.handle_claim_verdict(shared, verdict, now, notices)
                 }
             }),
-            (State::Looking { refusal }, Event::StoreFailed(_)) => {
+            (State::Looking { refusal }, CallEvent::StoreFailed(_)) => {
                 if self.is_explicit() {
-                    notices.push(Notice::StoreFailed { goes_on: false });
+                    notices.push(CallNotice::StoreFailed { continues: false });
                 }
-                self.store = StoreSight::Down;
+                self.store = StoreState::Down;
                 Ok(self.refuse(shared, *refusal, now, notices))
             }
 
-            (State::Claiming { .. }, Event::Claimed(verdict)) => {
-                Ok(self.found(shared, verdict, now, notices))
+            (State::Claiming { .. }, CallEvent::Claimed(verdict)) => {
+                Ok(self.handle_claim_verdict(shared, verdict, now, notices))
             }
-            (State::Claiming { role, repeats }, Event::StoreFailed(fault)) => {
+            (State::Claiming { role, repeats }, CallEvent::StoreFailed(fault)) => {
                 if fault == StoreFault::Unanswered {
                     self.doubt_claim();
                 }
                 Ok(self.claim_failed(shared, role, repeats, now, notices))
             }
 
-            (State::Following { record }, Event::Woke(wake)) => {
-                Ok(self.woke_following(shared, record, wake, now, notices))
+            (State::Following { record }, CallEvent::Woke(wake)) => {
+                Ok(self.wake_follower(shared, record, wake, now, notices))
             }
 
-            // Whoever has no time left is told that it is not over yet.
-            (State::AwaitingEnd { record, .. }, Event::Woke(Wake::Time)) => {
-                Ok(self.woke_following(shared, record, Wake::Changed, now, notices))
+            // If no time is left, the caller gets a response that says that the earlier call has not ended.
+            (State::AwaitingEnd { record, .. }, CallEvent::Woke(WakeReason::Time)) => {
+                Ok(self.wake_follower(shared, record, WakeReason::Changed, now, notices))
             }
-            (State::AwaitingEnd { record, .. }, Event::Woke(wake)) => {
-                Ok(self.woke_following(shared, record, wake, now, notices))
+            (State::AwaitingEnd { record, .. }, CallEvent::Woke(wake)) => {
+                Ok(self.wake_follower(shared, record, wake, now, notices))
             }
 
-            (State::AwaitingApproval { ask }, Event::Answered(answer)) => {
+            (State::AwaitingApproval { ask }, CallEvent::Answered(answer)) => {
                 Ok(self.answered(shared, *ask, answer, now, notices))
             }
-            (State::AwaitingApproval { ask }, Event::Woke(_)) if now >= ask.until => {
-                Ok(self.answered(shared, *ask, Approval::Nobody, now, notices))
+            (State::AwaitingApproval { ask }, CallEvent::Woke(_)) if now >= ask.until => {
+                Ok(self.answered(shared, *ask, ApprovalOutcome::Unreachable, now, notices))
             }
-            (state @ State::AwaitingApproval { .. }, Event::Woke(_)) => Ok(self.stay(state)),
+            (state @ State::AwaitingApproval { .. }, CallEvent::Woke(_)) => Ok(self.stay(state)),
 
-            (State::GivingBack, Event::Released) => Ok(self.claim_or_go(shared, Role::Fresh, now, notices)),
-            (State::Spending, Event::Spent(spend)) if spend.may_run() => {
+            (State::GivingBack, CallEvent::Released) => {
+                Ok(self.claim_or_start(shared, ClaimRole::Fresh, now, notices))
+            }
+            (State::Spending, CallEvent::Spent(spend)) if spend.may_run() => {
                 Ok(self.start_or_go(shared, now, notices))
             }
-            (State::Spending, Event::Spent(_)) => {
+            (State::Spending, CallEvent::Spent(_)) => {
                 self.spent = None;
                 Ok(self.lost_the_grant(shared, now, notices))
             }
-            (State::Starting, Event::Started(StartVerdict::Started)) => {
+            (State::Starting, CallEvent::Started(StartVerdict::Started)) => {
                 Ok(self.started(shared, now, notices))
             }
-            (State::Starting, Event::Started(StartVerdict::Lost)) => Ok(self.look_again(now)),
-            // In shadow the record is nobody's protection.
-            (State::Starting, Event::StoreFailed(_)) if self.dedupe() == Mode::Shadow => {
-                if !self.goes_on_without_store() {
-                    self.shadow(Shadowed::Refused(Code::StoreUnavailable), notices);
+            (State::Starting, CallEvent::Started(StartVerdict::Lost)) => Ok(self.look_again(now)),
+            // In shadow mode the record protects nothing.
+            (State::Starting, CallEvent::StoreFailed(_)) if self.dedupe() == EnforcementMode::Shadow => {
+                if !self.continues_without_store() {
+                    self.report_shadow_decision(ShadowDecision::Refused(Code::StoreUnavailable), notices);
                 }
                 Ok(self.attempt(shared, now, notices))
             }
-            (State::Starting, Event::StoreFailed(_)) if self.goes_on_without_store() => {
-                notices.push(Notice::StoreFailed { goes_on: true });
-                self.store = StoreSight::Down;
+            (State::Starting, CallEvent::StoreFailed(_)) if self.continues_without_store() => {
+                notices.push(CallNotice::StoreFailed { continues: true });
+                self.store = StoreState::Down;
                 Ok(self.attempt(shared, now, notices))
             }
-            (State::GivingBack, Event::StoreFailed(_)) => {
-                notices.push(Notice::StoreFailed { goes_on: false });
-                let result = self.failed(say::store_unavailable(&self.request), now);
+            (State::GivingBack, CallEvent::StoreFailed(_)) => {
+                notices.push(CallNotice::StoreFailed { continues: false });
+                let result = self.failed(messages::store_unavailable(&self.request), now);
                 let result = self.judge(shared, result, now, notices);
                 self.doubt_claim();
                 Ok(self.finish(result, Vec::new(), now, notices))
             }
-            (State::Spending | State::Starting, Event::StoreFailed(_)) => {
-                notices.push(Notice::StoreFailed { goes_on: false });
-                let refusal = Refusal::us(say::store_unavailable(&self.request));
+            (State::Spending | State::Starting, CallEvent::StoreFailed(_)) => {
+                notices.push(CallNotice::StoreFailed { continues: false });
+                let refusal = CallRefusal::by_steadfast(messages::store_unavailable(&self.request));
                 Ok(self.refuse(shared, refusal, now, notices))
             }
 
-            (State::Probing { scope, tickets }, Event::Probed) => {
+            (State::Probing { scope, tickets }, CallEvent::Probed) => {
                 tickets.agreed(scope, shared);
                 Ok(self.probed(shared, scope, tickets, now, notices))
             }
-            // Where the store cannot be asked, each finds out for itself.
-            (State::Probing { scope, tickets }, Event::StoreFailed(_)) => {
+            // If the store is unavailable, each process probes for itself.
+            (State::Probing { scope, tickets }, CallEvent::StoreFailed(_)) => {
                 Ok(self.probed(shared, scope, tickets, now, notices))
             }
 
-            (State::Attempting(attempt), Event::Ran(outcome)) => {
+            (State::Attempting(attempt), CallEvent::Ran(outcome)) => {
                 Ok(self.ran(shared, attempt, outcome, now, notices))
             }
-            (State::Attempting(attempt), Event::Progressed) => {
+            (State::Attempting(attempt), CallEvent::Progressed) => {
                 Ok(self.progressed(shared, attempt, now, notices))
             }
-            (State::Attempting(attempt), Event::Woke(_)) => {
-                Ok(self.time_is_up(shared, attempt, now, notices))
+            (State::Attempting(attempt), CallEvent::Woke(_)) => {
+                Ok(self.check_limits(shared, attempt, now, notices))
             }
 
-            (State::BackingOff { until }, Event::Woke(_)) if now >= until => {
+            (State::BackingOff { until }, CallEvent::Woke(_)) if now >= until => {
                 Ok(self.attempt(shared, now, notices))
             }
-            (state @ State::BackingOff { .. }, Event::Woke(_)) => Ok(self.stay(state)),
-            (State::Renewing, Event::Renewed { owner, sent, verdict }) if self.owns(&owner) => {
+            (state @ State::BackingOff { .. }, CallEvent::Woke(_)) => Ok(self.stay(state)),
+            (State::Renewing, CallEvent::Renewed { owner, sent, verdict }) if self.owns(&owner) => {
                 self.renewed(verdict, sent.min(now), notices);
                 Ok(self.attempt(shared, now, notices))
             }
-            (State::Renewing, Event::StoreFailed(_)) if self.dedupe() == Mode::Shadow => {
-                // A shadow record holds nothing up.
+            (State::Renewing, CallEvent::StoreFailed(_)) if self.dedupe() == EnforcementMode::Shadow => {
+                // A shadow record blocks nothing.
                 self.record = None;
                 Ok(self.attempt(shared, now, notices))
             }
-            (State::Renewing, Event::StoreFailed(_)) => {
-                // Whoever cannot renew cannot know that the record is still its own.
-                notices.push(Notice::StoreFailed { goes_on: false });
+            (State::Renewing, CallEvent::StoreFailed(_)) => {
+                // Without a renewal, the call cannot know that it still owns the record.
+                notices.push(CallNotice::StoreFailed { continues: false });
                 Ok(self.give_up(shared, now, notices))
             }
 
-            (State::Marking(settling), Event::Saved(verdict)) => {
+            (State::Marking(settling), CallEvent::Saved(verdict)) => {
                 Ok(self.mark_saved(shared, settling, verdict, now, notices))
             }
-            (State::Marking(settling), Event::StoreFailed(_)) => {
+            (State::Marking(settling), CallEvent::StoreFailed(_)) => {
                 Ok(self.mark_failed(shared, settling, now, notices))
             }
-            (State::Settling(settling), Event::Ran(outcome)) => {
+            (State::Settling(settling), CallEvent::Ran(outcome)) => {
                 Ok(self.ran_late(shared, settling, outcome, now, notices))
             }
-            (State::Settling(settling), Event::Settled) => {
+            (State::Settling(settling), CallEvent::Settled) => {
                 Ok(self.end_was_seen(shared, settling, now, notices))
             }
-            (State::Settling(settling), Event::Woke(_)) => Ok(self.marked(shared, settling, now, notices)),
-            (State::Settling(settling), Event::DriverEnds) => {
+            (State::Settling(settling), CallEvent::Woke(_)) => {
+                Ok(self.marked(shared, settling, now, notices))
+            }
+            (State::Settling(settling), CallEvent::DriverEnds) => {
                 Ok(self.driver_ends(shared, settling, now, notices))
             }
-            // What ended by itself is judged by what it said.
-            (state @ (State::Attempting(_) | State::Saving { .. }), Event::Settled) => Ok(self.stay(state)),
+            // The result of an attempt that ended by itself decides how it counts.
+            (state @ (State::Attempting(_) | State::Saving { .. }), CallEvent::Settled) => {
+                Ok(self.stay(state))
+            }
 
-            (State::Saving { result, .. }, Event::Saved(verdict)) => {
+            (State::Saving { result, .. }, CallEvent::Saved(verdict)) => {
                 Ok(self.saved(result, verdict, now, notices))
             }
-            (State::Saving { result, ending }, Event::StoreFailed(_)) => {
-                notices.push(Notice::StoreFailed { goes_on: true });
-                let kept = self.save_of(ending).map(Kept::Save);
-                let result = CallResult { recorded: Recorded::No, receipt: None, ..*result };
+            (State::Saving { result, ending }, CallEvent::StoreFailed(_)) => {
+                notices.push(CallNotice::StoreFailed { continues: true });
+                let kept = self.save_of(ending).map(DeferredWrite::Save);
+                let result = CallResult { recorded: RecordStatus::No, receipt: None, ..*result };
                 Ok(self.finish(result, kept.into_iter().collect(), now, notices))
             }
-            (State::Releasing { result, kept }, Event::Released) => {
+            (State::Releasing { result, kept }, CallEvent::Released) => {
                 Ok(self.finish(result, kept, now, notices))
             }
-            (State::Releasing { result, mut kept }, Event::StoreFailed(_)) => {
-                kept.extend(self.kept_release());
+            (State::Releasing { result, mut kept }, CallEvent::StoreFailed(_)) => {
+                kept.extend(self.deferred_release());
                 Ok(self.finish(result, kept, now, notices))
             }
 
-            (state, Event::Cancelled(others)) if !matches!(state, State::Finished) => {
+            (state, CallEvent::Cancelled(others)) if !matches!(state, State::Finished) => {
                 Ok(self.cancelled(shared, state, others, now, notices))
             }
-            (state, Event::Disconnected(others)) if !matches!(state, State::Finished) => {
+            (state, CallEvent::Disconnected(others)) if !matches!(state, State::Finished) => {
                 Ok(self.disconnected(shared, state, others, now, notices))
             }
-            // A renewal is made at any time while the call is open; a sign of life may be late.
+            // The lease can be renewed at any time while the call is open; a progress event may be late.
             (
                 state @ (State::Saving { .. }
                 | State::Releasing { .. }
                 | State::Marking(_)
                 | State::Settling(_)),
-                Event::Renewed { .. },
+                CallEvent::Renewed { .. },
             ) => Ok(self.stay(state)),
-            (state, Event::Renewed { owner, sent, verdict }) if !matches!(state, State::Finished) => {
+            (state, CallEvent::Renewed { owner, sent, verdict }) if !matches!(state, State::Finished) => {
                 if self.owns(&owner) {
                     self.renewed(verdict, sent.min(now), notices);
                 }
                 Ok(self.stay(state))
             }
-            (state, Event::Progressed) if !matches!(state, State::Finished) => Ok(self.stay(state)),
-            // A timer that fires late, or a record that changes once more, is no mistake of the driver.
-            (state, Event::Woke(_)) if !matches!(state, State::Finished) => Ok(self.stay(state)),
+            (state, CallEvent::Progressed) if !matches!(state, State::Finished) => Ok(self.stay(state)),
+            // A timer that fires late, or a record that changes once more, is not a misuse by the driver.
+            (state, CallEvent::Woke(_)) if !matches!(state, State::Finished) => Ok(self.stay(state)),
 
             (state, event) => {
-                let misuse = Misuse { state: state.name(), event: event.name() };
+                let misuse = CallMisuse { state: state.name(), event: event.name() };
                 self.state = state;
                 Err(misuse)
             }
         }
     }
 
-    /// When the machine wants [`Event::Woke`], if nothing else happens before.
+    /// Returns the time at which the machine needs [`CallEvent::Woke`] if no other event comes before.
     pub fn wake_at(&self) -> Option<Timestamp> {
         match &self.state {
             State::Following { .. } => Some(self.follow_until()),
@@ -615,207 +618,223 @@ impl Call {
         }
     }
 
-    /// Whether the outcome is unknown, and the call goes on until that is settled.
+    /// Returns true if the outcome is unknown and the call continues until it is settled.
     pub fn is_settling(&self) -> bool {
         matches!(self.state, State::Settling(_))
     }
 
-    /// Whether the record says so.
+    /// Returns true if the store has recorded the outcome as unknown.
     pub fn is_recorded_as_unknown(&self) -> bool {
         matches!(&self.state, State::Settling(settling) if !settling.unsaved)
     }
 
-    /// Whether [`Event::Settled`] is waited for: the attempt was given up, and its end can be seen.
+    /// Returns true if the call waits for [`CallEvent::Settled`]: the attempt was given up, and its end can be observed.
     pub fn awaits_end(&self) -> bool {
         let State::Settling(settling) = &self.state else { return false };
-        settling.by.is_none() && self.request.end == AttemptEnd::Seen
+        settling.by.is_none() && self.request.end == AttemptEndVisibility::Visible
     }
 
-    /// The record that is ours and has to be renewed while the call is open. What is being saved or given back
-    /// is not renewed any more, and a save or release is not sent before the last renewal is answered or void: after
-    /// an emptied store, a renewal that comes too late would bring back what is over.
-    pub fn record(&self) -> Option<&Record> {
+    /// Returns the record that this call owns and has to renew while it is open.
+    ///
+    /// A record that is being saved or released is no longer renewed. The driver sends a save or release only after the
+    /// last renewal was answered or is void: if the store was emptied, a late renewal would restore a record that has
+    /// ended.
+    pub fn record(&self) -> Option<&DedupeRecord> {
         let ends = matches!(
             self.state,
             State::Saving { .. } | State::Releasing { .. } | State::Marking(_) | State::Settling(_)
         );
-        self.record.as_deref().filter(|_| self.store == StoreSight::Fine && !ends)
+        self.record.as_deref().filter(|_| self.store == StoreState::Available && !ends)
     }
 
-    /// The record that carries this run, also where the store does not have it yet.
-    pub fn claimed(&self) -> Option<&Record> {
+    /// Returns the record that carries this run, even if the store does not have it yet.
+    pub fn claimed_record(&self) -> Option<&DedupeRecord> {
         self.record.as_deref()
     }
 
-    /// What was asked for.
-    pub fn request(&self) -> &Request {
+    /// Returns the request of the call.
+    pub fn request(&self) -> &CallRequest {
         &self.request
     }
 
-    /// By which policy it is decided.
-    pub fn policy(&self) -> &Policy {
+    /// Returns the policy that the call follows.
+    pub fn policy(&self) -> &CallPolicy {
         &self.policy
     }
 
-    /// How it counts for the scores of its tool and its model; nothing as long as it says nothing about them.
-    pub fn scored(&self) -> Option<stats::Outcome> {
+    /// Returns the outcome for the scores of its tool and model; `None` if the call says nothing about them.
+    pub fn score_outcome(&self) -> Option<stats::ScoreOutcome> {
         self.scored
     }
 
-    /// The policy, for whoever keeps it.
-    pub fn shared_policy(&self) -> &Arc<Policy> {
+    /// Returns the shared policy, for callers that store it.
+    pub fn shared_policy(&self) -> &Arc<CallPolicy> {
         &self.policy
     }
 
-    /// The last attempts that were made, as the record remembers them.
-    pub fn attempts(&self) -> &[AttemptFact] {
+    /// Returns the last attempts, as the record stores them.
+    pub fn attempts(&self) -> &[AttemptRecord] {
         &self.facts
     }
 
-    /// How the first attempts ended: as far as anything was decided by it.
-    pub fn outcomes(&self) -> &[AttemptOutcome] {
+    /// Returns the outcomes of the first attempts, with everything that decisions were based on.
+    pub fn outcomes(&self) -> &[RecordedAttempt] {
         &self.outcomes
     }
 
-    /// What decided its jitter.
+    /// Returns the seed of the jitter.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// When it came.
+    /// Returns the arrival time of the call.
     pub fn arrived(&self) -> Timestamp {
         self.arrived
     }
 
-    /// The name of the state, for logs and tests.
+    /// Returns the name of the state, for logs and tests.
     pub fn state(&self) -> &'static str {
         self.state.name()
     }
 
-    /// Whether the call is over.
+    /// Returns true if the call has ended.
     pub fn is_finished(&self) -> bool {
         matches!(self.state, State::Finished)
     }
 
-    // ---- 1. refusals that need no wait ----
+    // ---- 1. refusals without a wait ----
 
-    fn refusal(&mut self, shared: &mut Shared<'_>, now: Timestamp) -> Option<Box<Refusal>> {
-        let rest = self.policy.modes.furthest();
-        if rest == Mode::Off {
+    fn refusal(&mut self, shared: &mut CallMechanisms<'_>, now: Timestamp) -> Option<Box<CallRefusal>> {
+        let rest = self.policy.modes.strongest();
+        if rest == EnforcementMode::Off {
             return None;
         }
-        let late = self.is_late(now).then(|| Refusal::us(say::deadline_passed()));
-        if let Some(refusal) = self.or_withheld(rest, late) {
+        let late = self.is_late(now).then(|| CallRefusal::by_steadfast(messages::deadline_passed()));
+        if let Some(refusal) = self.enforce_or_withhold(rest, late) {
             return Some(Box::new(refusal));
         }
         let invalid = match (self.policy.arguments, &self.request.invalid_arguments) {
-            (ArgumentCheck::Enforce, Some(problem)) => Some(Refusal::us(say::invalid_arguments(problem))),
-            // Without its key the call might run twice.
+            (ArgumentCheck::Enforce, Some(problem)) => {
+                Some(CallRefusal::by_steadfast(messages::invalid_arguments(problem)))
+            }
+            // Without its idempotency key the call might run twice.
             (_, Some(problem)) if self.policy.dedupe.key.is_some() => {
-                Some(Refusal::us(say::invalid_arguments(problem)))
+                Some(CallRefusal::by_steadfast(messages::invalid_arguments(problem)))
             }
             (ArgumentCheck::Enforce | ArgumentCheck::Assist | ArgumentCheck::Off, _) => None,
         };
-        if let Some(refusal) = self.or_withheld(rest, invalid) {
+        if let Some(refusal) = self.enforce_or_withhold(rest, invalid) {
             return Some(Box::new(refusal));
         }
-        let guard = shared.guard.would_refuse(&self.policy.guard, self.guarded(), now).map(|refused| {
-            Refusal { failure: say::guard(&refused), breaker: None, by: RefusedBy::Guard(refused.layer) }
-        });
-        if let Some(refusal) = self.or_withheld(self.policy.modes.guard, guard) {
+        let guard =
+            shared.guard.would_refuse(&self.policy.guard, self.guarded(), now).map(|refused| CallRefusal {
+                failure: messages::guard(&refused),
+                breaker: None,
+                by: RefusalOrigin::Guard(refused.layer),
+            });
+        if let Some(refusal) = self.enforce_or_withhold(self.policy.modes.guard, guard) {
             return Some(Box::new(refusal));
         }
         let breakers = [Some(&*shared.breaker), shared.dependency.as_deref()];
         let refused =
             breakers.into_iter().flatten().find_map(|breaker| breaker.check(&self.policy.breaker, now).err());
         let breaker = refused.map(|refused| self.circuit_open(refused, now));
-        if let Some(refusal) = self.or_withheld(self.policy.modes.breaker, breaker) {
+        if let Some(refusal) = self.enforce_or_withhold(self.policy.modes.breaker, breaker) {
             return Some(Box::new(refusal));
         }
         let trust = match self.need(shared, now) {
-            Need::Refuse(refusal) => Some(*refusal),
-            Need::Nobody | Need::Spend(_) | Need::Ask(_) => None,
+            ApprovalNeed::Refuse(refusal) => Some(*refusal),
+            ApprovalNeed::NotNeeded | ApprovalNeed::Spend(_) | ApprovalNeed::Ask(_) => None,
         };
-        self.or_withheld(self.policy.modes.trust, trust).map(Box::new)
+        self.enforce_or_withhold(self.policy.modes.trust, trust).map(Box::new)
     }
 
     fn is_late(&self, now: Timestamp) -> bool {
         self.latest_start().is_some_and(|latest| latest <= now)
     }
 
-    /// From when on no attempt may start.
+    /// Returns the time from which no attempt may start.
     fn latest_start(&self) -> Option<Timestamp> {
         let limits = &self.request.limits;
         [limits.deadline, limits.start_by].into_iter().flatten().min()
     }
 
-    /// A refusal under its mode: carried out, told [once it is known](Self::tell_withheld) that there is a run, or not made
-    /// at all.
-    fn or_withheld(&mut self, mode: Mode, refusal: Option<Refusal>) -> Option<Refusal> {
+    /// Applies a mode to a refusal: enforces it, [reports it](Self::report_withheld) once it is known that there would
+    /// have been a run, or drops it.
+    fn enforce_or_withhold(
+        &mut self,
+        mode: EnforcementMode,
+        refusal: Option<CallRefusal>,
+    ) -> Option<CallRefusal> {
         let refusal = refusal?;
         match mode {
-            Mode::Enforce => Some(refusal),
-            Mode::Shadow => {
+            EnforcementMode::Enforce => Some(refusal),
+            EnforcementMode::Shadow => {
                 self.withheld.get_or_insert(refusal.failure.code);
                 None
             }
-            Mode::Off => None,
+            EnforcementMode::Off => None,
         }
     }
 
-    /// Nothing but the tool would have answered, so that a refusal would have counted.
-    fn tell_withheld(&mut self, notices: &mut Vec<Notice>) {
+    /// Reports the withheld refusal. Only the tool would have answered, so the refusal would have taken effect.
+    fn report_withheld(&mut self, notices: &mut Vec<CallNotice>) {
         if let Some(code) = self.withheld.take() {
-            self.shadow(Shadowed::Refused(code), notices);
+            self.report_shadow_decision(ShadowDecision::Refused(code), notices);
         }
     }
 
-    /// A refusal of a run that is about to begin, under its mode: carried out, told, or not made at all.
-    fn or_told(&mut self, mode: Mode, refusal: Refusal, notices: &mut Vec<Notice>) -> Option<Refusal> {
+    /// Applies a mode to a refusal of a run that is about to start: enforces it, reports it, or drops it.
+    fn enforce_or_report(
+        &mut self,
+        mode: EnforcementMode,
+        refusal: CallRefusal,
+        notices: &mut Vec<CallNotice>,
+    ) -> Option<CallRefusal> {
         match mode {
-            Mode::Enforce => Some(refusal),
-            Mode::Shadow => {
-                self.shadow(Shadowed::Refused(refusal.failure.code), notices);
+            EnforcementMode::Enforce => Some(refusal),
+            EnforcementMode::Shadow => {
+                self.report_shadow_decision(ShadowDecision::Refused(refusal.failure.code), notices);
                 None
             }
-            Mode::Off => None,
+            EnforcementMode::Off => None,
         }
     }
 
-    /// Tells the first decision that would have differed, once per call.
-    fn shadow(&mut self, shadowed: Shadowed, notices: &mut Vec<Notice>) {
-        if !std::mem::replace(&mut self.shadow_told, true) {
-            notices.push(Notice::WouldHave(shadowed));
+    /// Reports the first decision that would have been different, once per call.
+    fn report_shadow_decision(&mut self, shadowed: ShadowDecision, notices: &mut Vec<CallNotice>) {
+        if !std::mem::replace(&mut self.shadow_reported, true) {
+            notices.push(CallNotice::WouldHave(shadowed));
         }
     }
 
-    fn circuit_open(&self, refused: breaker::Refused, now: Timestamp) -> Refusal {
-        Refusal {
-            failure: say::circuit_open(&self.request, refused, now),
+    fn circuit_open(&self, refused: breaker::BreakerRefusal, now: Timestamp) -> CallRefusal {
+        CallRefusal {
+            failure: messages::circuit_open(&self.request, refused, now),
             breaker: Some(refused.state),
-            by: RefusedBy::Us,
+            by: RefusalOrigin::Steadfast,
         }
     }
 
-    fn standing(&self, shared: &Shared<'_>, now: Timestamp) -> Standing {
-        shared.trust.standing(self.trust_rules(), self.subject(), now)
+    fn standing(&self, shared: &CallMechanisms<'_>, now: Timestamp) -> TrustDecision {
+        shared.trust.check(self.trust_rules(), self.subject(), now)
     }
 
-    fn is_blocked(standing: Standing) -> bool {
-        matches!(standing, Standing::Blocked(_))
+    fn is_blocked(standing: TrustDecision) -> bool {
+        matches!(standing, TrustDecision::Blocked(_))
     }
 
-    /// What a person has to do with this call.
-    fn need(&self, shared: &Shared<'_>, now: Timestamp) -> Need {
+    /// Returns the approval that this call needs.
+    fn need(&self, shared: &CallMechanisms<'_>, now: Timestamp) -> ApprovalNeed {
         let standing = self.standing(shared, now);
-        if self.policy.approval.when != AskWhen::Always
+        if self.policy.approval.when != ApprovalTrigger::Always
             && self.request.danger.is_none()
-            && matches!(standing, Standing::Free(_))
+            && matches!(standing, TrustDecision::Allowed(_))
         {
-            return Need::Nobody;
+            return ApprovalNeed::NotNeeded;
         }
-        let blocked = matches!(standing, Standing::Blocked(_));
-        let wanted = Wanted {
+        let blocked = matches!(standing, TrustDecision::Blocked(_));
+        let wanted = ApprovalSubject {
             tool: &self.request.tool,
             arguments: self.request.digest,
             signature: &self.request.signature,
@@ -823,10 +842,14 @@ impl Call {
             blocked,
         };
         let plan = approval::plan(
-            approval::Situation {
+            approval::ApprovalInput {
                 standing: &standing,
                 policy: &self.policy.approval,
-                shape: if self.request.danger.is_some() { Shape::Dangerous } else { Shape::Ordinary },
+                shape: if self.request.danger.is_some() {
+                    ArgumentRisk::Dangerous
+                } else {
+                    ArgumentRisk::Ordinary
+                },
                 channel: self.request.channel,
                 grant: shared.approvals.grant_for(wanted, now),
                 deadline: self.latest_start(),
@@ -834,54 +857,54 @@ impl Call {
             now,
         );
         let escalation = match (standing, &self.request.danger) {
-            (Standing::Ask(escalation) | Standing::Blocked(escalation), _) => escalation,
-            (Standing::Free(_), Some(danger)) => Escalation::dangerous(&self.request.tool, danger),
-            (Standing::Free(_), None) => Escalation::routine(&self.request.tool),
+            (TrustDecision::NeedsApproval(escalation) | TrustDecision::Blocked(escalation), _) => escalation,
+            (TrustDecision::Allowed(_), Some(danger)) => Escalation::dangerous(&self.request.tool, danger),
+            (TrustDecision::Allowed(_), None) => Escalation::routine(&self.request.tool),
         };
-        let ask = |until| Box::new(Ask { escalation, operator_only: blocked, until });
+        let ask = |until| Box::new(ApprovalRequest { escalation, operator_only: blocked, until });
         match plan {
-            Plan::Go => Need::Nobody,
-            Plan::Spend(grant) => Need::Spend(grant),
-            Plan::Ask { until } => Need::Ask(ask(until)),
-            Plan::Park | Plan::RefuseBlocked => {
-                Need::Refuse(Box::new(Refusal::trust(&self.request, ask(now))))
+            ApprovalPlan::Go => ApprovalNeed::NotNeeded,
+            ApprovalPlan::Spend(grant) => ApprovalNeed::Spend(grant),
+            ApprovalPlan::Ask { until } => ApprovalNeed::Ask(ask(until)),
+            ApprovalPlan::Park | ApprovalPlan::RefuseBlocked => {
+                ApprovalNeed::Refuse(Box::new(CallRefusal::trust(&self.request, ask(now))))
             }
         }
     }
 
-    /// The guard learns that the call is under way.
-    fn enter(&mut self, shared: &mut Shared<'_>, now: Timestamp) {
-        if self.policy.modes.guard != Mode::Off && !std::mem::replace(&mut self.entered, true) {
+    /// Reports to the guard that the call is in flight.
+    fn enter(&mut self, shared: &mut CallMechanisms<'_>, now: Timestamp) {
+        if self.policy.modes.guard != EnforcementMode::Off && !std::mem::replace(&mut self.entered, true) {
             shared.guard.begin(&self.policy.guard, self.guarded(), now);
         }
     }
 
-    // ---- small views ----
+    // ---- accessors ----
 
     fn guarded(&self) -> GuardedCall<'_> {
         GuardedCall { tool: &self.request.tool, arguments: self.request.digest, turn: self.turn.as_ref() }
     }
 
-    fn subject(&self) -> Subject<'_> {
-        Subject {
+    fn subject(&self) -> TrustSubject<'_> {
+        TrustSubject {
             tool: &self.request.tool,
             signature: &self.request.signature,
             domain: self.request.domain.as_ref(),
         }
     }
 
-    fn trust_rules(&self) -> Rules<'_> {
-        Rules { signature: &self.policy.trust, domain: self.policy.domain_trust.as_ref() }
+    fn trust_rules(&self) -> TrustRules<'_> {
+        TrustRules { signature: &self.policy.trust, domain: self.policy.domain_trust.as_ref() }
     }
 }
 
-impl Refusal {
-    fn us(failure: Failure) -> Self {
-        Self { failure, breaker: None, by: RefusedBy::Us }
+impl CallRefusal {
+    fn by_steadfast(failure: CallFailure) -> Self {
+        Self { failure, breaker: None, by: RefusalOrigin::Steadfast }
     }
 
-    fn trust(request: &Request, ask: Box<Ask>) -> Self {
-        Self { failure: say::approval(request, &ask), breaker: None, by: RefusedBy::Trust(ask) }
+    fn trust(request: &CallRequest, ask: Box<ApprovalRequest>) -> Self {
+        Self { failure: messages::approval(request, &ask), breaker: None, by: RefusalOrigin::Trust(ask) }
     }
 }
 

@@ -1,185 +1,186 @@
-//! Facts for logs, metrics, traces and the audit. Nothing is decided by them.
+//! Facts for logs, metrics, traces and the audit log. No decision depends on them.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::step::Cut;
+use super::step::CutReason;
 use crate::Timestamp;
-use crate::breaker::{self, Transition};
-use crate::classify::{Nature, Reach, Severity};
+use crate::breaker::{self, BreakerTransition};
+use crate::classify::{AttemptReach, FaultNature, Severity};
 use crate::code::Code;
-use crate::dedupe::{Observed, Owner, ReplayReason, Resolution};
-use crate::guard::Layer;
-use crate::retry::Stop;
+use crate::dedupe::{ClaimOwner, ReplayReason, Resolution, UnknownOutcomeReason};
+use crate::guard::GuardLayer;
+use crate::retry::RetryStop;
 use crate::trust::TrustChange;
 
 /// A fact about a call.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Notice {
-    /// The call came.
+pub enum CallNotice {
+    /// The call arrived.
     CallStarted {
-        /// When.
+        /// Time of arrival.
         at: Timestamp,
     },
-    /// It was refused without a run.
+    /// The call was refused without a run.
     CallBlocked {
-        /// By what.
+        /// Code of the refusal.
         code: Code,
-        /// Whether calling again later can help.
+        /// True if calling again later can help.
         retriable: bool,
-        /// The state of the tool's breaker, or of the coarser one that refused it.
+        /// State of the tool's breaker, or of the dependency's breaker if that refused the call.
         breaker: Option<breaker::State>,
     },
-    /// It is a duplicate of a run in flight.
+    /// The call is a duplicate of a run in flight.
     Following,
-    /// It got an earlier answer.
+    /// The call got an earlier result.
     Replayed {
-        /// Why.
+        /// Reason for the replay.
         reason: ReplayReason,
     },
-    /// It took over the run of a holder that is gone.
+    /// The call took over the run of an owner that is gone.
     TookOver,
-    /// The key stands for another call. An alarm.
+    /// The idempotency key was used for another call. An alarm.
     KeyConflict,
-    /// A person is asked.
+    /// Approval was requested.
     ApprovalAsked,
-    /// Nobody is asked any more: a person, or time, answered, or the call was withdrawn.
+    /// The request for approval has ended: by a decision, by timeout, or because the call was cancelled.
     ApprovalEnded {
-        /// Whether it may run.
+        /// True if the call may run.
         granted: bool,
     },
     /// An attempt starts.
     AttemptStarted {
-        /// Which one.
+        /// Number of the attempt.
         attempt: u32,
-        /// When.
+        /// Start time.
         at: Timestamp,
     },
     /// An attempt ended.
     AttemptEnded {
-        /// Which one.
+        /// Number of the attempt.
         attempt: u32,
-        /// How long it took.
+        /// Duration of the attempt.
         took: Duration,
-        /// How it failed; nothing if it did not.
+        /// Details of the failure; `None` if the attempt succeeded.
         failure: Option<FailedAttempt>,
     },
-    /// The tool asks for input before it does anything; the call was given back, and comes again as another one.
+    /// The tool asks for input before it does anything. The claim was released, and the work comes again as another
+    /// call.
     InputRequired,
-    /// There will be another attempt.
+    /// Another attempt is scheduled.
     RetryScheduled {
-        /// Which one.
+        /// Number of the attempt.
         attempt: u32,
-        /// When.
+        /// Time of the attempt.
         at: Timestamp,
     },
-    /// There will be none, although it might help.
+    /// There is no further attempt, although one might help.
     RetryStopped {
-        /// Why.
-        stop: Stop,
+        /// Reason for the stop.
+        stop: RetryStop,
     },
-    /// A running attempt is ended by us.
+    /// Steadfast ends a running attempt.
     AttemptCut {
-        /// Why.
-        cut: Cut,
+        /// Reason for the cut.
+        cut: CutReason,
     },
-    /// The caller was answered while the attempt goes on.
+    /// The caller was answered while the attempt continues.
     AnsweredEarly {
-        /// With what.
+        /// Code of the response.
         code: Code,
     },
-    /// Nobody knows whether the call had its effect.
+    /// The outcome of the call is unknown.
     OutcomeUnknown {
-        /// The claim of the earlier call whose outcome it is; nothing if it is that of this call.
-        of_earlier: Option<Owner>,
+        /// Claim of the earlier call that the outcome belongs to; `None` if it is the outcome of this call.
+        of_earlier: Option<ClaimOwner>,
     },
-    /// A verification has begun to find out whether a call took effect, and this is what it showed.
+    /// A verification checked whether a call took effect.
     Verified {
-        /// What it says; nothing where it shows neither.
+        /// Result of the verification; `None` if it was inconclusive.
         resolution: Option<Resolution>,
-        /// The tool that was called, and what it did not show.
+        /// The verification tool and its finding.
         words: Arc<str>,
     },
-    /// A breaker changed.
+    /// A breaker changed its state.
     BreakerChanged {
-        /// Which one.
+        /// Scope of the breaker.
         scope: BreakerScope,
-        /// How.
-        transition: Transition,
+        /// The transition.
+        transition: BreakerTransition,
     },
-    /// The place of the probe was given back or is held for longer: those who share the breaker have to know.
+    /// The probe permit was returned or extended. Every process that shares the breaker has to know.
     ProbeMoved {
-        /// Of which breaker.
+        /// Scope of the breaker.
         scope: BreakerScope,
     },
     /// Trust in a tool changed.
     TrustChanged(TrustChange),
     /// The guard acted.
     GuardTripped {
-        /// Which layer.
-        layer: Layer,
+        /// Layer that acted.
+        layer: GuardLayer,
     },
-    /// The record is another's; the answer was not recorded.
+    /// Another call owns the record, so the result was not recorded.
     FenceLost,
     /// The store failed.
     StoreFailed {
-        /// What the call does about it.
-        goes_on: bool,
+        /// True if the call continues without the store.
+        continues: bool,
     },
-    /// What would have been done if the mechanism were not in shadow mode. Only the first per call is told.
-    WouldHave(Shadowed),
+    /// A decision that shadow mode did not enforce. Only the first one per call is reported.
+    WouldHave(ShadowDecision),
     /// The call ended.
     CallFinished {
-        /// How; nothing if it succeeded.
+        /// Code of the failure; `None` if the call succeeded.
         code: Option<Code>,
-        /// From arrival to end.
+        /// Time from arrival to end.
         took: Duration,
-        /// Attempts made.
+        /// Number of attempts.
         attempts: u32,
-        /// Whether an earlier answer was given.
+        /// True if an earlier result was returned.
         replayed: bool,
     },
 }
 
-/// How an attempt failed: the verdict of the classifier, and the words that it was made of.
+/// Details of a failed attempt: the verdict of the classifier, and the message that it is based on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the verdict of the classifier, field by field")]
 pub struct FailedAttempt {
-    pub nature: Nature,
-    pub reach: Reach,
+    pub nature: FaultNature,
+    pub reach: AttemptReach,
     pub severity: Severity,
     pub rule: Cow<'static, str>,
-    pub observed: Observed,
-    /// What was said, as the caller would have been told it if this had been the last attempt. Not redacted.
-    /// Empty where a replay does not know it.
+    pub observed: UnknownOutcomeReason,
+    /// Message, as the caller would have seen it if this had been the last attempt. Not redacted. Empty if a replay
+    /// does not know it.
     pub said: Arc<str>,
 }
 
-/// Which breaker of a call.
+/// The scope of a circuit breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BreakerScope {
-    /// The tool's own.
+    /// The breaker of the tool.
     Tool,
-    /// The coarser one that the caller asked for.
+    /// The breaker of the dependency, if the caller asked for one.
     Dependency,
 }
 
-/// A decision that shadow mode kept from being carried out.
+/// A decision that shadow mode did not enforce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shadowed {
+pub enum ShadowDecision {
     /// The call would have been answered without a run.
     Duplicate,
-    /// It would have been refused.
+    /// The call would have been refused.
     Refused(Code),
-    /// A person would have been asked.
+    /// Approval would have been requested.
     Asked,
-    /// It would have been tried again.
+    /// The call would have been tried again.
     Retried,
-    /// Its caller would not have been kept waiting any longer.
+    /// The caller would not have waited any longer.
     Cut,
-    /// It failed, and that would have been told as this.
-    Told(Code),
-    /// The model would have been told something beside the answer.
-    Remarked(Layer),
+    /// The call failed, and the caller would have received this code.
+    Failed(Code),
+    /// The response would have carried a remark for the model.
+    Remarked(GuardLayer),
 }

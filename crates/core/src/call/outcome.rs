@@ -1,28 +1,28 @@
-//! From a result to the envelope that carries it, and to the words that a model reads.
+//! Conversion of a call result into its envelope, and into the text that a model reads.
 
 use std::borrow::Cow;
 
-use super::request::Request;
-use super::step::{CallResult, Provenance, Recorded, Retried};
-use crate::code::{Code, Status};
-use crate::dedupe::Failure;
-use crate::envelope::{self, CacheHit, ErrorBody, MatchedOn, ResultEnvelope};
+use super::request::CallRequest;
+use super::step::{CallResult, Provenance, RecordStatus, RetriedAttempt};
+use crate::code::{CallStatus, Code};
+use crate::dedupe::CallFailure;
+use crate::envelope::{self, CacheHit, CacheMatch, ErrorBody, ResultEnvelope};
 use crate::id::{RequestId, ToolName};
 use crate::millis;
-use crate::output::{Output, RawJson};
+use crate::output::{RawJson, ToolOutput};
 
-/// The member of an answer's metadata that carries what the guard adds to a success.
+/// Metadata member that carries the guard's remarks on a success.
 const REMARKS: &str = "dev.steadfast/remarks";
 
 impl CallResult {
-    /// The envelope that carries this result. What the guard adds stands with the message of a failure, and in the
-    /// metadata of a success: the answer itself is the tool's and is not touched.
-    pub fn to_envelope(&self, request: &Request) -> ResultEnvelope {
+    /// Returns the envelope that carries this result. The guard's remarks are part of the message of a failure, and of
+    /// the metadata of a success: the tool's own output is not changed.
+    pub fn to_envelope(&self, request: &CallRequest) -> ResultEnvelope {
         let turn = request.turn.clone();
         ResultEnvelope { turn, ..self.to_envelope_of(&request.id, &request.tool.tool) }
     }
 
-    /// The same, of a request of which no more is known than this.
+    /// Returns the envelope for a request of which only the id and the tool are known.
     pub fn to_envelope_of(&self, request: &RequestId, tool: &ToolName) -> ResultEnvelope {
         ResultEnvelope {
             request_id: request.clone(),
@@ -37,11 +37,11 @@ impl CallResult {
                 Err(failure) => failure.output.clone(),
             },
             error: self.ended.as_ref().err().map(|failure| self.error(failure)),
-            retried_by: self.retries.iter().map(Retried::on_the_wire).collect(),
+            retried_by: self.retries.iter().map(RetriedAttempt::on_the_wire).collect(),
             recorded: match self.recorded {
-                Recorded::NotAsked => None,
-                Recorded::Yes => Some(true),
-                Recorded::No => Some(false),
+                RecordStatus::NotAsked => None,
+                RecordStatus::Yes => Some(true),
+                RecordStatus::No => Some(false),
             },
             escalated: self.escalated,
             turn: None,
@@ -49,19 +49,21 @@ impl CallResult {
         }
     }
 
-    /// How the call ended, by the code of its failure and by what had happened before it.
-    pub fn status(&self) -> Status {
+    /// Returns the status of the call, from the code of its failure and from what happened before it.
+    pub fn status(&self) -> CallStatus {
         match &self.ended {
-            Ok(_) => Status::Success,
-            // It was tried, and the breaker opened before the next try.
-            Err(Failure { code: Code::CircuitOpen, .. }) if self.attempts > 0 => Status::RetryExhausted,
+            Ok(_) => CallStatus::Success,
+            // The call was tried, and the breaker opened before the next attempt.
+            Err(CallFailure { code: Code::CircuitOpen, .. }) if self.attempts > 0 => {
+                CallStatus::RetryExhausted
+            }
             Err(failure) => failure.code.status(failure.retriable),
         }
     }
 
-    /// What a model is told beside the tool's own output: why there is none, and what the guard adds. Nothing for a
-    /// success about which the guard has nothing to say.
-    pub fn told(&self) -> Option<Cow<'_, str>> {
+    /// Returns the text that a model gets beside the tool's own output: the reason for a failure, and the guard's
+    /// remarks. Returns `None` for a success without remarks.
+    pub fn model_text(&self) -> Option<Cow<'_, str>> {
         let message = self.ended.as_ref().err().map(|failure| &*failure.message);
         let mut lines = message.into_iter().chain(self.remarks.iter().map(|remark| &*remark.text));
         let first = lines.next()?;
@@ -72,17 +74,17 @@ impl CallResult {
         match &self.provenance {
             Provenance::Fresh => None,
             Provenance::Replayed { age, fingerprint, .. } => Some(CacheHit {
-                matched_on: if self.was_followed() { MatchedOn::Inflight } else { MatchedOn::Completed },
+                matched_on: if self.was_followed() { CacheMatch::Inflight } else { CacheMatch::Completed },
                 age_ms: millis(*age),
                 key_fingerprint: fingerprint.clone(),
             }),
         }
     }
 
-    fn error(&self, failure: &Failure) -> ErrorBody {
+    fn error(&self, failure: &CallFailure) -> ErrorBody {
         ErrorBody {
             code: failure.code,
-            message: self.told().map(|told| self.with_the_way_out(told)).unwrap_or_default(),
+            message: self.model_text().map(|told| self.with_resolve_command(told)).unwrap_or_default(),
             retriable: failure.retriable,
             terminal: failure.terminal,
             breaker_state: self.breaker,
@@ -94,11 +96,11 @@ impl CallResult {
         }
     }
 
-    /// Adds the command that resolves an unknown outcome. It names one run, so it is added here: two equal failures stay
-    /// equal for the guard.
-    fn with_the_way_out(&self, told: Cow<'_, str>) -> String {
+    /// Adds the command that resolves an unknown outcome. It names one run, so it is added here: two equal failures
+    /// stay equal for the guard.
+    fn with_resolve_command(&self, told: Cow<'_, str>) -> String {
         match (&self.ended, &self.receipt) {
-            (Err(Failure { code, .. }), Some(receipt)) if code.is_unknown_outcome() => {
+            (Err(CallFailure { code, .. }), Some(receipt)) if code.is_unknown_outcome() => {
                 let name = receipt.key.fingerprint();
                 format!(
                     "{told}. An operator can resolve it with `steadfast resolve {name} --ran` or `--did-not-run`"
@@ -108,15 +110,14 @@ impl CallResult {
         }
     }
 
-    /// What we add to the words of the tool.
+    /// Returns the remarks that Steadfast adds to the tool's output.
     pub fn remarks(&self) -> impl Iterator<Item = Cow<'static, str>> {
         let note = self.note.map(Cow::Borrowed);
         note.into_iter().chain(self.remarks.iter().map(|remark| remark.text.clone()))
     }
 
-    /// An answer with our remarks in its metadata. Metadata that is no object has no place for them and
-    /// stays as it is.
-    fn remarked(&self, output: &Output) -> Output {
+    /// Returns an output with the remarks in its metadata. Metadata that is not an object stays as it is.
+    fn remarked(&self, output: &ToolOutput) -> ToolOutput {
         let mut output = output.clone();
         let texts: Vec<String> =
             self.remarks().map(|text| RawJson::string(&text).as_str().to_owned()).collect();
@@ -133,9 +134,9 @@ impl CallResult {
     }
 }
 
-impl Retried {
-    fn on_the_wire(&self) -> envelope::Retried {
-        envelope::Retried {
+impl RetriedAttempt {
+    fn on_the_wire(&self) -> envelope::RetryEntry {
+        envelope::RetryEntry {
             attempt: self.attempt,
             delay_ms: millis(self.delay),
             reason_code: self.reason.to_string(),

@@ -1,215 +1,223 @@
-//! What a call asks for, with everything that was derived from it before the machine starts.
+//! The request of a call, with everything that is derived from it before the state machine starts.
 
 use std::sync::Arc;
 
 use crate::Timestamp;
-use crate::approval::Channel;
-use crate::dedupe::{Address, Process, RunId};
+use crate::approval::ApprovalChannel;
+use crate::dedupe::{ProcessIdentity, RecordAddress, RunId};
 use crate::envelope::CallContext;
 use crate::id::{
     ActorId, Digest, Domain, ModelId, RequestId, SessionKey, TenantId, ToolCallId, ToolRef, TurnId,
 };
-use crate::key::{self, Key};
-use crate::policy::{Ambiguous, Policy, ToolClass};
+use crate::key::{self, RecordKey};
+use crate::policy::{AmbiguousOutcomePolicy, CallPolicy, ToolClass};
 use crate::retry::CallerLimits;
 use crate::trust::Signature;
 
-/// What a call asks for.
+/// The request of a call.
 #[derive(Clone, Debug)]
-pub struct Request {
-    /// This request; a resend has another.
+pub struct CallRequest {
+    /// Id of this request; a resend has another one.
     pub id: RequestId,
     /// The tool.
     pub tool: ToolRef,
     /// The model's id of the call.
     pub tool_call: Option<ToolCallId>,
-    /// The caller's own words about it.
+    /// The caller's own description of the call.
     pub context: Option<Arc<CallContext>>,
-    /// The conversation.
+    /// The session.
     pub session: Option<SessionKey>,
-    /// Who acts.
+    /// The actor that makes the call.
     pub actor: Option<ActorId>,
-    /// Whose data it is.
+    /// The tenant that owns the data.
     pub tenant: Option<TenantId>,
-    /// The turn, if the host tells it.
+    /// The turn, if the host sends one.
     pub turn: Option<TurnId>,
-    /// The trace that it belongs to, where that may be its turn; see [`LoopGuard::is_turn`](crate::guard::LoopGuard::is_turn).
+    /// The trace of the call, if traces may be turns; see [`LoopGuard::is_turn`](crate::guard::LoopGuard::is_turn).
     pub trace: Option<TurnId>,
-    /// The model, if the host tells it.
+    /// The model, if the host sends one.
     pub model: Option<ModelId>,
-    /// Whether and how duplicates are recognised.
-    pub duplicates: Duplicates,
-    /// The key that travels upstream with it.
-    pub sent_key: SentKey,
-    /// Answers that a computed key finds count only if they were recorded since then: duplicates of this tool were not
-    /// recognised before.
+    /// Deduplication of the call.
+    pub duplicates: Deduplication,
+    /// The idempotency key that is sent upstream.
+    pub sent_key: UpstreamKey,
+    /// Results found by a computed key count only if they were recorded since this time. Calls of this tool were not
+    /// deduplicated before.
     pub computed_since: Option<Timestamp>,
-    /// Whether it belongs to a turn that may be submitted again. What is told again to such a call was counted when it was
-    /// first told, or the turn could not go on however little of it has failed.
+    /// True if the call belongs to a turn that may be submitted again. A result that is replayed to such a call was
+    /// counted when it was first delivered. Counting it again would stop the turn, however few of its calls have
+    /// failed.
     pub in_turn: bool,
-    /// The canonical arguments.
+    /// Digest of the canonical arguments.
     pub digest: Digest,
-    /// The id of this run, should it be the first.
+    /// Id of this run, if this call is the first with its key.
     pub run: RunId,
-    /// The process that drives the call; with `number` it makes the owner tokens.
-    pub process: Process,
-    /// The call within the process.
+    /// The process that drives the call. Together with `number` it makes the owner tokens.
+    pub process: ProcessIdentity,
+    /// Number of the call within the process.
     pub number: u64,
-    /// What trust judges it by.
+    /// Signature that trust is kept for.
     pub signature: Signature,
-    /// What it depends on.
+    /// The dependency of the tool.
     pub domain: Option<Domain>,
-    /// The shape of a dangerous command, if that is what was asked for.
+    /// Name of the dangerous command pattern, if the call matches one.
     pub danger: Option<Arc<str>>,
-    /// How the arguments break the tool's schema, where that is enforced.
+    /// Violations of the tool's schema, if the policy enforces it.
     pub invalid_arguments: Option<Arc<str>>,
-    /// What the caller allows; it may only lower what the policy allows.
+    /// Limits set by the caller. They may only lower the limits of the policy.
     pub limits: CallerLimits,
-    /// How long the caller is known to wait.
-    pub waits: Waits,
-    /// Who runs the tool.
-    pub run_by: RunBy,
-    /// Whether whoever drives the call can see the end of an attempt.
-    pub end: AttemptEnd,
-    /// Read-only tools of the same server, by which a caller can find out whether a call had its effect.
+    /// Time for which the caller is known to wait.
+    pub waits: CallerPatience,
+    /// The side that runs the tool.
+    pub run_by: RunnerKind,
+    /// Visibility of the end of an attempt to the driver.
+    pub end: AttemptEndVisibility,
+    /// Read-only tools of the same server, with which a caller can check whether a call took effect.
     pub reads: Arc<[Box<str>]>,
-    /// What the caller says about the call.
-    pub hints: Hints,
-    /// Whether anybody can be asked.
-    pub channel: Channel,
+    /// Hints of the caller about the call.
+    pub hints: CallerHints,
+    /// The channel for approvals.
+    pub channel: ApprovalChannel,
 }
 
-/// Whether and how duplicates are recognised.
+/// Deduplication of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Duplicates {
-    /// Not at all.
+pub enum Deduplication {
+    /// The call is not deduplicated.
     Allowed,
-    /// By this address; a duplicate waits.
-    Joined(Address),
-    /// By this address; a duplicate is refused while the first one runs.
-    Refused(Address),
+    /// Calls are deduplicated by this address, and a duplicate waits for the in-flight call.
+    Joined(RecordAddress),
+    /// Calls are deduplicated by this address, and a duplicate is refused while the first call is in flight.
+    Refused(RecordAddress),
 }
 
-/// What becomes of equal calls for which nobody gave a key, and whose callers did not say what they want.
+/// Deduplication of equal calls without an idempotency key, whose callers did not set a mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum EqualCalls {
-    /// Each is a call of its own.
+pub enum EqualCallPolicy {
+    /// Each call runs.
     #[default]
-    Apart,
-    /// They join one in flight, and an answer that never arrived is given again.
+    Separate,
+    /// A duplicate waits for the in-flight call, and a result that was not delivered is replayed.
     Joined,
-    /// The same for tools that may run any number of times; others run each. For callers whose conversation nobody
-    /// knows: equal calls may be those of strangers, who must not get each other's answers in place of a run.
+    /// The same for tools that may run any number of times; calls of other tools each run. For callers whose session is
+    /// not known: equal calls may come from unrelated callers, which must not get each other's results instead of a
+    /// run.
     JoinedIfRepeatable,
 }
 
-/// How long a caller is known to wait for its answer.
+/// Time for which a caller is known to wait for its result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Waits {
-    /// It may give up soon: where the policy says so, it is told before that the call is still running.
+pub enum CallerPatience {
+    /// The caller may give up soon. If the policy says so, it gets a response before that: the call is still running.
     #[default]
-    NotForLong,
-    /// As long as it takes: it hears signs of life.
-    AsLongAsItTakes,
+    MayGiveUp,
+    /// The caller waits as long as it takes, because it receives progress.
+    UntilDone,
 }
 
-/// Who runs the tool.
+/// The side that runs the tool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RunBy {
-    /// Whoever drives the call, which its caller can leave.
+pub enum RunnerKind {
+    /// The driver of the call, which outlives a caller that disconnects.
     #[default]
     Driver,
-    /// The caller itself, which then reports. One that is gone can only be told by its silence.
+    /// The caller itself, which reports the result. If it is gone, only its silence shows that.
     Host,
 }
 
-/// Whether the end of an attempt can be seen: the moment from which on it can take no effect any more.
+/// Visibility of the end of an attempt, after which it can no longer take effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum AttemptEnd {
-    /// It cannot: the tool runs elsewhere.
+pub enum AttemptEndVisibility {
+    /// The end is not visible: the tool runs elsewhere.
     #[default]
-    Unseen,
-    /// It can: the tool runs in a child process, and [`Event::Settled`](super::Event::Settled) tells when nothing is left of it.
-    Seen,
+    Hidden,
+    /// The end is visible: the tool runs in a child process, and [`CallEvent::Settled`](super::CallEvent::Settled) reports that
+    /// nothing of it is left.
+    Visible,
 }
 
-/// Within what the same key that a caller gives is the same call.
+/// The scope within which equal idempotency keys of callers mean the same call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum KeysOf {
-    /// One conversation.
+pub enum CallerKeyScope {
+    /// One session.
     #[default]
     Conversation,
-    /// Everything that an actor does at a server. For callers whose conversation is a connection: whoever comes back
-    /// over another one means the same call by the same key.
+    /// All calls of an actor to a server. For callers whose session is a connection: a caller that reconnects means the
+    /// same call by the same key.
     Actor,
 }
 
-/// The client's own id of one dispatch: a resend of it carries the same.
+/// The client's own id of one dispatch. A resend carries the same id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallId {
-    /// No other dispatch of this actor at this server has it.
+    /// Unique among all dispatches of this actor to this server.
     Unique(ToolCallId),
-    /// No other dispatch of this conversation has it.
+    /// Unique among the dispatches of this session.
     InSession(ToolCallId),
 }
 
-/// The key that travels upstream with a call, for a tool that honours keys.
+/// The idempotency key that is sent upstream, for a tool that honours keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SentKey {
-    /// The one that the caller or the `key` hook gave: it comes again when the call does.
+pub enum UpstreamKey {
+    /// The key from the caller or the `key` hook. A repeated call has it again.
     Given,
-    /// The id of the run, also where duplicates are found by a computed key. It is forgotten with the record, so it
-    /// protects nobody who calls again.
+    /// The id of the run, even if duplicates are found by a computed key. It is deleted with the record, so it does not
+    /// protect a later repeat.
     Run,
 }
 
-/// What the caller says about the call.
+/// Hints of the caller about a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the hints of the contract, by name")]
-pub struct Hints {
+pub struct CallerHints {
     pub expected_retry_safe: bool,
     pub safety_critical: bool,
 }
 
-impl Duplicates {
-    /// How duplicates of a call are found for which nobody gave a key: by the client's id of its dispatch, if it has
-    /// one, and through the index of equal arguments, where those count.
-    pub fn keyless(call_id: Option<Key>, index: Option<Key>, run: &RunId) -> Self {
+impl Deduplication {
+    /// Returns the deduplication of a call without an idempotency key: by the client's id of its dispatch, if it has
+    /// one, and by the index of equal arguments, if that applies.
+    pub fn keyless(call_id: Option<RecordKey>, index: Option<RecordKey>, run: &RunId) -> Self {
         match (call_id, index) {
-            (Some(id), Some(index)) => Self::Joined(Address::CallId { id, index }),
-            // An index of its own leads to nothing but this dispatch.
-            (Some(id), None) => Self::Joined(Address::CallId { id, index: id }),
-            (None, Some(index)) => Self::Joined(Address::Keyless { run: key::run_key(index, run), index }),
+            (Some(id), Some(index)) => Self::Joined(RecordAddress::CallId { id, index }),
+            // A separate index finds only this dispatch.
+            (Some(id), None) => Self::Joined(RecordAddress::CallId { id, index: id }),
+            (None, Some(index)) => {
+                Self::Joined(RecordAddress::Keyless { run: key::run_key(index, run), index })
+            }
             (None, None) => Self::Allowed,
         }
     }
 }
 
-impl Request {
-    /// Where its record lives, if duplicates are recognised.
-    pub fn address(&self) -> Option<Address> {
+impl CallRequest {
+    /// Returns the address of its record, if the call is deduplicated.
+    pub fn address(&self) -> Option<RecordAddress> {
         match self.duplicates {
-            Duplicates::Allowed => None,
-            Duplicates::Joined(address) | Duplicates::Refused(address) => Some(address),
+            Deduplication::Allowed => None,
+            Deduplication::Joined(address) | Deduplication::Refused(address) => Some(address),
         }
     }
 
-    /// Whether the tool may run again where nobody knows if it ran. Fixed for the whole call and stored with the claim.
-    pub fn is_retry_safe(&self, policy: &Policy) -> bool {
+    /// Returns true if the tool may run again after an unknown outcome. Fixed for the whole call and stored with the
+    /// claim.
+    pub fn is_retry_safe(&self, policy: &CallPolicy) -> bool {
         self.hints.retry_safe(policy, self.sent_key)
     }
 }
 
-impl Hints {
-    /// Whether a call with these hints may run again where nobody knows if it ran.
-    pub fn retry_safe(&self, policy: &Policy, sent: SentKey) -> bool {
-        let recognised = policy.repeat.honours_key && sent == SentKey::Given;
+impl CallerHints {
+    /// Returns true if a call with these hints may run again after an unknown outcome.
+    pub fn retry_safe(&self, policy: &CallPolicy, sent: UpstreamKey) -> bool {
+        let recognised = policy.repeat.honours_key && sent == UpstreamKey::Given;
         let vouched = policy.repeat.retry_safe || recognised;
         match policy.class {
             ToolClass::ReadOnly | ToolClass::Idempotent => true,
             ToolClass::Mutating => vouched,
             ToolClass::Unknown => {
-                vouched || self.expected_retry_safe || policy.repeat.ambiguous == Ambiguous::Retry
+                vouched
+                    || self.expected_retry_safe
+                    || policy.repeat.ambiguous == AmbiguousOutcomePolicy::Retry
             }
         }
     }

@@ -1,371 +1,372 @@
-//! What goes into the machine and what comes out.
+//! Events, steps and results of the call state machine.
 
 use std::time::Duration;
 
 use super::notice::BreakerScope;
 use crate::Timestamp;
-use crate::approval::{GrantId, Spend};
+use crate::approval::{GrantId, SpendVerdict};
 use crate::breaker;
-use crate::classify::{Fault, Severity, Source};
+use crate::classify::{AttemptFault, FaultSource, Severity};
 use crate::code::Code;
 use crate::dedupe::{
-    Claim, ClaimVerdict, Failure, Observed, Owner, Receipt, Release, RenewVerdict, ReplayReason, RunId, Save,
-    SaveVerdict, StartVerdict,
+    CallFailure, Claim, ClaimOwner, ClaimVerdict, DeliveryReceipt, ReleaseRequest, RenewVerdict,
+    ReplayReason, RunId, SaveRequest, SaveVerdict, StartVerdict, UnknownOutcomeReason,
 };
-use crate::guard::Remark;
-use crate::key::Key;
-use crate::output::Output;
-use crate::rehearse::FailedOutcome;
+use crate::guard::GuardRemark;
+use crate::key::RecordKey;
+use crate::output::ToolOutput;
+use crate::rehearse::RecordedFailure;
 use crate::trust::Escalation;
 
-/// Something that happened. Each one is answered by the machine with one [`Step`].
+/// An event that the driver reports. The machine returns one [`NextStep`] for each.
 #[derive(Clone, Debug)]
-pub enum Event {
-    /// The store decided on [`Step::Claim`].
+pub enum CallEvent {
+    /// The store decided on [`NextStep::Claim`].
     Claimed(ClaimVerdict),
-    /// The moment that [`Call::wake_at`](super::Call::wake_at) named has come, or the followed record changed.
-    Woke(Wake),
-    /// A person answered [`Step::Ask`].
-    Answered(Approval),
-    /// The store decided on [`Step::Spend`].
-    Spent(Spend),
-    /// The store decided on [`Step::Start`].
+    /// The time of [`Call::wake_at`](super::Call::wake_at) has come, or the followed record changed.
+    Woke(WakeReason),
+    /// A decision on [`NextStep::Ask`].
+    Answered(ApprovalOutcome),
+    /// The store decided on [`NextStep::Spend`].
+    Spent(SpendVerdict),
+    /// The store decided on [`NextStep::Start`].
     Started(StartVerdict),
-    /// The store did [`Step::Probe`]: the breaker knows now who probes.
+    /// The store processed [`NextStep::Probe`]: the breaker knows now which process probes.
     Probed,
-    /// The attempt of [`Step::Run`] ended, or was ended on [`Step::Cut`].
-    Ran(Outcome),
-    /// The attempt shows a sign of life. May come at any time while it runs.
+    /// The attempt of [`NextStep::Run`] ended, or was ended on [`NextStep::Cut`].
+    Ran(AttemptReport),
+    /// The attempt reports progress. May come at any time while it runs.
     Progressed,
-    /// Nothing is left of the attempt whose outcome is unknown: it can take no effect any more. Comes after everything that it
-    /// still said.
+    /// The attempt with an unknown outcome can no longer take effect. Comes after its last result or error.
     Settled,
-    /// Whoever drives the call ends, and waits for nothing any more.
+    /// The driver shuts down and waits for nothing any more.
     DriverEnds,
-    /// The store decided on a renewal, on [`Step::Renew`] or at any time in between. One of another claim is ignored.
+    /// The store decided on a renewal, on [`NextStep::Renew`] or at any time in between. A renewal of another claim is
+    /// ignored.
     Renewed {
-        /// Whose lease it was, as [`Call::record`](super::Call::record) named it.
-        owner: Owner,
-        /// When the store was asked: nobody knows when it was done, and the lease runs no longer than from here.
+        /// Owner of the lease, as named by [`Call::record`](super::Call::record).
+        owner: ClaimOwner,
+        /// Time at which the store was asked. The time of the renewal itself is not known, so the lease counts from
+        /// here.
         sent: Timestamp,
-        /// What the store said.
+        /// Verdict of the store.
         verdict: RenewVerdict,
     },
-    /// The store decided on [`Step::Save`].
+    /// The store decided on [`NextStep::Save`].
     Saved(SaveVerdict),
-    /// The store did [`Step::Release`].
+    /// The store processed [`NextStep::Release`].
     Released,
-    /// The store did not do what the last step asked for.
+    /// The store did not do what the last step required.
     StoreFailed(StoreFault),
-    /// The caller withdrew the call.
-    Cancelled(Others),
-    /// The caller is gone.
-    Disconnected(Others),
+    /// The caller cancelled the call.
+    Cancelled(OtherWaiters),
+    /// The caller has disconnected.
+    Disconnected(OtherWaiters),
 }
 
-/// Why a waiting call is woken.
+/// The reason why a waiting call is woken.
 #[derive(Clone, Debug)]
-pub enum Wake {
-    /// The moment has come.
+pub enum WakeReason {
+    /// The time has come.
     Time,
     /// The followed record changed, or its lease ended.
     Changed,
-    /// The call that was followed, in this process, was refused; so is this one.
-    LeaderRefused(Box<Failure>),
+    /// The followed call, in this process, was refused, so this call is refused too.
+    LeaderRefused(Box<CallFailure>),
 }
 
-/// What a person answered.
+/// A decision on an approval.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Approval {
-    /// Yes. A grant that was stored has to be spent; one that was said to this very call has not.
+pub enum ApprovalOutcome {
+    /// Approved. A stored grant has to be spent; an approval of this very call does not.
     Granted(Option<GrantId>),
-    /// No.
+    /// Denied.
     Denied,
-    /// Nobody could be reached.
-    Nobody,
-    /// The question goes to the caller as the answer of this call, and the call comes again with the decision. Nobody
-    /// waits meanwhile.
-    PutToCaller(Output),
+    /// No approver could be reached.
+    Unreachable,
+    /// The question is returned to the caller as the result of this call, and the caller calls again with the decision.
+    /// Nothing waits in the meantime.
+    PutToCaller(ToolOutput),
 }
 
-/// What came of an attempt.
+/// The outcome of an attempt.
 #[derive(Clone, Debug)]
-pub enum Outcome {
-    /// The tool answered.
+pub enum AttemptReport {
+    /// The tool returned a result.
     Success {
-        /// What.
-        output: Output,
-        /// What its structure says about a failure, for trust only.
+        /// The result.
+        output: ToolOutput,
+        /// Severity of a failure that the structure of the result reports; for trust only.
         concern: Option<Severity>,
     },
-    /// The tool wants to know something first. It has done nothing yet: the work is done when the call is sent again
-    /// with what was asked for, and that is another call.
+    /// The tool asks for input first. It has done nothing yet: the work is done by another call that carries the input.
     InputRequired {
         /// The question, for the caller.
-        output: Output,
+        output: ToolOutput,
     },
-    /// Whoever was to run the tool is gone and has not begun: a host that was not reached with its order. It says nothing
-    /// about the tool, and nobody is left to try again.
+    /// The runner of the tool is gone and did not start: for example, a host that did not receive its order. It proves
+    /// nothing about the tool, and there is no runner left for a retry.
     NotRun {
-        /// How that is known.
-        fault: Fault,
+        /// Fault that proves it.
+        fault: AttemptFault,
     },
-    /// It did not, or said no.
+    /// The tool failed, or returned an error.
     Failure {
-        /// How.
-        fault: Fault,
-        /// What the tool itself said, word for word.
-        output: Option<Output>,
+        /// The fault.
+        fault: AttemptFault,
+        /// Output of the tool itself, unchanged.
+        output: Option<ToolOutput>,
     },
-    /// It did not, some other day, and only what was made of that is known still; see [`rehearse`](crate::rehearse).
-    Remembered(Box<FailedOutcome>),
+    /// A failure from a recorded call, of which only the classification is known; see [`rehearse`](crate::rehearse).
+    Replayed(Box<RecordedFailure>),
 }
 
-impl Outcome {
-    /// Returns true if the tool has answered with more than what is taken. That is an answer, whatever was in it.
+impl AttemptReport {
+    /// Returns true if the tool returned more than the limit allows. That counts as an answer, whatever it contained.
     pub(super) fn is_too_large(&self) -> bool {
         match self {
-            Self::Failure { fault, .. } => fault.source == Source::TooLarge,
-            Self::Remembered(failed) => failed.code == Code::ResultTooLarge,
+            Self::Failure { fault, .. } => fault.source == FaultSource::TooLarge,
+            Self::Replayed(failed) => failed.code == Code::ResultTooLarge,
             Self::Success { .. } | Self::InputRequired { .. } | Self::NotRun { .. } => false,
         }
     }
 }
 
-/// How a store failed.
+/// The way in which a store failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreFault {
-    /// It surely did nothing.
+    /// The store certainly did nothing.
     NotDone,
-    /// It may have done it; the answer was lost.
+    /// The store may have done it; its answer was lost.
     Unanswered,
 }
 
-/// Whether other callers in this process wait for the same run.
+/// Other callers in this process that wait for the same run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Others {
-    /// None.
+pub enum OtherWaiters {
+    /// No other caller waits.
     None,
-    /// Some.
+    /// At least one other caller waits.
     Waiting,
 }
 
 /// The one thing to do next.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Step {
-    /// One atomic store operation: look, or claim. Answer with [`Event::Claimed`].
+pub enum NextStep {
+    /// One atomic store operation: look up, or claim. Answer with [`CallEvent::Claimed`].
     Claim(Box<Claim>),
-    /// Wait until the record changes or its lease ends. Answer with [`Event::Woke`].
-    Follow(Key),
-    /// Wait until a run of this process under this key changes or ends; a run elsewhere is looked at when the time comes. Answer
-    /// with [`Event::Woke`].
-    AwaitEnd(Key),
-    /// Put it before a person. Answer with [`Event::Answered`].
-    Ask(Box<Ask>),
-    /// Spend the grant in this owner's name. Answer with [`Event::Spent`].
+    /// Wait until the record changes or its lease ends. Answer with [`CallEvent::Woke`].
+    Follow(RecordKey),
+    /// Wait until a run of this process with this key changes or ends. A run elsewhere is looked up when the time
+    /// comes. Answer with [`CallEvent::Woke`].
+    AwaitEnd(RecordKey),
+    /// Ask for approval. Answer with [`CallEvent::Answered`].
+    Ask(Box<ApprovalRequest>),
+    /// Spend the grant in the name of this owner. Answer with [`CallEvent::Spent`].
     Spend {
         /// The grant.
         grant: GrantId,
-        /// In whose name.
-        owner: Owner,
+        /// The owner that spends it.
+        owner: ClaimOwner,
     },
-    /// Mark the record as started. Answer with [`Event::Started`].
+    /// Mark the record as started. Answer with [`CallEvent::Started`].
     Start {
         /// The record.
-        key: Key,
+        key: RecordKey,
         /// Its owner.
-        owner: Owner,
+        owner: ClaimOwner,
     },
-    /// The next attempt is the probe of this breaker. Compare it with the stored one: adopt that, if it is newer, else
-    /// store this one. Answer with [`Event::Probed`] in either case; the breaker itself says whose the probe is.
+    /// The next attempt is the probe of this breaker. Compare it with the stored breaker: adopt that one if it is
+    /// newer, else store this one. Answer with [`CallEvent::Probed`] in either case; the breaker itself names the owner of
+    /// the probe.
     Probe(BreakerScope),
-    /// Renew the lease before the next attempt. Answer with [`Event::Renewed`].
+    /// Renew the lease before the next attempt. Answer with [`CallEvent::Renewed`].
     Renew,
-    /// Make an attempt. Answer with [`Event::Ran`]; a host that runs its own tool is told to run it.
-    Run(Run),
-    /// End the running attempt, upstream too. Answer with [`Event::Ran`]: with its answer if it was there first.
-    Cut(Cut),
-    /// Wait. Answer with [`Event::Woke`].
+    /// Make an attempt. Answer with [`CallEvent::Ran`]. A host that runs its own tool is asked to run it.
+    Run(AttemptCommand),
+    /// End the running attempt, at the upstream too. Answer with [`CallEvent::Ran`], with the result if that arrived first.
+    Cut(CutReason),
+    /// Wait. Answer with [`CallEvent::Woke`].
     Wait,
-    /// Save under the fence. Answer with [`Event::Saved`].
-    Save(Box<Save>),
-    /// Give the claim back. Answer with [`Event::Released`].
-    Release(Release),
-    /// Answer the caller now; what was going on goes on. Comes at most once.
+    /// Save under the fencing token. Answer with [`CallEvent::Saved`].
+    Save(Box<SaveRequest>),
+    /// Release the claim. Answer with [`CallEvent::Released`].
+    Release(ReleaseRequest),
+    /// Answer the caller now; the attempt continues. Comes at most once.
     Answer {
-        /// The answer. Without a receipt it never counts as delivered.
+        /// The result. Without a receipt it never counts as delivered.
         result: Box<CallResult>,
-        /// Whether the tool is told.
-        upstream: Upstream,
+        /// Message to the upstream, if any.
+        upstream: UpstreamSignal,
     },
-    /// Tell the tool to cancel. Its caller was answered or is gone, and nobody else is left; the attempt itself goes
-    /// on until it ends, because its answer still counts.
+    /// Ask the tool to cancel. Its caller was answered or is gone, and no other caller waits. The attempt itself
+    /// continues until it ends, because its result still counts.
     CancelUpstream,
-    /// Nothing new: what was going on goes on.
+    /// Nothing new: the current work continues.
     Stay,
-    /// The end. The caller gets the result, unless it was answered before.
+    /// The call has ended. The caller gets the result, unless it was answered before.
     Finish {
         /// The result.
         result: Box<CallResult>,
-        /// Store operations to repeat until they are through.
-        kept: Vec<Kept>,
+        /// Store operations to repeat until they succeed.
+        deferred: Vec<DeferredWrite>,
     },
 }
 
-/// A store operation that has to be repeated until it is through, after the caller has gone on.
+/// A store operation that is repeated until it succeeds, after the caller was answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kept {
-    /// Save this answer.
-    Save(Box<Save>),
-    /// Keep this request for an operator; when granted, the next such call passes.
-    Park(Box<Ask>),
-    /// Give this claim back. Not before the claim's own command has arrived or is void: a release must not
-    /// overtake it.
-    Release(Release),
-    /// Give back a grant that this owner spent: the tool asked for input and did nothing. Best before the caller hears of
-    /// it, who may call again at once.
+pub enum DeferredWrite {
+    /// Save this result.
+    Save(Box<SaveRequest>),
+    /// Keep this request for an operator. When it is granted, the next such call passes.
+    Park(Box<ApprovalRequest>),
+    /// Release this claim, but only after the claim command itself has arrived or is void: a release must not overtake
+    /// it.
+    Release(ReleaseRequest),
+    /// Return a grant that this owner spent: the tool asked for input and did nothing. Best done before the caller gets
+    /// the response, because it may call again at once.
     GiveBack {
         /// The grant.
         grant: GrantId,
-        /// In whose name it was spent.
-        owner: Owner,
+        /// The owner that spent it.
+        owner: ClaimOwner,
     },
 }
 
-/// What a person is asked.
+/// A request for approval.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ask {
-    /// Why, and all that a prompt shows.
+pub struct ApprovalRequest {
+    /// The reason, and everything that a prompt shows.
     pub escalation: Escalation,
-    /// Whether only an operator may say yes.
+    /// True if only an operator may approve.
     pub operator_only: bool,
-    /// When the call gives up waiting.
+    /// Time at which the call stops waiting.
     pub until: Timestamp,
 }
 
 /// An attempt to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Run {
-    /// Which one, from 1.
+pub struct AttemptCommand {
+    /// Number of the attempt, from 1.
     pub attempt: u32,
-    /// When it will be cut at the latest; travels upstream as the deadline.
+    /// Time at which the attempt is cut at the latest. It is sent upstream as the deadline.
     pub deadline: Option<Timestamp>,
-    /// The id of the run; travels upstream where the caller gave no key.
+    /// Id of the run. It is sent upstream if the caller gave no idempotency key.
     pub run: RunId,
 }
 
-/// Why an attempt is ended.
+/// The reason why an attempt is ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cut {
-    /// No sign of life for so long.
+pub enum CutReason {
+    /// No sign of life for this time.
     Silent(Duration),
     /// The whole call took too long.
     TooLong,
     /// The caller's deadline.
     Deadline,
-    /// The caller withdrew it.
+    /// The caller cancelled the call.
     Cancelled,
 }
 
-/// Whether the tool is told that its caller has gone on.
+/// A message to the upstream when its caller no longer waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Upstream {
-    /// It is left alone.
-    LeaveAlone,
-    /// It is told to cancel.
+pub enum UpstreamSignal {
+    /// No message.
+    NoSignal,
+    /// A cancellation.
     Cancel,
 }
 
-/// What a caller gets.
+/// The response to a call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallResult {
-    /// The tool's answer, or why there is none.
-    pub ended: Result<Output, Failure>,
-    /// Whether that is what was called for, or a question that comes before it.
-    pub stage: Stage,
-    /// Where it comes from.
+    /// The result of the tool, or the failure.
+    pub ended: Result<ToolOutput, CallFailure>,
+    /// Stage that the response belongs to: the result itself, or a question that comes before it.
+    pub stage: ResultStage,
+    /// Origin of the result.
     pub provenance: Provenance,
-    /// Attempts that were made for it by this call.
+    /// Number of attempts that this call made.
     pub attempts: u32,
-    /// The waits between them.
-    pub retries: Vec<Retried>,
-    /// From the arrival of the call to its end.
+    /// The failed attempts that were retried, and the waits between them.
+    pub retries: Vec<RetriedAttempt>,
+    /// Time from the arrival of the call to its end.
     pub took: Duration,
-    /// Whether the store has it.
-    pub recorded: Recorded,
-    /// For marking its arrival; nothing if it does not count as delivered.
-    pub receipt: Option<Receipt>,
-    /// That it is the answer of another call, where its caller may have meant a new one.
+    /// State of the result in the store.
+    pub recorded: RecordStatus,
+    /// Receipt that marks the delivery; `None` if the result does not count as delivered.
+    pub receipt: Option<DeliveryReceipt>,
+    /// Note that the result is from another call, where the caller may have meant a new one.
     pub note: Option<&'static str>,
-    /// What the guard adds.
-    pub remarks: Vec<Remark>,
-    /// The breaker that refused it.
+    /// Remarks of the guard.
+    pub remarks: Vec<GuardRemark>,
+    /// State of the breaker that refused the call.
     pub breaker: Option<breaker::State>,
-    /// Whether a person has to look at it.
+    /// True if the call needs an operator's attention.
     pub escalated: bool,
-    /// What is known where nobody knows whether the call had its effect.
-    pub unknown: Option<ToldUnknown>,
+    /// Facts about an unknown outcome.
+    pub unknown: Option<UnknownOutcomeInfo>,
 }
 
-/// What a caller is told of a call of which nobody knows whether it had its effect.
+/// Facts that a caller gets about an unknown outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ToldUnknown {
-    /// What was seen of it.
-    pub observed: Observed,
-    /// Whether it can have no effect any more.
+pub struct UnknownOutcomeInfo {
+    /// Observation about the attempt.
+    pub observed: UnknownOutcomeReason,
+    /// True if the attempt can no longer take effect.
     pub ended: bool,
 }
 
-/// Whether an answer is the end of what was called for.
+/// The stage of the call that a response belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// It is.
+pub enum ResultStage {
+    /// The call has ended.
     Final,
-    /// The tool asks for input first. Nothing was done, nothing is stored, and the answer is this caller's alone.
+    /// The tool asks for input first. Nothing was done or stored, and the response is for this caller alone.
     InputRequired,
 }
 
-/// Where an answer comes from.
+/// The origin of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Provenance {
-    /// From a run of this call, or from us.
+    /// A run of this call, or a decision of Steadfast.
     Fresh,
-    /// From an earlier run.
+    /// An earlier run.
     Replayed {
-        /// Why.
+        /// Reason for the replay.
         reason: ReplayReason,
-        /// How old it is.
+        /// Age of the result.
         age: Duration,
-        /// What logs and answers show of the key.
+        /// Fingerprint of the key, for logs and responses.
         fingerprint: String,
     },
 }
 
-/// Whether the store has an answer.
+/// State of a result in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recorded {
-    /// Nobody asked for that, or there is nothing to record.
+pub enum RecordStatus {
+    /// Recording was not requested, or there is nothing to record.
     NotAsked,
-    /// Yes.
+    /// The result is stored.
     Yes,
-    /// It should, and does not.
+    /// The result should be stored and is not.
     No,
 }
 
 /// A failed attempt and the wait after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Retried {
-    /// The attempt that failed.
+pub struct RetriedAttempt {
+    /// Number of the failed attempt.
     pub attempt: u32,
-    /// How long it took.
+    /// Duration of the attempt.
     pub latency: Duration,
-    /// How long was waited after it.
+    /// Wait after the attempt.
     pub delay: Duration,
-    /// The rule that classified it.
+    /// Rule that classified the failure.
     pub reason: std::borrow::Cow<'static, str>,
 }
 
-impl Event {
+impl CallEvent {
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Claimed(_) => "Claimed",

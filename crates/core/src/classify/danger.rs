@@ -1,61 +1,61 @@
-//! Commands of a dangerous shape: what nobody should run without being asked.
+//! Dangerous commands: commands that must not run without approval.
 //!
-//! The judgement is made of what was asked, never of a word in an answer, which an attacker or a file name
-//! could choose. The command line is read as a shell would read it, so that `echo 'rm -rf /'` is harmless
-//! and `bash -c "rm -rf /"` is not. This is a net for accidents of a model, not a sandbox.
+//! The judgement uses only the request, never words of a response, which an attacker or a file name could choose. The
+//! command line is parsed as a shell would parse it, so `echo 'rm -rf /'` is harmless and `bash -c "rm -rf /"` is not.
+//! This is a safety net for accidents of a model, not a sandbox.
 
 use std::borrow::Cow;
 
-use super::aims::Aims;
-use super::shell::{Command, Program, SHELLS, takes_line};
+use super::shell::{SHELLS, ShellCommand, ShellProgram, takes_line};
+use super::targets::ArgumentTargets;
 
-/// The first dangerous shape among the commands that a call would start.
-pub fn dangerous(aims: &Aims<'_>, shapes: &Shapes) -> Option<DangerousShape> {
+/// Returns the first dangerous shape among the commands that a call would start.
+pub fn dangerous(aims: &ArgumentTargets<'_>, shapes: &DangerousShapes) -> Option<DangerousShapeMatch> {
     let commands = aims.commands();
     let by_structure = shapes.structures.iter().find(|structure| structure.is_in(commands));
     let name = by_structure.map(|structure| Cow::Borrowed(structure.name())).or_else(|| {
-        let programs = || commands.iter().filter_map(Command::program);
+        let programs = || commands.iter().filter_map(ShellCommand::program);
         shapes
             .commands
             .iter()
             .find(|shape| programs().any(|program| shape.fits(program)))
             .map(|shape| shape.name.clone())
     })?;
-    Some(DangerousShape { name })
+    Some(DangerousShapeMatch { name })
 }
 
-/// What was found.
+/// A dangerous shape that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DangerousShape {
-    /// The name of the shape.
+pub struct DangerousShapeMatch {
+    /// Name of the shape.
     pub name: Cow<'static, str>,
 }
 
 /// The table of shapes that count as dangerous for a tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shapes {
-    structures: Vec<Structure>,
-    commands: Vec<Shape>,
+pub struct DangerousShapes {
+    structures: Vec<CompoundShape>,
+    commands: Vec<CommandShape>,
 }
 
-impl Shapes {
-    /// No shapes at all: nothing is dangerous.
+impl DangerousShapes {
+    /// An empty table: nothing is dangerous.
     pub const NONE: Self = Self { structures: Vec::new(), commands: Vec::new() };
 
-    /// The same table without the shape of this name.
+    /// Returns the table without the shape of this name.
     pub fn without(mut self, name: &str) -> Self {
         self.structures.retain(|structure| structure.name() != name);
         self.commands.retain(|shape| shape.name != name);
         self
     }
 
-    /// The same table with one more shape.
-    pub fn with(mut self, shape: Shape) -> Self {
+    /// Returns the table with one more shape.
+    pub fn with(mut self, shape: CommandShape) -> Self {
         self.commands.push(shape);
         self
     }
 
-    /// The names of all shapes, in the order in which they are tried.
+    /// Returns the names of all shapes, in the order in which they are tried.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let structures = self.structures.iter().map(|structure| structure.name());
         structures.chain(self.commands.iter().map(|shape| &*shape.name))
@@ -64,25 +64,25 @@ impl Shapes {
 
 /// A program with options and operands that together are dangerous.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shape {
-    /// What it is called where it is told of.
+pub struct CommandShape {
+    /// Name of the shape in messages.
     pub name: Cow<'static, str>,
-    /// The programs, without folder; a trailing `*` stands for any end.
+    /// Programs without their folder. A trailing `*` matches any ending.
     pub programs: Vec<Cow<'static, str>>,
-    /// Of each group one option must be given; letters also within others (`-rf` has `-r`).
+    /// Groups of options. One option of each group must be given, also combined with others (`-rf` contains `-r`).
     pub options: Vec<Vec<Cow<'static, str>>>,
-    /// What one of the operands must be.
-    pub target: Target,
-    /// Whose rights it takes.
-    pub rights: Rights,
+    /// Requirement for one of the operands.
+    pub target: OperandRequirement,
+    /// Required privileges.
+    pub rights: RequiredPrivileges,
 }
 
-/// What an operand must be for a command to be dangerous.
+/// The requirement for an operand of a dangerous command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// Anything, or nothing.
+pub enum OperandRequirement {
+    /// Any operand, or none.
     Anything,
-    /// The root, a home, or a folder that the system lives in.
+    /// The root, a home folder, or a system folder.
     SystemFolder,
     /// A disk or the memory of the machine.
     Device,
@@ -90,20 +90,20 @@ pub enum Target {
     Words(Vec<Cow<'static, str>>),
 }
 
-/// Whose rights a command takes to be dangerous.
+/// The privileges that make a command dangerous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rights {
-    /// The caller's own are enough.
+pub enum RequiredPrivileges {
+    /// Any privileges.
     Any,
-    /// Only through `sudo` or the like.
+    /// Only elevated privileges, by `sudo` or similar.
     Elevated,
 }
 
-impl Shape {
-    fn fits(&self, program: Program<'_>) -> bool {
+impl CommandShape {
+    fn fits(&self, program: ShellProgram<'_>) -> bool {
         let rights = match self.rights {
-            Rights::Any => true,
-            Rights::Elevated => program.elevated,
+            RequiredPrivileges::Any => true,
+            RequiredPrivileges::Elevated => program.elevated,
         };
         rights
             && self.programs.iter().any(|name| match name.strip_suffix('*') {
@@ -126,7 +126,7 @@ fn is_given(arguments: &[String], option: &str) -> bool {
     })
 }
 
-impl Target {
+impl OperandRequirement {
     fn is_among(&self, arguments: &[String]) -> bool {
         let mut operands = arguments.iter().filter(|word| !word.starts_with('-'));
         match self {
@@ -189,18 +189,18 @@ fn is_device(word: &str) -> bool {
     word.strip_prefix("/dev/").is_some_and(|name| DEVICES.iter().any(|device| name.starts_with(device)))
 }
 
-/// Shapes that more than one command makes.
+/// Shapes that consist of more than one command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Structure {
-    /// What was fetched from the network is run.
+enum CompoundShape {
+    /// A script that was fetched from the network is run.
     FetchedScript,
-    /// A function that starts itself twice.
+    /// A function starts itself twice.
     ForkBomb,
-    /// Output goes straight to a disk.
+    /// Output is written directly to a disk.
     DeviceWrite,
 }
 
-impl Structure {
+impl CompoundShape {
     const fn name(self) -> &'static str {
         match self {
             Self::FetchedScript => "fetched-script",
@@ -209,11 +209,11 @@ impl Structure {
         }
     }
 
-    fn is_in(self, commands: &[Command]) -> bool {
+    fn is_in(self, commands: &[ShellCommand]) -> bool {
         match self {
-            Self::FetchedScript => (0..commands.len()).any(|index| runs_what_was_fetched(commands, index)),
+            Self::FetchedScript => (0..commands.len()).any(|index| runs_fetched_script(commands, index)),
             Self::ForkBomb => commands.iter().any(|defined| {
-                let twice = |pair: &[Command]| match pair {
+                let twice = |pair: &[ShellCommand]| match pair {
                     [first, second] => {
                         second.piped
                             && !first.defines
@@ -234,11 +234,11 @@ impl Structure {
 const FETCHERS: &[&str] = &["curl", "wget", "fetch", "aria2c"];
 const INTERPRETERS: &[&str] = &["python", "python3", "perl", "ruby", "node", "php"];
 
-fn runs_what_was_fetched(commands: &[Command], index: usize) -> bool {
+fn runs_fetched_script(commands: &[ShellCommand], index: usize) -> bool {
     let Some(command) = commands.get(index) else { return false };
     let Some(program) = command.program() else { return false };
     let fetches = |index: usize| {
-        let program = commands.get(index).and_then(Command::program);
+        let program = commands.get(index).and_then(ShellCommand::program);
         program.is_some_and(|program| FETCHERS.contains(&program.name))
     };
     let shell = SHELLS.contains(&program.name);
@@ -247,7 +247,7 @@ fn runs_what_was_fetched(commands: &[Command], index: usize) -> bool {
     {
         return true;
     }
-    // A shell with a line of its own, or an interpreter with a script of its own, only reads data.
+    // A shell with a command line of its own, or an interpreter with a script of its own, only reads data.
     let reads_script = match (shell, INTERPRETERS.contains(&program.name)) {
         (true, _) => !program.arguments.iter().any(|word| takes_line(word)),
         (false, true) => program.arguments.iter().all(|word| word == "-"),
@@ -256,7 +256,7 @@ fn runs_what_was_fetched(commands: &[Command], index: usize) -> bool {
     if !reads_script {
         return false;
     }
-    // Back along the pipe, over the commands that were only substituted into this one.
+    // Go back along the pipe, past the commands that were only substituted into this one.
     let mut at = index;
     while commands.get(at).is_some_and(|command| command.piped) {
         let substituted = commands.get(at).map(|command| &*command.substituted).unwrap_or_default();
@@ -270,62 +270,86 @@ fn runs_what_was_fetched(commands: &[Command], index: usize) -> bool {
 }
 
 /// The shapes that are dangerous by default.
-impl Default for Shapes {
+impl Default for DangerousShapes {
     fn default() -> Self {
-        let shape = |name, programs: &[&'static str], options: &[&[&'static str]], target, rights| Shape {
-            name: Cow::Borrowed(name),
-            programs: programs.iter().map(|program| Cow::Borrowed(*program)).collect(),
-            options: options
-                .iter()
-                .map(|group| group.iter().map(|option| Cow::Borrowed(*option)).collect())
-                .collect(),
-            target,
-            rights,
+        let shape =
+            |name, programs: &[&'static str], options: &[&[&'static str]], target, rights| CommandShape {
+                name: Cow::Borrowed(name),
+                programs: programs.iter().map(|program| Cow::Borrowed(*program)).collect(),
+                options: options
+                    .iter()
+                    .map(|group| group.iter().map(|option| Cow::Borrowed(*option)).collect())
+                    .collect(),
+                target,
+                rights,
+            };
+        let words = |words: &[&'static str]| {
+            OperandRequirement::Words(words.iter().map(|word| Cow::Borrowed(*word)).collect())
         };
-        let words =
-            |words: &[&'static str]| Target::Words(words.iter().map(|word| Cow::Borrowed(*word)).collect());
         let recursive: &[&str] = &["-r", "-R", "--recursive"];
         Self {
-            structures: vec![Structure::FetchedScript, Structure::ForkBomb, Structure::DeviceWrite],
+            structures: vec![
+                CompoundShape::FetchedScript,
+                CompoundShape::ForkBomb,
+                CompoundShape::DeviceWrite,
+            ],
             commands: vec![
-                shape("rm-system", &["rm"], &[recursive], Target::SystemFolder, Rights::Any),
+                shape(
+                    "rm-system",
+                    &["rm"],
+                    &[recursive],
+                    OperandRequirement::SystemFolder,
+                    RequiredPrivileges::Any,
+                ),
                 shape(
                     "sudo-rm",
                     &["rm"],
                     &[recursive, &["-f", "--force"]],
-                    Target::Anything,
-                    Rights::Elevated,
+                    OperandRequirement::Anything,
+                    RequiredPrivileges::Elevated,
                 ),
-                shape("find-delete", &["find"], &[&["-delete"]], Target::SystemFolder, Rights::Any),
+                shape(
+                    "find-delete",
+                    &["find"],
+                    &[&["-delete"]],
+                    OperandRequirement::SystemFolder,
+                    RequiredPrivileges::Any,
+                ),
                 shape(
                     "chmod-system",
                     &["chmod", "chown", "chgrp"],
                     &[recursive],
-                    Target::SystemFolder,
-                    Rights::Any,
+                    OperandRequirement::SystemFolder,
+                    RequiredPrivileges::Any,
                 ),
-                shape("mkfs", &["mkfs", "mkfs.*"], &[], Target::Anything, Rights::Any),
+                shape(
+                    "mkfs",
+                    &["mkfs", "mkfs.*"],
+                    &[],
+                    OperandRequirement::Anything,
+                    RequiredPrivileges::Any,
+                ),
                 shape(
                     "device-write",
                     &["dd", "tee", "cp", "shred", "wipefs", "blkdiscard"],
                     &[],
-                    Target::Device,
-                    Rights::Any,
+                    OperandRequirement::Device,
+                    RequiredPrivileges::Any,
                 ),
                 shape(
                     "shutdown",
                     &["shutdown", "reboot", "halt", "poweroff"],
                     &[],
-                    Target::Anything,
-                    Rights::Any,
+                    OperandRequirement::Anything,
+                    RequiredPrivileges::Any,
                 ),
-                shape("shutdown", &["init", "telinit"], &[], words(&["0", "6"]), Rights::Any),
+                shape("shutdown", &["init", "telinit"], &[], words(&["0", "6"]), RequiredPrivileges::Any),
                 shape(
                     "shutdown",
                     &["systemctl"],
                     &[],
                     words(&["poweroff", "reboot", "halt", "kexec"]),
-                    Rights::Any,
+                    RequiredPrivileges::Any,
                 ),
             ],
         }
@@ -335,15 +359,15 @@ impl Default for Shapes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::json::{Document, Limits};
+    use crate::json::{JsonDocument, JsonLimits};
 
-    fn found(params: &str, shapes: &Shapes) -> Option<String> {
-        let document = Document::parse(params.as_bytes(), Limits::ENVELOPE).unwrap();
-        dangerous(&Aims::of(document.root()), shapes).map(|shape| shape.name.into_owned())
+    fn found(params: &str, shapes: &DangerousShapes) -> Option<String> {
+        let document = JsonDocument::parse(params.as_bytes(), JsonLimits::ENVELOPE).unwrap();
+        dangerous(&ArgumentTargets::of(document.root()), shapes).map(|shape| shape.name.into_owned())
     }
 
     fn in_line(line: &str) -> Option<String> {
-        found(&serde_json::json!({ "command": line }).to_string(), &Shapes::default())
+        found(&serde_json::json!({ "command": line }).to_string(), &DangerousShapes::default())
     }
 
     #[test]
@@ -402,7 +426,7 @@ mod tests {
             "curl x; bash build.sh",
             "curl x || sh",
             "systemctl status nginx",
-            // No fork bombs: nothing calls itself twice through a pipe.
+            // No fork bombs: no function calls itself twice through a pipe.
             "f() { f; }; f",
             "f() { f | g; }; f",
             "f() { g | f; }; f",
@@ -419,8 +443,8 @@ mod tests {
     }
 
     #[test]
-    fn only_what_would_be_started_is_read() {
-        let shapes = Shapes::default();
+    fn only_commands_that_would_be_started_are_read() {
+        let shapes = DangerousShapes::default();
         for (params, shape) in [
             (r#"{"command":["rm","-rf","/"]}"#, Some("rm-system")),
             (r#"{"command":["bash","-c","rm -rf /"]}"#, Some("rm-system")),
@@ -437,18 +461,18 @@ mod tests {
 
     #[test]
     fn the_table_can_be_set() {
-        let drop_database = Shape {
+        let drop_database = CommandShape {
             name: "drop-database".into(),
             programs: vec!["dropdb".into()],
             options: vec![],
-            target: Target::Words(vec!["production".into()]),
-            rights: Rights::Any,
+            target: OperandRequirement::Words(vec!["production".into()]),
+            rights: RequiredPrivileges::Any,
         };
-        let shapes = Shapes::default().without("shutdown").with(drop_database);
+        let shapes = DangerousShapes::default().without("shutdown").with(drop_database);
         assert_eq!(found(r#"{"command":"reboot"}"#, &shapes), None);
         assert_eq!(found(r#"{"command":"dropdb production"}"#, &shapes).as_deref(), Some("drop-database"));
         assert_eq!(found(r#"{"command":"dropdb test"}"#, &shapes), None);
-        assert_eq!(found(r#"{"command":"rm -rf /"}"#, &Shapes::NONE), None);
+        assert_eq!(found(r#"{"command":"rm -rf /"}"#, &DangerousShapes::NONE), None);
         assert!(
             shapes.names().any(|name| name == "fork-bomb") && !shapes.names().any(|name| name == "shutdown")
         );
@@ -462,10 +486,10 @@ mod tests {
                 namespace: crate::id::Namespace::new("ns").unwrap(),
                 tool: crate::id::ToolName::new("t").unwrap(),
             };
-            let document = Document::parse(params.as_bytes(), Limits::ENVELOPE).unwrap();
-            let aims = Aims::of(document.root());
-            let first = dangerous(&aims, &Shapes::default());
-            proptest::prop_assert_eq!(first, dangerous(&Aims::of(document.root()), &Shapes::default()));
+            let document = JsonDocument::parse(params.as_bytes(), JsonLimits::ENVELOPE).unwrap();
+            let aims = ArgumentTargets::of(document.root());
+            let first = dangerous(&aims, &DangerousShapes::default());
+            proptest::prop_assert_eq!(first, dangerous(&ArgumentTargets::of(document.root()), &DangerousShapes::default()));
             let signature = super::super::signature::signature(&tool, &aims);
             proptest::prop_assert!(!signature.0.contains(char::is_control));
             in_line(&line);

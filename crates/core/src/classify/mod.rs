@@ -1,20 +1,17 @@
-//! What a fault means: whether trying again can help, how far the call got, how bad it is.
+//! Classification of faults: retriable or not, progress of the call, and severity.
 //!
-//! Only faults are classified; the output of a success is never searched for error words. A tool's own
-//! [`Overrides`] come first, then structured facts (status, code, signal), then anchored patterns over the
-//! first statement of the message. The rule that decided is always named, so that a surprising verdict can
-//! be explained and overridden.
+//! Only faults are classified. The output of a success is never searched for error words. A tool's own [`Overrides`]
+//! come first, then structured facts (status, code, signal), then anchored patterns over the first statement of the
+//! message. The result always names the rule that decided, so a surprising verdict can be explained and overridden.
 //!
-//! Two principles keep side effects from running twice. Text never proves that a tool did not run: only
-//! structure can say [`Reach::NotSent`] or [`Reach::Refused`]. And an error that tells of a time-out, a lost connection or
-//! a failing gateway, as an answer (`isError`) or in place of one, does not say whether the tool had its effect
-//! ([`Reach::Unknown`]).
+//! Two principles keep side effects from happening twice. Text never proves that a tool did not run: only structured
+//! facts lead to [`AttemptReach::NotSent`] or [`AttemptReach::Refused`]. And an error about a timeout, a lost connection or a failing
+//! gateway, as a result (`isError`) or in place of one, leaves open if the tool took effect ([`AttemptReach::Unknown`]).
 //!
-//! Beside the classifier stand the other judgements that are made of a call's facts alone:
-//! [`signature`] (what trust counts by), [`danger`] (commands that nobody should run unasked), both of what the
-//! call is aimed at ([`Aims`]), and [`record`] (failure records, and failures hidden in successful results).
+//! The module also contains other judgements that need only the facts of a call: [`signature`] (the unit by which trust
+//! is counted) and [`danger`] (commands that must not run without approval), both based on the targets of the call
+//! ([`ArgumentTargets`]), and [`record`] (failure records, and failures hidden in successful results).
 
-mod aims;
 pub mod danger;
 mod overrides;
 pub mod record;
@@ -22,22 +19,24 @@ mod retry_after;
 mod rules;
 mod shell;
 pub mod signature;
+mod targets;
 mod text;
 
 use std::borrow::Cow;
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use aims::Aims;
-pub use overrides::{InvalidOverride, Match, OverrideProblem, OverrideRule, Overrides};
+pub use overrides::{FaultMatcher, InvalidOverride, OverrideProblem, OverrideRule, Overrides};
+pub use targets::ArgumentTargets;
 
 use crate::Timestamp;
 use crate::code::Code;
 
-/// What a fault means for a tool with these overrides.
-pub fn classify(fault: &Fault, overrides: &Overrides, now: Timestamp) -> Classified {
-    let facts = text::Facts::of(fault);
+/// Classifies a fault for a tool with these overrides.
+pub fn classify(fault: &AttemptFault, overrides: &Overrides, now: Timestamp) -> Classification {
+    let facts = text::FaultFacts::of(fault);
     let built_in = rules::decide(fault, &facts, overrides.unknown());
     let told = fault.retry_after.and_then(|asked| asked.resolve(now));
     let Some((index, rule)) = overrides.first_match(&facts) else {
@@ -45,93 +44,101 @@ pub fn classify(fault: &Fault, overrides: &Overrides, now: Timestamp) -> Classif
     };
     let mut decided = built_in.into_classified(told.or(rule.retry_after));
     rule.apply(&mut decided);
-    decided.rule = rule.known_as(index);
+    decided.rule = rule.display_name(index);
     decided
 }
 
-/// Whether this says, in whatever words, that a server does not know our session (any more): then it wants another one.
-pub fn is_session_lost(fault: &Fault) -> bool {
+/// Returns true if the fault means that a server does not know the session (any more), so that a new session is needed.
+pub fn is_session_lost(fault: &AttemptFault) -> bool {
     classify(fault, &Overrides::default(), Timestamp::ZERO).rule.ends_with("session-lost")
 }
 
-/// Something went wrong with an attempt, as the shell that ran it saw it.
+/// A fault of an attempt, as observed by the shell that ran it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
-    /// The structured part.
-    pub source: Source,
-    /// What was said, in whatever words.
+pub struct AttemptFault {
+    /// Structured part of the fault.
+    pub source: FaultSource,
+    /// Message in free text.
     pub message: String,
-    /// When the other side asked to be called again.
+    /// Time of the next call that the other side asked for.
     pub retry_after: Option<RetryAfter>,
-    /// The exit code of a command that answered by it ([`Source::Tool`]). It proves nothing by itself; a rule of the tool may
-    /// say what it means.
+    /// Exit code of a command that responded with it ([`FaultSource::Tool`]). It proves nothing by itself, but a rule of the
+    /// tool may give it a meaning.
     pub exit: Option<i32>,
 }
 
-impl Fault {
-    /// A fault whose other side did not say when to call again.
-    pub fn new(source: Source, message: impl Into<String>) -> Self {
+impl AttemptFault {
+    /// Returns a fault without a retry time from the other side.
+    pub fn new(source: FaultSource, message: impl Into<String>) -> Self {
         Self { source, message: message.into(), retry_after: None, exit: None }
     }
 }
 
-/// Where a fault comes from, with the facts that this kind of source has.
+impl fmt::Display for AttemptFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for AttemptFault {}
+
+/// The source of a fault, with the facts that this kind of source has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// The connection, before or after the request was on its way.
+pub enum FaultSource {
+    /// The connection, before or after the request was sent.
     Transport {
-        /// What broke.
-        error: Transport,
-        /// Whether any of the request may have reached the other side.
+        /// Transport error.
+        error: TransportError,
+        /// True if any part of the request may have reached the other side.
         written: bool,
     },
-    /// An HTTP answer that is not a success.
+    /// An HTTP response that is not a success.
     Http {
-        /// Its status.
+        /// Status of the response.
         status: u16,
     },
     /// A JSON-RPC error.
     JsonRpc {
-        /// Its code.
+        /// Code of the error.
         code: i64,
     },
-    /// The server does not know our session any more (HTTP 404 to a request with a session id).
+    /// The server does not know the session any more (HTTP 404 to a request with a session id).
     SessionLost,
     /// A result that the server itself marked as an error (`isError`).
     IsError,
-    /// An error that the tool returned or threw in place of an answer, as its host reports it.
+    /// An error that the tool returned or threw in place of a result, as reported by its host.
     Tool,
     /// A WebSocket that was closed.
     WebSocket {
-        /// The close code.
+        /// Close code of the WebSocket.
         code: u16,
     },
-    /// A child process that ended while a call was pending. A command that ran to its end and reported a
-    /// failure by its exit code has answered: that is [`Source::Tool`].
+    /// A child process that ended while a call was pending. A command that ran to its end and reported a failure by its
+    /// exit code has responded: that is [`FaultSource::Tool`].
     Exit {
-        /// Its exit code, if it ended by itself.
+        /// Exit code, if the process ended by itself.
         code: Option<i32>,
-        /// The signal that ended it.
+        /// Signal that ended the process.
         signal: Option<i32>,
     },
-    /// Our own clock cut the attempt.
+    /// Steadfast's timeout ended the attempt.
     Timeout {
-        /// After how long.
+        /// Time after which the attempt ended.
         after: Duration,
     },
-    /// The tool panicked in our process.
+    /// The tool panicked in the process of Steadfast.
     Panic,
-    /// The answer breaks the tool's own output schema, or is not in the protocol at all.
+    /// The response violates the tool's own output schema, or is not valid in the protocol.
     BadAnswer,
-    /// There is an answer, and it is longer than what is taken. Of what it says nothing is known.
+    /// The response is longer than the limit, and its content is unknown.
     TooLarge,
 }
 
-/// The kinds of [`Source`] by name, for rules and records.
+/// The kinds of [`FaultSource`] by name, for rules and records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the variants are those of `Source`")]
-pub enum SourceKind {
+pub enum FaultSourceKind {
     Transport,
     Http,
     JsonRpc,
@@ -146,8 +153,8 @@ pub enum SourceKind {
     TooLarge,
 }
 
-impl SourceKind {
-    /// The name in files and records.
+impl FaultSourceKind {
+    /// Returns the name in files and records.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Transport => "transport",
@@ -166,107 +173,107 @@ impl SourceKind {
     }
 }
 
-impl Source {
-    /// Which kind it is.
-    pub const fn kind(&self) -> SourceKind {
+impl FaultSource {
+    /// Returns the kind of the source.
+    pub const fn kind(&self) -> FaultSourceKind {
         match self {
-            Self::Transport { .. } => SourceKind::Transport,
-            Self::Http { .. } => SourceKind::Http,
-            Self::JsonRpc { .. } => SourceKind::JsonRpc,
-            Self::SessionLost => SourceKind::SessionLost,
-            Self::IsError => SourceKind::IsError,
-            Self::Tool => SourceKind::Tool,
-            Self::WebSocket { .. } => SourceKind::WebSocket,
-            Self::Exit { .. } => SourceKind::Exit,
-            Self::Timeout { .. } => SourceKind::Timeout,
-            Self::Panic => SourceKind::Panic,
-            Self::BadAnswer => SourceKind::BadAnswer,
-            Self::TooLarge => SourceKind::TooLarge,
+            Self::Transport { .. } => FaultSourceKind::Transport,
+            Self::Http { .. } => FaultSourceKind::Http,
+            Self::JsonRpc { .. } => FaultSourceKind::JsonRpc,
+            Self::SessionLost => FaultSourceKind::SessionLost,
+            Self::IsError => FaultSourceKind::IsError,
+            Self::Tool => FaultSourceKind::Tool,
+            Self::WebSocket { .. } => FaultSourceKind::WebSocket,
+            Self::Exit { .. } => FaultSourceKind::Exit,
+            Self::Timeout { .. } => FaultSourceKind::Timeout,
+            Self::Panic => FaultSourceKind::Panic,
+            Self::BadAnswer => FaultSourceKind::BadAnswer,
+            Self::TooLarge => FaultSourceKind::TooLarge,
         }
     }
 }
 
-/// What can break on the way to a tool.
+/// An error of the transport to a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Transport {
-    /// Nobody listens there.
+pub enum TransportError {
+    /// No server listens at the address.
     ConnectionRefused,
-    /// The other side cut the connection.
+    /// The other side reset the connection.
     ConnectionReset,
-    /// The connection ended.
+    /// The connection was closed.
     ConnectionClosed,
-    /// It took too long on the wire.
+    /// The transport timed out.
     TimedOut,
     /// The name could not be resolved.
     NameNotFound,
-    /// There is no way to the host.
+    /// The host is unreachable.
     Unreachable,
-    /// TLS could not be agreed on.
+    /// TLS could not be established.
     Tls,
-    /// Something else.
+    /// Any other error.
     Other,
 }
 
-/// When the other side asked to be called again.
+/// The retry time that the other side asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RetryAfter {
-    /// In so long.
+    /// A delay from now.
     Delay(Duration),
-    /// At this moment.
+    /// A point in time.
     At(Timestamp),
 }
 
-/// What a fault means.
+/// The classification of a fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Classified {
-    /// Whether the same call can succeed later.
-    pub nature: Nature,
-    /// How far it got.
-    pub reach: Reach,
-    /// How bad it is, for trust.
+pub struct Classification {
+    /// Transient or permanent.
+    pub nature: FaultNature,
+    /// Progress of the call.
+    pub reach: AttemptReach,
+    /// Severity for trust.
     pub severity: Severity,
-    /// What the guard makes of it.
-    pub mistake: Option<Mistake>,
-    /// How long the other side asked us to wait.
+    /// Mistake of the model, for the loop guard.
+    pub mistake: Option<ModelMistake>,
+    /// Delay that the other side asked for.
     pub retry_after: Option<Duration>,
-    /// The code that the caller gets if this is the end.
+    /// Error code for the caller if the call ends here.
     pub code: Code,
-    /// The rule that decided.
+    /// Name of the rule that decided.
     pub rule: Cow<'static, str>,
 }
 
-/// Whether the same call can succeed later.
+/// The chance that the same call succeeds later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Nature {
-    /// Trying again can help; a breaker counts it.
+pub enum FaultNature {
+    /// A retry can help. A circuit breaker counts the failure.
     Transient,
-    /// Trying again cannot help; a breaker does not count it.
+    /// A retry cannot help. A circuit breaker does not count the failure.
     Permanent,
 }
 
-/// How far a call got.
+/// The progress of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Reach {
-    /// It never left.
+pub enum AttemptReach {
+    /// The call was never sent.
     NotSent,
-    /// It is proved that the tool did not run.
+    /// The tool provably did not run.
     Refused,
-    /// It may have run.
+    /// The call may have run.
     Unknown,
-    /// The tool said no. It may have done a part of its work before, so repeating it needs the same care
-    /// as [`Reach::Unknown`]; but the call ends with the tool's own answer.
+    /// The tool responded with an error. It may have done a part of its work before, so repeating the call needs the
+    /// same care as [`AttemptReach::Unknown`]. But the call ends with the tool's own response.
     Answered,
 }
 
-impl Reach {
-    /// Whether repeating the call cannot cause a second effect, whatever the tool does.
+impl AttemptReach {
+    /// Returns true if repeating the call cannot cause a second effect, for any tool.
     pub const fn proves_not_run(self) -> bool {
         match self {
             Self::NotSent | Self::Refused => true,
@@ -275,24 +282,24 @@ impl Reach {
     }
 }
 
-/// How bad a failure is.
+/// The severity of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// An answer that no rule knows. Outside every filter unless configured.
+    /// A response that no rule matches. Not counted unless configured.
     Informational,
-    /// It passes by itself.
+    /// A failure that passes by itself.
     Transient,
-    /// What was asked for is not there.
+    /// The requested object does not exist.
     NotFound,
-    /// The model's mistake, not the tool's.
+    /// A mistake of the model, not of the tool.
     InvalidInput,
     /// Access was denied.
     Permission,
-    /// The service answered in a form that it should not have.
+    /// The service responded in an invalid form.
     Validation,
-    /// It took too long.
+    /// The attempt took too long.
     Timeout,
     /// The service is broken.
     ServerError,
@@ -300,14 +307,14 @@ pub enum Severity {
     Crash,
     /// Data was damaged.
     Corruption,
-    /// Something dangerous was asked for or reported.
+    /// A dangerous action was requested or reported.
     Security,
-    /// Access was denied again and again.
+    /// Access was denied repeatedly.
     RepeatedAuth,
 }
 
 impl Severity {
-    /// All of them with the words that stand for them where people write them.
+    /// All severities with the words that stand for them in settings.
     pub const WORDS: &[(&str, Self)] = &[
         ("informational", Self::Informational),
         ("transient", Self::Transient),
@@ -324,14 +331,14 @@ impl Severity {
     ];
 }
 
-/// Mistakes of the model that the guard treats without waiting.
+/// Invalid calls by the model, which the loop guard handles at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Mistake {
+pub enum ModelMistake {
     /// The arguments will never be accepted.
     Arguments,
-    /// There is no such tool.
+    /// The tool does not exist.
     UnknownTool,
 }
 

@@ -1,144 +1,128 @@
-//! The rules that a tool's policy puts before the built-in ones.
+//! Rules of a tool's policy that come before the built-in rules.
 //!
-//! A rule names facts that all have to hold, and what they mean for this tool. It may carry examples that it
-//! must match and examples that it must not; both are checked when the rules are made, so that a pattern
-//! that does not do what its author thinks never gets as far as a call.
+//! A rule names facts that must all hold, and their meaning for this tool. It may contain examples that it must match
+//! and examples that it must not match. Both are checked when the rules are created, so a pattern that does not do what
+//! its author intended never reaches a call.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::time::Duration;
 
 use regex::{Regex, RegexBuilder};
 
-use super::text::Facts;
-use super::{Classified, Fault, Nature, Reach, Severity, SourceKind, Transport};
+use super::text::FaultFacts;
+use super::{
+    AttemptFault, AttemptReach, Classification, FaultNature, FaultSourceKind, Severity, TransportError,
+};
 
-/// The most rules that one tool may have; each costs a comparison per fault.
+/// The maximum number of rules of one tool. Each costs a comparison per fault.
 const MOST_RULES: usize = 64;
-/// The longest name of a rule, in bytes.
+/// The maximum length of a rule's name, in bytes.
 const LONGEST_NAME: usize = 64;
-/// The longest pattern, in bytes.
+/// The maximum length of a pattern, in bytes.
 const LONGEST_PATTERN: usize = 512;
-/// The memory that one compiled pattern may take; what needs more is refused.
+/// The maximum memory of one compiled pattern. A pattern that needs more is refused.
 const PATTERN_MEMORY: usize = 1 << 18;
 
-/// What a fault means for one tool, other than by the built-in rules.
+/// A rule that changes the classification of a fault for one tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OverrideRule {
-    /// What the rule is called where its verdict is explained; without one it is known by its position.
+    /// Name of the rule in explanations. Without one, the rule is identified by its position.
     pub name: Option<String>,
-    /// When it holds.
-    pub when: Match,
-    /// Whether trying again can help.
-    pub nature: Nature,
-    /// How bad it is; by the built-in rules if not set.
+    /// Facts that the rule matches.
+    pub when: FaultMatcher,
+    /// Transient or permanent.
+    pub nature: FaultNature,
+    /// Severity. Set by the built-in rules if absent.
     pub severity: Option<Severity>,
-    /// How far the call got; by the built-in rules if not set. To say that a tool did not run is the
-    /// operator's promise: a call is repeated on the strength of it.
-    pub reach: Option<Reach>,
-    /// How long to wait at least where the other side does not say.
+    /// Progress of the call. Set by the built-in rules if absent. With a value that means that the tool did not run,
+    /// the operator guarantees that a repeated call does no harm.
+    pub reach: Option<AttemptReach>,
+    /// Minimum delay if the other side asks for none.
     pub retry_after: Option<Duration>,
     /// Faults that the rule must match.
-    pub matches: Vec<Fault>,
-    /// Faults that it must not match.
-    pub misses: Vec<Fault>,
+    pub matches: Vec<AttemptFault>,
+    /// Faults that the rule must not match.
+    pub misses: Vec<AttemptFault>,
 }
 
-/// Facts of a fault. Those that are set must all hold; at least one must be set.
+/// Facts of a fault. All facts that are set must hold, and at least one must be set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Match {
-    /// The HTTP status, also where a message states it (`Service unavailable (503)`).
+pub struct FaultMatcher {
+    /// HTTP status, also if a message contains it (`Service unavailable (503)`).
     pub status: Option<u16>,
-    /// The JSON-RPC code, also where a message states it (`MCP error -32603: …`).
+    /// JSON-RPC code, also if a message contains it (`MCP error -32603: …`).
     pub json_rpc: Option<i64>,
-    /// The error of the transport.
-    pub transport: Option<Transport>,
-    /// The close code of a WebSocket, also where a message states it (`closed (1012)`).
+    /// Transport error.
+    pub transport: Option<TransportError>,
+    /// Close code of a WebSocket, also if a message contains it (`closed (1012)`).
     pub web_socket: Option<u16>,
-    /// The exit code of a process: of a command that answered by it, or of a server that ended.
+    /// Exit code of a process: of a command that responded with it, or of a server that ended.
     pub exit: Option<i32>,
-    /// The kind of source.
-    pub source: Option<SourceKind>,
-    /// A regular expression. It has to match at the start of the message, of its first line, or of what
-    /// follows a `: ` in that line; a leading `.*` searches within. Only the first 4 KiB are looked at.
+    /// Kind of source.
+    pub source: Option<FaultSourceKind>,
+    /// Regular expression. It must match at the start of the message, at the start of its first line, or after a `: `
+    /// in that line. A leading `.*` searches within. Only the first 4 KiB are searched.
     pub text: Option<String>,
 }
 
-/// Why rules were refused, and which one is to blame.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The reason why rules were refused, and the invalid rule.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("rule {rule}: {problem}")]
 pub struct InvalidOverride {
-    /// The position of the rule, from 0.
+    /// Position of the rule, from 0.
     pub rule: usize,
-    /// What is wrong with it.
+    /// Problem of the rule.
     pub problem: OverrideProblem,
 }
 
-/// What is wrong with a rule.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The problem of a rule.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OverrideProblem {
-    /// There are too many of them.
+    /// There are too many rules.
+    #[error("at most {MOST_RULES} rules are allowed")]
     TooMany,
-    /// It would match everything.
+    /// The rule would match everything.
+    #[error("it would match every fault; name a status, a code or a text")]
     MatchesAnything,
     /// The name is empty, too long, or would break a log line.
+    #[error("a name has 1 to {LONGEST_NAME} bytes and no control characters")]
     Name,
-    /// The pattern cannot be used; the text says why.
+    /// The pattern cannot be used. The text contains the reason.
+    #[error("the text pattern cannot be used: {0}")]
     Pattern(String),
-    /// An example that it must match is not matched.
+    /// The rule does not match an example that it must match.
+    #[error("example {example} should match and does not: {message:?}")]
     Missed {
-        /// Which one, from 0.
+        /// Position of the example, from 0.
         example: usize,
-        /// Its message.
+        /// Message of the example.
         message: String,
     },
-    /// An example that it must not match is matched.
+    /// The rule matches an example that it must not match.
+    #[error("example {example} should not match and does: {message:?}")]
     Matched {
-        /// Which one, from 0.
+        /// Position of the example, from 0.
         example: usize,
-        /// Its message.
+        /// Message of the example.
         message: String,
     },
 }
 
-impl fmt::Display for InvalidOverride {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rule {}: ", self.rule)?;
-        match &self.problem {
-            OverrideProblem::TooMany => write!(f, "at most {MOST_RULES} rules are allowed"),
-            OverrideProblem::MatchesAnything => {
-                write!(f, "it would match every fault; name a status, a code or a text")
-            }
-            OverrideProblem::Name => {
-                write!(f, "a name has 1 to {LONGEST_NAME} bytes and no control characters")
-            }
-            OverrideProblem::Pattern(why) => write!(f, "the text pattern cannot be used: {why}"),
-            OverrideProblem::Missed { example, message } => {
-                write!(f, "example {example} should match and does not: {message:?}")
-            }
-            OverrideProblem::Matched { example, message } => {
-                write!(f, "example {example} should not match and does: {message:?}")
-            }
-        }
-    }
-}
-
-impl std::error::Error for InvalidOverride {}
-
-/// Checked rules, in the order in which they are tried, and what unknown errors of the transport mean.
+/// Valid rules in the order in which they are tried, and the classification of unknown transport errors.
 #[derive(Clone, Debug)]
 pub struct Overrides {
-    rules: Vec<Checked>,
-    unknown: Nature,
+    rules: Vec<CompiledOverride>,
+    unknown: FaultNature,
 }
 
 impl Default for Overrides {
     fn default() -> Self {
-        Self { rules: Vec::new(), unknown: Nature::Transient }
+        Self { rules: Vec::new(), unknown: FaultNature::Transient }
     }
 }
 
 impl Overrides {
-    /// The rules, if every one is sound and does what its examples say.
+    /// Returns the rules if each one is valid and matches its examples.
     pub fn new(rules: Vec<OverrideRule>) -> Result<Self, InvalidOverride> {
         if rules.len() > MOST_RULES {
             return Err(InvalidOverride { rule: MOST_RULES, problem: OverrideProblem::TooMany });
@@ -146,62 +130,64 @@ impl Overrides {
         let checked = rules
             .into_iter()
             .enumerate()
-            .map(|(rule, given)| Checked::new(given).map_err(|problem| InvalidOverride { rule, problem }))
+            .map(|(rule, given)| {
+                CompiledOverride::new(given).map_err(|problem| InvalidOverride { rule, problem })
+            })
             .collect::<Result<_, _>>()?;
         Ok(Self { rules: checked, ..Self::default() })
     }
 
-    /// The same rules, with errors of the transport that no rule knows taken as this.
-    pub fn with_unknown(mut self, unknown: Nature) -> Self {
+    /// Returns the rules with this classification of transport errors that no rule matches.
+    pub fn with_unknown(mut self, unknown: FaultNature) -> Self {
         self.unknown = unknown;
         self
     }
 
-    /// Whether one of these rules has this name, or is known by it where it has none.
+    /// Returns true if one of these rules has this name, or is identified by it because it has none.
     pub fn has(&self, name: &str) -> bool {
-        self.rules.iter().enumerate().any(|(index, checked)| checked.rule.known_as(index) == name)
+        self.rules.iter().enumerate().any(|(index, checked)| checked.rule.display_name(index) == name)
     }
 
-    pub(super) fn unknown(&self) -> Nature {
+    pub(super) fn unknown(&self) -> FaultNature {
         self.unknown
     }
 
-    pub(super) fn first_match(&self, facts: &Facts<'_>) -> Option<(usize, &OverrideRule)> {
+    pub(super) fn first_match(&self, facts: &FaultFacts<'_>) -> Option<(usize, &OverrideRule)> {
         let (index, found) = self.rules.iter().enumerate().find(|(_, rule)| rule.holds(facts))?;
         Some((index, &found.rule))
     }
 }
 
 impl OverrideRule {
-    /// What it is called where its verdict is explained.
-    pub(super) fn known_as(&self, index: usize) -> Cow<'static, str> {
+    /// Returns the name of the rule in explanations.
+    pub(super) fn display_name(&self, index: usize) -> Cow<'static, str> {
         Cow::Owned(self.name.clone().unwrap_or_else(|| format!("override.{index}")))
     }
 
-    /// Puts what the rule says over what the built-in rules said.
-    pub(super) fn apply(&self, decided: &mut Classified) {
+    /// Applies the rule to the verdict of the built-in rules.
+    pub(super) fn apply(&self, decided: &mut Classification) {
         decided.nature = self.nature;
         decided.reach = self.reach.unwrap_or(decided.reach);
         decided.severity = self.severity.unwrap_or(match (self.nature, decided.severity) {
-            // What was nothing to anyone now has a meaning: it passes.
-            (Nature::Transient, Severity::Informational) => Severity::Transient,
-            (Nature::Transient | Nature::Permanent, severity) => severity,
+            // A failure that did not count before now has a meaning: it passes by itself.
+            (FaultNature::Transient, Severity::Informational) => Severity::Transient,
+            (FaultNature::Transient | FaultNature::Permanent, severity) => severity,
         });
-        if self.nature == Nature::Transient && decided.mistake.take().is_some() {
+        if self.nature == FaultNature::Transient && decided.mistake.take().is_some() {
             decided.code = crate::code::Code::ToolError;
         }
     }
 }
 
 #[derive(Clone, Debug)]
-struct Checked {
+struct CompiledOverride {
     rule: OverrideRule,
     pattern: Option<Regex>,
 }
 
-impl Checked {
+impl CompiledOverride {
     fn new(rule: OverrideRule) -> Result<Self, OverrideProblem> {
-        if rule.when == Match::default() {
+        if rule.when == FaultMatcher::default() {
             return Err(OverrideProblem::MatchesAnything);
         }
         if let Some(name) = &rule.name
@@ -216,7 +202,7 @@ impl Checked {
     }
 
     fn try_examples(&self) -> Result<(), OverrideProblem> {
-        let matched = |fault: &Fault| self.holds(&Facts::of(fault));
+        let matched = |fault: &AttemptFault| self.holds(&FaultFacts::of(fault));
         if let Some((example, fault)) =
             self.rule.matches.iter().enumerate().find(|(_, fault)| !matched(fault))
         {
@@ -229,8 +215,8 @@ impl Checked {
         Ok(())
     }
 
-    fn holds(&self, facts: &Facts<'_>) -> bool {
-        let Match { status, json_rpc, transport, web_socket, exit, source, text: _ } = &self.rule.when;
+    fn holds(&self, facts: &FaultFacts<'_>) -> bool {
+        let FaultMatcher { status, json_rpc, transport, web_socket, exit, source, text: _ } = &self.rule.when;
         allows(status, facts.status)
             && allows(json_rpc, facts.json_rpc)
             && allows(transport, facts.transport)
@@ -264,9 +250,9 @@ fn compile(pattern: &str) -> Result<Regex, OverrideProblem> {
 mod tests {
     use super::*;
     use crate::Timestamp;
-    use crate::classify::{Source, classify};
+    use crate::classify::{FaultSource, classify};
 
-    fn rule(when: Match, nature: Nature) -> OverrideRule {
+    fn rule(when: FaultMatcher, nature: FaultNature) -> OverrideRule {
         OverrideRule {
             name: None,
             when,
@@ -283,8 +269,8 @@ mod tests {
         Overrides::new(rules).unwrap_err()
     }
 
-    fn text(pattern: &str) -> Match {
-        Match { text: Some(pattern.to_owned()), ..Match::default() }
+    fn text(pattern: &str) -> FaultMatcher {
+        FaultMatcher { text: Some(pattern.to_owned()), ..FaultMatcher::default() }
     }
 
     #[test]
@@ -295,58 +281,88 @@ mod tests {
 
     #[test]
     fn eh_1_5_a_tool_may_take_503_as_permanent() {
-        let when = Match { status: Some(503), ..Match::default() };
-        let overrides = Overrides::new(vec![rule(when, Nature::Permanent)]).unwrap();
-        for source in [Source::Tool, Source::IsError, Source::Http { status: 503 }] {
-            let fault = Fault::new(source, "Service unavailable (503)");
+        let when = FaultMatcher { status: Some(503), ..FaultMatcher::default() };
+        let overrides = Overrides::new(vec![rule(when, FaultNature::Permanent)]).unwrap();
+        for source in [FaultSource::Tool, FaultSource::IsError, FaultSource::Http { status: 503 }] {
+            let fault = AttemptFault::new(source, "Service unavailable (503)");
             let default = classify(&fault, &Overrides::default(), Timestamp::ZERO);
             let decided = classify(&fault, &overrides, Timestamp::ZERO);
-            assert_eq!(default.nature, Nature::Transient);
-            assert_eq!((decided.nature, &*decided.rule), (Nature::Permanent, "override.0"));
+            assert_eq!(default.nature, FaultNature::Transient);
+            assert_eq!((decided.nature, &*decided.rule), (FaultNature::Permanent, "override.0"));
             assert_eq!((decided.severity, decided.reach), (default.severity, default.reach));
         }
-        let other = classify(&Fault::new(Source::Tool, "Bad gateway (502)"), &overrides, Timestamp::ZERO);
-        assert_eq!((other.nature, &*other.rule), (Nature::Transient, "text.http.502"));
+        let other =
+            classify(&AttemptFault::new(FaultSource::Tool, "Bad gateway (502)"), &overrides, Timestamp::ZERO);
+        assert_eq!((other.nature, &*other.rule), (FaultNature::Transient, "text.http.502"));
     }
 
     #[test]
     fn rules_match_every_kind_of_fact_and_all_that_are_set_must_hold() {
-        let any = Match::default;
-        let holds = |when: Match, fault: &Fault| {
-            let checked = Checked::new(rule(when, Nature::Permanent)).unwrap();
-            checked.holds(&Facts::of(fault))
+        let any = FaultMatcher::default;
+        let holds = |when: FaultMatcher, fault: &AttemptFault| {
+            let checked = CompiledOverride::new(rule(when, FaultNature::Permanent)).unwrap();
+            checked.holds(&FaultFacts::of(fault))
         };
-        let hold = |when: Match, source: Source, message: &str| holds(when, &Fault::new(source, message));
-        let reset = Source::Transport { error: Transport::ConnectionReset, written: true };
-        assert!(hold(Match { transport: Some(Transport::ConnectionReset), ..any() }, reset.clone(), ""));
-        assert!(!hold(Match { transport: Some(Transport::Tls), ..any() }, reset.clone(), ""));
-        assert!(hold(Match { json_rpc: Some(-32603), ..any() }, Source::JsonRpc { code: -32603 }, ""));
-        assert!(hold(Match { json_rpc: Some(-32603), ..any() }, Source::IsError, "MCP error -32603: no"));
-        assert!(hold(Match { web_socket: Some(1012), ..any() }, Source::WebSocket { code: 1012 }, ""));
-        assert!(hold(Match { web_socket: Some(1012), ..any() }, Source::Tool, "gateway closed (1012): x"));
-        let exit = Source::Exit { code: Some(75), signal: None };
-        assert!(hold(Match { exit: Some(75), ..any() }, exit.clone(), ""));
-        assert!(!hold(Match { exit: Some(1), ..any() }, exit, ""));
-        let answered = Fault { exit: Some(75), ..Fault::new(Source::Tool, "") };
-        assert!(holds(Match { exit: Some(75), source: Some(SourceKind::Tool), ..any() }, &answered));
-        assert!(!holds(Match { exit: Some(1), ..any() }, &answered));
-        assert!(hold(Match { source: Some(SourceKind::Panic), ..any() }, Source::Panic, ""));
-        let both = Match { status: Some(403), ..text("(?i).*rate limit") };
-        assert!(hold(both.clone(), Source::Http { status: 403 }, "API rate limit exceeded"));
-        assert!(!hold(both.clone(), Source::Http { status: 403 }, "go away"));
-        assert!(!hold(both, Source::Http { status: 429 }, "API rate limit exceeded"));
+        let hold = |when: FaultMatcher, source: FaultSource, message: &str| {
+            holds(when, &AttemptFault::new(source, message))
+        };
+        let reset = FaultSource::Transport { error: TransportError::ConnectionReset, written: true };
+        assert!(hold(
+            FaultMatcher { transport: Some(TransportError::ConnectionReset), ..any() },
+            reset.clone(),
+            ""
+        ));
+        assert!(!hold(FaultMatcher { transport: Some(TransportError::Tls), ..any() }, reset.clone(), ""));
+        assert!(hold(
+            FaultMatcher { json_rpc: Some(-32603), ..any() },
+            FaultSource::JsonRpc { code: -32603 },
+            ""
+        ));
+        assert!(hold(
+            FaultMatcher { json_rpc: Some(-32603), ..any() },
+            FaultSource::IsError,
+            "MCP error -32603: no"
+        ));
+        assert!(hold(
+            FaultMatcher { web_socket: Some(1012), ..any() },
+            FaultSource::WebSocket { code: 1012 },
+            ""
+        ));
+        assert!(hold(
+            FaultMatcher { web_socket: Some(1012), ..any() },
+            FaultSource::Tool,
+            "gateway closed (1012): x"
+        ));
+        let exit = FaultSource::Exit { code: Some(75), signal: None };
+        assert!(hold(FaultMatcher { exit: Some(75), ..any() }, exit.clone(), ""));
+        assert!(!hold(FaultMatcher { exit: Some(1), ..any() }, exit, ""));
+        let answered = AttemptFault { exit: Some(75), ..AttemptFault::new(FaultSource::Tool, "") };
+        assert!(holds(
+            FaultMatcher { exit: Some(75), source: Some(FaultSourceKind::Tool), ..any() },
+            &answered
+        ));
+        assert!(!holds(FaultMatcher { exit: Some(1), ..any() }, &answered));
+        assert!(hold(FaultMatcher { source: Some(FaultSourceKind::Panic), ..any() }, FaultSource::Panic, ""));
+        let both = FaultMatcher { status: Some(403), ..text("(?i).*rate limit") };
+        assert!(hold(both.clone(), FaultSource::Http { status: 403 }, "API rate limit exceeded"));
+        assert!(!hold(both.clone(), FaultSource::Http { status: 403 }, "go away"));
+        assert!(!hold(both, FaultSource::Http { status: 429 }, "API rate limit exceeded"));
     }
 
     #[test]
     fn a_text_has_to_begin_where_a_statement_begins() {
-        let checked = Checked::new(rule(text("backend is (?:asleep|away)"), Nature::Transient)).unwrap();
-        let holds = |message: &str| checked.holds(&Facts::of(&Fault::new(Source::Tool, message)));
+        let checked =
+            CompiledOverride::new(rule(text("backend is (?:asleep|away)"), FaultNature::Transient)).unwrap();
+        let holds =
+            |message: &str| checked.holds(&FaultFacts::of(&AttemptFault::new(FaultSource::Tool, message)));
         assert!(holds("backend is asleep"));
         assert!(holds("Error executing tool x: backend is away"));
         assert!(!holds("they say that backend is asleep"));
         assert!(!holds("line one\nbackend is asleep"));
-        // The pattern ends the group that an anchored form would wrap it in, or comments its end away.
-        assert!(Checked::new(rule(text("(?x) backend # a comment"), Nature::Transient)).is_ok());
+        // The pattern would end the group that wraps it when it is anchored, or would comment out its end.
+        assert!(
+            CompiledOverride::new(rule(text("(?x) backend # a comment"), FaultNature::Transient)).is_ok()
+        );
         assert!(matches!(compile("a)(b"), Err(OverrideProblem::Pattern(_))));
     }
 
@@ -355,33 +371,37 @@ mod tests {
         let named = OverrideRule {
             name: Some("quota-of-the-lab".to_owned()),
             severity: Some(Severity::ServerError),
-            reach: Some(Reach::Refused),
+            reach: Some(AttemptReach::Refused),
             retry_after: Some(Duration::from_secs(7)),
-            ..rule(text("no beam time"), Nature::Transient)
+            ..rule(text("no beam time"), FaultNature::Transient)
         };
-        let fault = Fault::new(Source::IsError, "no beam time left");
+        let fault = AttemptFault::new(FaultSource::IsError, "no beam time left");
         let overrides = Overrides::new(vec![named]).unwrap();
         let decided = classify(&fault, &overrides, Timestamp::ZERO);
         assert_eq!(&*decided.rule, "quota-of-the-lab");
-        assert_eq!((decided.nature, decided.severity), (Nature::Transient, Severity::ServerError));
-        assert_eq!((decided.reach, decided.retry_after), (Reach::Refused, Some(Duration::from_secs(7))));
+        assert_eq!((decided.nature, decided.severity), (FaultNature::Transient, Severity::ServerError));
+        assert_eq!(
+            (decided.reach, decided.retry_after),
+            (AttemptReach::Refused, Some(Duration::from_secs(7)))
+        );
 
-        let told = Fault { retry_after: super::super::RetryAfter::parse("2"), ..fault };
+        let told = AttemptFault { retry_after: super::super::RetryAfter::parse("2"), ..fault };
         assert_eq!(classify(&told, &overrides, Timestamp::ZERO).retry_after, Some(Duration::from_secs(2)));
 
-        // Unknown answers become transient ones, and a mistake that passes by itself is none.
-        let plain = Overrides::new(vec![rule(text("."), Nature::Transient)]).unwrap();
-        let decided = classify(&Fault::new(Source::IsError, "hm"), &plain, Timestamp::ZERO);
+        // Unknown responses become transient, and a transient failure is not a mistake of the model.
+        let plain = Overrides::new(vec![rule(text("."), FaultNature::Transient)]).unwrap();
+        let decided = classify(&AttemptFault::new(FaultSource::IsError, "hm"), &plain, Timestamp::ZERO);
         assert_eq!(decided.severity, Severity::Transient);
-        let decided = classify(&Fault::new(Source::Tool, "Unknown tool: x"), &plain, Timestamp::ZERO);
+        let decided =
+            classify(&AttemptFault::new(FaultSource::Tool, "Unknown tool: x"), &plain, Timestamp::ZERO);
         assert_eq!((decided.mistake, decided.code), (None, crate::code::Code::ToolError));
     }
 
     #[test]
     fn unsound_rules_are_refused_with_their_place() {
-        let sound = || rule(text("a"), Nature::Permanent);
+        let sound = || rule(text("a"), FaultNature::Permanent);
         assert_eq!(
-            refused(vec![sound(), rule(Match::default(), Nature::Permanent)]),
+            refused(vec![sound(), rule(FaultMatcher::default(), FaultNature::Permanent)]),
             InvalidOverride { rule: 1, problem: OverrideProblem::MatchesAnything }
         );
         assert_eq!(refused(vec![sound(); 65]).problem, OverrideProblem::TooMany);
@@ -396,9 +416,9 @@ mod tests {
 
     #[test]
     fn examples_that_fail_are_named() {
-        let example = |message: &str| Fault::new(Source::Tool, message);
+        let example = |message: &str| AttemptFault::new(FaultSource::Tool, message);
         let with =
-            |matches, misses| OverrideRule { matches, misses, ..rule(text("busy"), Nature::Transient) };
+            |matches, misses| OverrideRule { matches, misses, ..rule(text("busy"), FaultNature::Transient) };
         let wrong = refused(vec![with(vec![example("busy"), example("too busy")], vec![])]);
         let problem = OverrideProblem::Missed { example: 1, message: "too busy".to_owned() };
         assert_eq!(wrong, InvalidOverride { rule: 0, problem });
@@ -411,8 +431,9 @@ mod tests {
 
     #[test]
     fn rules_are_found_by_the_names_under_which_they_are_explained() {
-        let named = OverrideRule { name: Some("busy".to_owned()), ..rule(text("busy"), Nature::Transient) };
-        let rules = Overrides::new(vec![named, rule(text("odd"), Nature::Permanent)]).unwrap();
+        let named =
+            OverrideRule { name: Some("busy".to_owned()), ..rule(text("busy"), FaultNature::Transient) };
+        let rules = Overrides::new(vec![named, rule(text("odd"), FaultNature::Permanent)]).unwrap();
         let has = ["busy", "override.0", "override.1", "override.2"].map(|name| rules.has(name));
         assert_eq!(has, [true, false, true, false]);
     }

@@ -1,24 +1,24 @@
-//! Records of failed calls, and failures that hide in successful results.
+//! Records of failed calls, and detection of failures in successful results.
 //!
-//! A record keeps what is needed to judge and to explain, and nothing that could give a secret away:
-//! arguments are present only as their digest and as a summary that was redacted before it came here.
+//! A record contains everything needed to judge and explain a failure, and nothing that could reveal a secret.
+//! Arguments are present only as their digest and as a summary that was redacted before.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use super::text::cut;
-use super::{Fault, Overrides, Severity, Source, classify};
+use super::{AttemptFault, FaultSource, Overrides, Severity, classify};
 use crate::Timestamp;
 use crate::id::{Digest, Domain, ModelId, RequestId, SessionKey, TenantId, ToolCallId, ToolRef, TurnId};
-use crate::json::{Document, Kind, Limits, Value};
-use crate::output::{Output, RawJson};
+use crate::json::{JsonDocument, JsonKind, JsonLimits, JsonValue};
+use crate::output::{RawJson, ToolOutput};
 use crate::redact;
 use crate::trust::Signature;
 
-/// The longest message that a record keeps, in bytes.
+/// The maximum length of a stored message, in bytes.
 const LONGEST_MESSAGE: usize = 1024;
-/// The longest type of an error, in bytes.
+/// The maximum length of an error type, in bytes.
 const LONGEST_TYPE: usize = 128;
 
 /// One failed call of a tool.
@@ -26,76 +26,76 @@ const LONGEST_TYPE: usize = 128;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FailureRecord {
-    /// The tool that failed.
+    /// Tool that failed.
     pub tool: ToolRef,
-    /// When it failed.
+    /// Time of the failure.
     #[serde(rename = "atMs")]
     pub at: Timestamp,
-    /// How bad it is.
+    /// Severity of the failure.
     pub severity: Severity,
-    /// The class of the error as its author named it, else the rule that classified it.
+    /// Class of the error as its author named it, or else the rule that classified it.
     pub error_type: String,
-    /// What was said, without secrets.
+    /// Message without secrets.
     pub message: String,
-    /// The HTTP status, where there was one.
+    /// HTTP status, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http_status: Option<u16>,
-    /// Whether it could have passed by itself.
+    /// True if the failure could pass by itself.
     pub transient: bool,
-    /// Attempts after the first one.
+    /// Number of attempts after the first one.
     #[serde(default)]
     pub retries: u32,
-    /// The digest of the arguments.
+    /// Digest of the arguments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments_digest: Option<Digest>,
-    /// What the call worked on: its command, folder or URL, without secrets.
+    /// Targets of the call: its command, folder or URL, without secrets.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub argument_summary: BTreeMap<String, String>,
-    /// What it depended on.
+    /// Domain that the call depended on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<Domain>,
-    /// The service that a report named.
+    /// Service that a report named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<Domain>,
-    /// The call; nothing where a host reported it.
+    /// Id of the call. Absent if a host reported the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<RequestId>,
-    /// The id that the model gave to the call.
+    /// Id that the model gave to the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<ToolCallId>,
-    /// Whose it was.
+    /// Tenant of the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<TenantId>,
-    /// The session.
+    /// Session of the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionKey>,
-    /// The turn.
+    /// Turn of the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<TurnId>,
-    /// The model that asked for it.
+    /// Model that requested the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<ModelId>,
-    /// What the host said beside, without secrets.
+    /// Further context from the host, without secrets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<RawJson>,
 }
 
-/// What went wrong in a failed call.
+/// The details of a failed call.
 #[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "as in the record that is made of it")]
-pub struct Trouble<'a> {
+pub struct FailureDetails<'a> {
     pub severity: Severity,
-    /// Stands for the type of the error where the message names none.
+    /// Used as the error type if the message names none.
     pub rule: &'a str,
-    /// Not redacted.
+    /// Message, not redacted.
     pub message: &'a str,
     pub http_status: Option<u16>,
     pub transient: bool,
 }
 
 impl FailureRecord {
-    /// What is known of every failure; the rest is added where it is known.
-    pub fn new(tool: ToolRef, trouble: &Trouble<'_>, at: Timestamp) -> Self {
+    /// Returns a record with the facts that are known of every failure. The caller adds the others.
+    pub fn new(tool: ToolRef, trouble: &FailureDetails<'_>, at: Timestamp) -> Self {
         Self {
             tool,
             at,
@@ -120,13 +120,13 @@ impl FailureRecord {
     }
 }
 
-/// What a signature says about the arguments, without secrets.
+/// Returns the parts of a signature that come from the arguments, without secrets.
 pub fn argument_summary(signature: &Signature) -> BTreeMap<String, String> {
     let parts = signature.0.split('|').skip(1).filter_map(|part| part.split_once('='));
     parts.map(|(name, value)| (name.to_owned(), redact::text(value).into_owned())).collect()
 }
 
-/// The name before the first colon, if it looks like the class of an exception.
+/// Returns the name before the first colon, if it looks like the class of an exception.
 fn error_class(message: &str) -> Option<&str> {
     let (name, _) = cut(message, LONGEST_TYPE).split_once(':')?;
     let word =
@@ -135,31 +135,31 @@ fn error_class(message: &str) -> Option<&str> {
     (word && class && name != "Error").then_some(name)
 }
 
-/// A failure that a successful result tells of in its structure. It feeds trust and scores only: the caller
-/// still gets the result as a success.
+/// A failure that a successful result reports in its structure. It affects trust and scores only: the caller still gets
+/// the result as a success.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Detected {
-    /// The class of the error, as the result names it.
+pub struct DetectedFailure {
+    /// Class of the error, as the result names it.
     pub error_type: String,
-    /// What it says.
+    /// Message of the error.
     pub message: String,
-    /// The HTTP status that it names.
+    /// HTTP status that the result names.
     pub http_status: Option<u16>,
-    /// How bad it is.
+    /// Severity of the failure.
     pub severity: Severity,
 }
 
-/// The failure that a result tells of in its structure: a telling `error`, a status of 400 or more, or
-/// `isError`. An `error` of null, false, zero or nothing is how many tools say that there was none.
-pub fn detect(result: Value<'_>, overrides: &Overrides, now: Timestamp) -> Option<Detected> {
+/// Returns the failure that a result reports in its structure: a meaningful `error`, a status of 400 or more, or
+/// `isError`. Many tools set `error` to null, false, zero or an empty value if there was none.
+pub fn detect(result: JsonValue<'_>, overrides: &Overrides, now: Timestamp) -> Option<DetectedFailure> {
     let found = stated(result).or_else(|| stated(result.get("structuredContent")?))?;
     let source = match found.http_status {
-        Some(status) => Source::Http { status },
-        None => Source::Tool,
+        Some(status) => FaultSource::Http { status },
+        None => FaultSource::Tool,
     };
-    let fault = Fault::new(source, found.message);
+    let fault = AttemptFault::new(source, found.message);
     let severity = classify(&fault, overrides, now).severity;
-    Some(Detected {
+    Some(DetectedFailure {
         error_type: found.error_type,
         message: fault.message,
         http_status: found.http_status,
@@ -167,76 +167,80 @@ pub fn detect(result: Value<'_>, overrides: &Overrides, now: Timestamp) -> Optio
     })
 }
 
-/// How bad the failure is that an output tells of in its structure, if it tells of one. Most outputs do not even
-/// have a member of such a name, and are not read.
-pub fn concern(output: &Output, overrides: &Overrides, now: Timestamp) -> Option<Severity> {
+/// Returns the severity of the failure that an output reports in its structure, if it reports one. Most outputs have no
+/// member of such a name, and are not parsed.
+pub fn detect_severity(output: &ToolOutput, overrides: &Overrides, now: Timestamp) -> Option<Severity> {
     Some(detected_in(output, overrides, now)?.severity)
 }
 
-/// The failure that an output tells of in its structure.
-pub(crate) fn detected_in(output: &Output, overrides: &Overrides, now: Timestamp) -> Option<Detected> {
+/// Returns the failure that an output reports in its structure.
+pub(crate) fn detected_in(
+    output: &ToolOutput,
+    overrides: &Overrides,
+    now: Timestamp,
+) -> Option<DetectedFailure> {
     let text = output.content.as_str();
     // `error`, `isError`, and the four spellings of a status.
     if !["rror\"", "tatus"].iter().any(|part| text.contains(part)) {
         return None;
     }
-    let document = Document::parse(text.as_bytes(), Limits::ENVELOPE).ok()?;
+    let document = JsonDocument::parse(text.as_bytes(), JsonLimits::ENVELOPE).ok()?;
     detect(document.root(), overrides, now)
 }
 
-/// What a result states about a failure of its own.
+/// The failure fields of a result.
 #[derive(Debug)]
-pub(super) struct Stated {
+pub(super) struct StatedFailure {
     error_type: String,
     pub(super) message: String,
     pub(super) http_status: Option<u16>,
 }
 
-pub(super) fn stated(result: Value<'_>) -> Option<Stated> {
-    let Kind::Object(_) = result.kind() else { return None };
+pub(super) fn stated(result: JsonValue<'_>) -> Option<StatedFailure> {
+    let JsonKind::Object(_) = result.kind() else { return None };
     let http_status = status_of(result);
     let named = |otherwise: &str| {
-        let given = result.get("error_type").and_then(Value::as_str);
+        let given = result.get("error_type").and_then(JsonValue::as_str);
         cut(given.as_deref().unwrap_or(otherwise), LONGEST_TYPE).to_owned()
     };
-    if let Some(message) = result.get("error").and_then(telling) {
+    if let Some(message) = result.get("error").and_then(error_text) {
         let error_type = named(error_class(&message).unwrap_or("unknown"));
         let http_status = http_status.or_else(|| status_of(result.get("error")?));
-        return Some(Stated { error_type, message, http_status });
+        return Some(StatedFailure { error_type, message, http_status });
     }
-    let is_error = result.get("isError").is_some_and(|flag| matches!(flag.kind(), Kind::Bool(true)));
+    let is_error = result.get("isError").is_some_and(|flag| matches!(flag.kind(), JsonKind::Bool(true)));
     if http_status.is_none() && !is_error {
         return None;
     }
     let message =
         ["message", "body", "content"].into_iter().find_map(|name| result.get(name).and_then(words));
     let error_type = named(if is_error { "is_error" } else { "http_error" });
-    Some(Stated { error_type, message: message.unwrap_or_default(), http_status })
+    Some(StatedFailure { error_type, message: message.unwrap_or_default(), http_status })
 }
 
-/// A status of 400 or more, as a number or as its digits.
-fn status_of(object: Value<'_>) -> Option<u16> {
+/// Returns a status of 400 or more, given as a number or as its digits.
+fn status_of(object: JsonValue<'_>) -> Option<u16> {
     ["http_status", "status_code", "httpStatus", "statusCode"].into_iter().find_map(|name| {
         let status: f64 = match object.get(name)?.kind() {
-            Kind::Number(digits) => digits.parse().ok()?,
-            Kind::String(digits) => digits.trim().parse().ok()?,
-            Kind::Null | Kind::Bool(_) | Kind::Array(_) | Kind::Object(_) => return None,
+            JsonKind::Number(digits) => digits.parse().ok()?,
+            JsonKind::String(digits) => digits.trim().parse().ok()?,
+            JsonKind::Null | JsonKind::Bool(_) | JsonKind::Array(_) | JsonKind::Object(_) => return None,
         };
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the range is checked")]
         (400.0..1000.0).contains(&status).then_some(status as u16)
     })
 }
 
-/// What an `error` member says, if it says that there was an error.
-fn telling(error: Value<'_>) -> Option<String> {
+/// Returns the text of an `error` member, if it reports an error.
+fn error_text(error: JsonValue<'_>) -> Option<String> {
     let text = match error.kind() {
-        Kind::Null | Kind::Bool(false) => return None,
-        Kind::Bool(true) => "unspecified error".to_owned(),
-        Kind::Number(digits) if digits.parse() == Ok(0.0) => return None,
-        Kind::Number(digits) => format!("error {digits}"),
-        Kind::String(text) => text.trim().to_owned(),
-        Kind::Array(_) => words(error)?,
-        Kind::Object(mut members) => {
+        JsonKind::Null | JsonKind::Bool(false) => return None,
+        JsonKind::Bool(true) => "unspecified error".to_owned(),
+        JsonKind::Number(digits) if digits.parse() == Ok(0.0) => return None,
+        JsonKind::Number(digits) => format!("error {digits}"),
+        JsonKind::String(text) => text.trim().to_owned(),
+        JsonKind::Array(_) => words(error)?,
+        JsonKind::Object(mut members) => {
             members.next()?;
             words(error)?
         }
@@ -244,25 +248,25 @@ fn telling(error: Value<'_>) -> Option<String> {
     (!text.is_empty()).then(|| cut(&text, LONGEST_MESSAGE).to_owned())
 }
 
-/// The words in a value: a string, the message of an object, the first words of a list of them.
-fn words(value: Value<'_>) -> Option<String> {
+/// Returns the text of a value: a string, the message of an object, or the first text in a list of them.
+fn words(value: JsonValue<'_>) -> Option<String> {
     let text = match value.kind() {
-        Kind::String(text) => text.into_owned(),
-        Kind::Array(mut items) => items.find_map(|item| match item.kind() {
-            Kind::String(text) => Some(text.into_owned()),
-            Kind::Object(_) => message_of(item),
-            Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Array(_) => None,
+        JsonKind::String(text) => text.into_owned(),
+        JsonKind::Array(mut items) => items.find_map(|item| match item.kind() {
+            JsonKind::String(text) => Some(text.into_owned()),
+            JsonKind::Object(_) => message_of(item),
+            JsonKind::Null | JsonKind::Bool(_) | JsonKind::Number(_) | JsonKind::Array(_) => None,
         })?,
-        Kind::Object(_) => message_of(value).unwrap_or_else(|| value.raw().to_owned()),
-        Kind::Null | Kind::Bool(_) | Kind::Number(_) => return None,
+        JsonKind::Object(_) => message_of(value).unwrap_or_else(|| value.raw().to_owned()),
+        JsonKind::Null | JsonKind::Bool(_) | JsonKind::Number(_) => return None,
     };
     Some(cut(text.trim(), LONGEST_MESSAGE).to_owned())
 }
 
-fn message_of(object: Value<'_>) -> Option<String> {
+fn message_of(object: JsonValue<'_>) -> Option<String> {
     ["message", "text", "error", "detail", "description"]
         .into_iter()
-        .find_map(|name| object.get(name).and_then(Value::as_str))
+        .find_map(|name| object.get(name).and_then(JsonValue::as_str))
         .map(|text| text.into_owned())
 }
 
@@ -270,15 +274,15 @@ fn message_of(object: Value<'_>) -> Option<String> {
 mod tests {
     use super::*;
     use crate::id::{Namespace, ToolName};
-    use crate::json::{Document, Limits};
+    use crate::json::{JsonDocument, JsonLimits};
 
-    fn detected(result: &str) -> Option<Detected> {
-        let document = Document::parse(result.as_bytes(), Limits::ENVELOPE).unwrap();
+    fn detected(result: &str) -> Option<DetectedFailure> {
+        let document = JsonDocument::parse(result.as_bytes(), JsonLimits::ENVELOPE).unwrap();
         detect(document.root(), &Overrides::default(), Timestamp::ZERO)
     }
 
     #[test]
-    fn the_class_of_an_error_is_one_word_that_says_so() {
+    fn the_class_of_an_error_is_one_word() {
         for (message, class) in [
             ("ValueError: bad", Some("ValueError")),
             ("a.b_c.IOException: bad", Some("a.b_c.IOException")),
@@ -293,11 +297,11 @@ mod tests {
     }
 
     #[test]
-    fn an_output_that_tells_of_a_failure_is_of_concern() {
+    fn an_output_that_reports_a_failure_is_detected() {
         use crate::output::RawJson;
         let concern_of = |text: &'static str| {
-            let output = Output { content: RawJson::from_trusted(text), metadata: None };
-            concern(&output, &Overrides::default(), Timestamp::ZERO)
+            let output = ToolOutput { content: RawJson::from_trusted(text), metadata: None };
+            detect_severity(&output, &Overrides::default(), Timestamp::ZERO)
         };
         assert_eq!(concern_of(r#"{"statusCode":404}"#), Some(Severity::NotFound));
         assert!(concern_of(r#"{"error":"no such file"}"#).is_some());
@@ -308,7 +312,7 @@ mod tests {
 
     fn record(message: &str) -> FailureRecord {
         let tool = ToolRef { namespace: Namespace::new("svc").unwrap(), tool: ToolName::new("get").unwrap() };
-        let trouble = Trouble {
+        let trouble = FailureDetails {
             severity: Severity::ServerError,
             rule: "http.503",
             message,
@@ -330,13 +334,13 @@ mod tests {
     }
 
     #[test]
-    fn rp_1_a_record_is_bounded_whatever_was_said() {
+    fn rp_1_a_record_is_bounded_for_every_message() {
         let long = record(&"ä".repeat(100_000));
         assert!(serde_json::to_string(&long).unwrap().len() < 1500);
     }
 
     #[test]
-    fn rp_1_what_a_call_worked_on_is_told_without_its_arguments() {
+    fn rp_1_the_target_of_a_call_is_recorded_without_its_arguments() {
         let summary = argument_summary(&Signature("svc/get|command=git|url=host.example/x".into()));
         let told: Vec<_> = summary.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         assert_eq!(told, [("command", "git"), ("url", "host.example/x")]);

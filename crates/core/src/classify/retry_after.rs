@@ -1,15 +1,15 @@
-//! When the other side asked to be called again: `Retry-After` in its three spellings.
+//! The retry time that the other side asked for: `Retry-After` in its three spellings.
 
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::RetryAfter;
 use crate::{Timestamp, millis};
 
-/// Nobody waits longer than this; it only keeps arithmetic and answers within reason.
+/// The longest retry delay. It only keeps arithmetic and responses within reason.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
 impl RetryAfter {
-    /// Reads the value of a `Retry-After` header: seconds (some servers send fractions) or an HTTP date.
+    /// Parses the value of a `Retry-After` header: seconds (some servers send fractions) or an HTTP date.
     pub fn parse(value: &str) -> Option<Self> {
         let value = value.trim();
         if let Some(delay) = decimal(value, 1.0) {
@@ -19,17 +19,17 @@ impl RetryAfter {
         Some(Self::At(Timestamp::from_millis(millis(at))))
     }
 
-    /// Reads the value of a `retry-after-ms` header.
+    /// Parses the value of a `retry-after-ms` header.
     pub fn parse_ms(value: &str) -> Option<Self> {
         decimal(value.trim(), 0.001).map(Self::Delay)
     }
 
-    /// What the two headers say together; the one in milliseconds is the more exact one.
+    /// Combines the two headers. The one in milliseconds is more exact.
     pub fn from_headers(retry_after: Option<&str>, retry_after_ms: Option<&str>) -> Option<Self> {
         retry_after_ms.and_then(Self::parse_ms).or_else(|| retry_after.and_then(Self::parse))
     }
 
-    /// How long that is from now. A moment that has passed asks for nothing.
+    /// Returns the delay from now, or `None` if the time has passed.
     pub fn resolve(self, now: Timestamp) -> Option<Duration> {
         match self {
             Self::Delay(delay) => Some(delay.min(LONGEST)),
@@ -39,7 +39,7 @@ impl RetryAfter {
     }
 }
 
-/// A plain decimal number of some unit. Signs, exponents and names like `inf` are no header values.
+/// Parses a plain decimal number of a unit. Signs, exponents and names like `inf` are not valid in these headers.
 fn decimal(value: &str, unit_in_seconds: f64) -> Option<Duration> {
     let plain = value.starts_with(|first: char| first.is_ascii_digit())
         && value.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');

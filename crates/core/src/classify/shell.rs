@@ -1,59 +1,59 @@
-//! The commands within a command line, as a shell would see them.
+//! A parser for the commands within a command line, as a shell would run them.
 //!
-//! Only as much of a shell as is needed to know which programs a line would start and with which words:
-//! quotes, operators, redirections, here-documents, comments, substitutions. Nothing is expanded. What is
-//! quoted is never taken for a command; what is substituted always is.
+//! It covers only the parts of a shell that are needed to find the programs that a line would start, and their
+//! arguments: quotes, operators, redirections, here-documents, comments and substitutions. Nothing is expanded. Quoted
+//! text is never taken for a command. Substituted text always is.
 
-/// No more of a command line is read.
+/// The maximum length of a command line that is parsed.
 const LONGEST: usize = 16 * 1024;
-/// No more commands of a line are kept.
+/// The maximum number of commands per line.
 const MOST_COMMANDS: usize = 64;
-/// Substitutions within substitutions, and shells within shells.
+/// The maximum depth of nested substitutions and nested shells.
 const DEEPEST: usize = 6;
 
 /// One simple command of a line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Command {
-    /// Its words with their quotes taken off, assignments in front included.
+pub(super) struct ShellCommand {
+    /// Words without their quotes, including assignments in front.
     pub(super) words: Vec<String>,
-    /// The files that its output goes to.
+    /// Files that the output is written to.
     pub(super) writes: Vec<String>,
-    /// Whether its input is the output of the command before it.
+    /// True if the input is the output of the command before.
     pub(super) piped: bool,
-    /// The commands whose output becomes a part of its words, by position; they come before it.
+    /// Positions of the commands whose output becomes a part of the words. They come before this command.
     pub(super) substituted: Vec<usize>,
-    /// Whether it is the name of a function that is defined here.
+    /// True if the command is the name of a function that is defined here.
     pub(super) defines: bool,
 }
 
-/// What stands in front of the program that a command is really about.
+/// The program that a command runs, after assignments and wrappers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Program<'c> {
-    /// Its name, without the folder.
+pub(super) struct ShellProgram<'c> {
+    /// Name of the program, without the folder.
     pub(super) name: &'c str,
-    /// Its arguments.
+    /// Arguments of the program.
     pub(super) arguments: &'c [String],
-    /// Whether it runs with the rights of another user.
+    /// True if the program runs with the privileges of another user.
     pub(super) elevated: bool,
 }
 
-/// The commands of a line.
-pub(super) fn commands(line: &str) -> Vec<Command> {
+/// Returns the commands of a line.
+pub(super) fn commands(line: &str) -> Vec<ShellCommand> {
     let mut found = Vec::new();
     read(super::text::cut(line, LONGEST), 0, &mut found);
     found
 }
 
-/// The commands that a list of words amounts to: itself, and what it hands to a shell.
-pub(super) fn commands_of_words(words: Vec<String>) -> Vec<Command> {
+/// Returns the commands of a list of words: the command itself, and those that it passes to a shell.
+pub(super) fn commands_of_words(words: Vec<String>) -> Vec<ShellCommand> {
     let mut found = Vec::new();
-    push(Command { words, ..Command::default() }, 0, &mut found);
+    push(ShellCommand { words, ..ShellCommand::default() }, 0, &mut found);
     found
 }
 
-impl Command {
-    /// The program behind assignments and wrappers such as `sudo` and `env`.
-    pub(super) fn program(&self) -> Option<Program<'_>> {
+impl ShellCommand {
+    /// Returns the program after assignments and wrappers such as `sudo` and `env`.
+    pub(super) fn program(&self) -> Option<ShellProgram<'_>> {
         let mut rest = &*self.words;
         let mut elevated = false;
         loop {
@@ -64,12 +64,12 @@ impl Command {
             }
             let name = base_name(first);
             let Some(wrapper) = WRAPPERS.iter().find(|wrapper| wrapper.name == name) else {
-                return Some(Program { name, arguments, elevated });
+                return Some(ShellProgram { name, arguments, elevated });
             };
             let inner = wrapper.skip(arguments);
             if inner.is_empty() {
-                // `sudo` or `env` by themselves are what the command is about.
-                return Some(Program { name, arguments, elevated });
+                // `sudo` or `env` alone are the program itself.
+                return Some(ShellProgram { name, arguments, elevated });
             }
             elevated |= wrapper.elevates;
             rest = inner;
@@ -82,7 +82,7 @@ struct Wrapper {
     name: &'static str,
     /// Options whose value is the next word.
     with_value: &'static [&'static str],
-    /// Words of its own before the other program.
+    /// Number of its own words before the other program.
     operands: usize,
     elevates: bool,
 }
@@ -114,7 +114,7 @@ static WRAPPERS: &[Wrapper] = &[
     wrapper("command", &[], 0),
     wrapper("builtin", &[], 0),
     wrapper("busybox", &[], 0),
-    // Words of the shell's grammar before a command.
+    // Keywords of the shell before a command.
     wrapper("if", &[], 0),
     wrapper("then", &[], 0),
     wrapper("else", &[], 0),
@@ -126,7 +126,7 @@ static WRAPPERS: &[Wrapper] = &[
 ];
 
 impl Wrapper {
-    /// What is left of its arguments for the other program.
+    /// Returns the arguments that are left for the other program.
     fn skip<'w>(&self, arguments: &'w [String]) -> &'w [String] {
         let mut rest = arguments;
         let mut operands = self.operands;
@@ -150,7 +150,7 @@ impl Wrapper {
 /// The shells that take a command line as an argument or on their input.
 pub(super) const SHELLS: &[&str] = &["sh", "bash", "zsh", "dash", "ksh", "ash", "fish"];
 
-/// `NAME=value`, which sets a variable and starts nothing.
+/// Returns true for `NAME=value`, which sets a variable and starts nothing.
 fn is_assignment(word: &str) -> bool {
     word.split_once('=').is_some_and(|(name, _)| {
         name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
@@ -162,8 +162,8 @@ fn base_name(word: &str) -> &str {
     word.rsplit(['/', '\\']).next().filter(|name| !name.is_empty()).unwrap_or(word)
 }
 
-/// Keeps a command, and reads on in what it hands to a shell.
-fn push(command: Command, depth: usize, found: &mut Vec<Command>) {
+/// Stores a command, and parses the line that it passes to a shell.
+fn push(command: ShellCommand, depth: usize, found: &mut Vec<ShellCommand>) {
     if (command.words.is_empty() && command.writes.is_empty()) || found.len() >= MOST_COMMANDS {
         return;
     }
@@ -181,18 +181,18 @@ fn push(command: Command, depth: usize, found: &mut Vec<Command>) {
     }
 }
 
-/// `-c`, also together with other letters as in `-lc`.
+/// Returns true for `-c`, also combined with other letters as in `-lc`.
 pub(super) fn takes_line(word: &str) -> bool {
     word.starts_with('-') && !word.starts_with("--") && word.ends_with('c')
 }
 
-/// Reads a line into the commands that it would start.
-fn read(line: &str, depth: usize, found: &mut Vec<Command>) {
+/// Parses a line into the commands that it would start.
+fn read(line: &str, depth: usize, found: &mut Vec<ShellCommand>) {
     if depth > DEEPEST {
         return;
     }
-    let mut reader = Reader::new(line, depth, found);
-    // A parenthesis that closes none hides nothing of what is behind it.
+    let mut reader = ShellReader::new(line, depth, found);
+    // An unmatched closing parenthesis does not hide the text behind it.
     while !reader.rest.is_empty() {
         reader.read();
         reader.skip(1);
@@ -202,29 +202,29 @@ fn read(line: &str, depth: usize, found: &mut Vec<Command>) {
 /// The characters that end an unquoted word.
 const ENDS_OF_WORDS: [char; 11] = [' ', '\t', '\r', '\n', ';', '|', '&', '<', '>', '(', ')'];
 
-struct Reader<'l, 'f> {
+struct ShellReader<'l, 'f> {
     rest: &'l str,
     depth: usize,
-    found: &'f mut Vec<Command>,
-    command: Command,
-    /// Here-documents whose text begins after the line: the word that ends it.
+    found: &'f mut Vec<ShellCommand>,
+    command: ShellCommand,
+    /// End words of the here-documents whose text begins after the line.
     bodies: Vec<String>,
-    /// Parentheses that were opened and not closed.
+    /// Number of open parentheses.
     open: usize,
 }
 
-impl<'l, 'f> Reader<'l, 'f> {
-    fn new(rest: &'l str, depth: usize, found: &'f mut Vec<Command>) -> Self {
-        Self { rest, depth, found, command: Command::default(), bodies: Vec::new(), open: 0 }
+impl<'l, 'f> ShellReader<'l, 'f> {
+    fn new(rest: &'l str, depth: usize, found: &'f mut Vec<ShellCommand>) -> Self {
+        Self { rest, depth, found, command: ShellCommand::default(), bodies: Vec::new(), open: 0 }
     }
 
-    /// Reads up to the end, or to a parenthesis that closes none.
+    /// Reads to the end, or to an unmatched closing parenthesis.
     fn read(&mut self) {
         while self.step() {}
         self.end_command(false);
     }
 
-    /// Takes the next word or operator; false if there is none.
+    /// Reads the next word or operator. Returns false if there is none.
     fn step(&mut self) -> bool {
         self.rest = self.rest.trim_start_matches([' ', '\t', '\r']);
         let Some(next) = self.rest.chars().next() else { return false };
@@ -282,12 +282,12 @@ impl<'l, 'f> Reader<'l, 'f> {
     }
 
     fn end_command(&mut self, pipe: bool) {
-        let next = Command { piped: pipe, ..Command::default() };
+        let next = ShellCommand { piped: pipe, ..ShellCommand::default() };
         let command = std::mem::replace(&mut self.command, next);
         push(command, self.depth, self.found);
     }
 
-    /// A redirection. Only where output goes is of interest; what a shell reads is a command.
+    /// Reads a redirection. Only the target of output matters; text that a shell reads is a command.
     fn redirect(&mut self) {
         let operator =
             self.rest.find(|c| !matches!(c, '<' | '>' | '&' | '|' | '-')).unwrap_or(self.rest.len());
@@ -306,13 +306,13 @@ impl<'l, 'f> Reader<'l, 'f> {
         if operator.starts_with("<<") {
             self.bodies.push(target);
         } else if operator.contains('&') && target.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-') {
-            // `2>&1` joins two outputs; no file is written.
+            // `2>&1` joins two outputs. No file is written.
         } else if operator.contains('>') {
             self.command.writes.push(target);
         }
     }
 
-    /// Here-documents are text, unless it is a shell that reads them.
+    /// Skips here-documents, which are text, unless a shell reads them.
     fn skip_bodies(&mut self) {
         for end in std::mem::take(&mut self.bodies) {
             let mut body = String::new();
@@ -322,7 +322,7 @@ impl<'l, 'f> Reader<'l, 'f> {
                     self.rest = after;
                     break;
                 }
-                // `EOF)` ends the text, and the substitution that it stands in.
+                // `EOF)` ends the text and the substitution around it.
                 let closing = line.trim_start().strip_prefix(&*end).filter(|behind| behind.starts_with(')'));
                 if let Some(closing) = closing {
                     self.skip(line.len() - closing.len());
@@ -332,7 +332,7 @@ impl<'l, 'f> Reader<'l, 'f> {
                 body.push_str(line);
                 body.push('\n');
             }
-            let reader = self.found.last().and_then(Command::program);
+            let reader = self.found.last().and_then(ShellCommand::program);
             let is_shell = reader.is_some_and(|program| {
                 SHELLS.contains(&program.name) && !program.arguments.iter().any(|word| takes_line(word))
             });
@@ -342,7 +342,7 @@ impl<'l, 'f> Reader<'l, 'f> {
         }
     }
 
-    /// One word, with its quotes taken off and its substitutions read.
+    /// Reads one word, removes its quotes and reads its substitutions.
     fn word(&mut self) -> String {
         let mut word = String::new();
         let mut quoted = false;
@@ -388,18 +388,18 @@ impl<'l, 'f> Reader<'l, 'f> {
         word
     }
 
-    /// Reads a substituted line; the command that it is a part of runs what it prints.
+    /// Reads a substituted line. The enclosing command runs its output.
     fn substitute(&mut self, line: &str) {
         let before = self.found.len();
         read(line, self.depth + 1, self.found);
         self.command.substituted.extend(before..self.found.len());
     }
 
-    /// The same for what stands before the closing parenthesis. It is not called below [`DEEPEST`]: a substitution there is
-    /// read like the commands beside it.
+    /// Reads a substitution up to the closing parenthesis. Not called below [`DEEPEST`]: a substitution there is read
+    /// like the commands beside it.
     fn substitute_parenthesised(&mut self) {
         let before = self.found.len();
-        let mut inner = Reader::new(self.rest, self.depth + 1, self.found);
+        let mut inner = ShellReader::new(self.rest, self.depth + 1, self.found);
         inner.read();
         self.rest = inner.rest;
         self.skip(1);
@@ -407,7 +407,7 @@ impl<'l, 'f> Reader<'l, 'f> {
     }
 }
 
-/// `2>`, which is a redirection and not the word 2.
+/// Returns true for `2>`, which is a redirection and not the word 2.
 fn is_numbered_redirect(rest: &str) -> bool {
     rest.trim_start_matches(|c: char| c.is_ascii_digit()).starts_with(['<', '>'])
 }
@@ -534,7 +534,7 @@ mod tests {
         for (start, words) in [("a $(", "a $"), ("a <(", "a")] {
             let nested = |depth: usize| format!("{}ls{}; rm", start.repeat(depth), ")".repeat(depth));
             let deepest = commands(&nested(DEEPEST));
-            let program = |command: &Command| command.words.join(" ");
+            let program = |command: &ShellCommand| command.words.join(" ");
             assert_eq!(deepest.first().map(program).as_deref(), Some("ls"), "{deepest:?}");
             assert_eq!(deepest.last().map(program).as_deref(), Some("rm"), "{deepest:?}");
             let deeper = commands(&nested(DEEPEST + 1));
@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn where_output_goes_is_known() {
+    fn redirected_output_is_recorded() {
         let found = commands("cat x > /dev/sda 2>/dev/null; dd &> log <in");
         assert_eq!(found[0].writes, ["/dev/sda", "/dev/null"]);
         assert_eq!(found[1].writes, ["log"]);

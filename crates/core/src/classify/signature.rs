@@ -1,25 +1,25 @@
-//! What trust counts failures by: the tool, and the part of its arguments that names what it worked on.
+//! The signature of a call, the unit by which trust counts failures: the tool and the target in its arguments.
 //!
-//! A tool that fails at one host must not lose trust for all of them, so a signature adds the host and first
-//! path segment of a URL, the parent folder of a path, and the first real word of a command. It is stored,
-//! logged and shown, so nothing that could be a credential enters it: no user information, no query, and no
-//! segment that does not look like a plain name.
+//! A tool that fails at one host must not lose trust for all hosts. So a signature adds the host and first path segment
+//! of a URL, the parent folder of a path, and the first real word of a command. Signatures are stored, logged and
+//! shown, so they contain nothing that could be a credential: no user information, no query, and no segment that does
+//! not look like a plain name.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use super::aims::{Aim, Aims};
-use super::shell::{self, Command};
+use super::shell::{self, ShellCommand};
+use super::targets::{ArgumentTargetKind, ArgumentTargets};
 use super::text::cut;
 use crate::id::{Digest, Domain, ToolRef};
 use crate::trust::Signature;
 
-/// The longest part of a signature that is kept as it is, in bytes.
+/// The maximum length of an unshortened part, in bytes.
 const LONGEST_PART: usize = 160;
 
-/// The signature of a call.
-pub fn signature(tool: &ToolRef, aims: &Aims<'_>) -> Signature {
+/// Returns the signature of a call.
+pub fn signature(tool: &ToolRef, aims: &ArgumentTargets<'_>) -> Signature {
     let mut text = String::with_capacity(128);
     escape(&mut text, tool.namespace.as_str());
     text.push('/');
@@ -32,26 +32,26 @@ pub fn signature(tool: &ToolRef, aims: &Aims<'_>) -> Signature {
             escape(&mut text, &shortened(&value));
         }
     };
-    let url = aims.all(Aim::Url).find_map(|value| place_of(&value.as_str()?));
-    let path = aims.all(Aim::Path).find_map(|value| parent(&value.as_str()?));
+    let url = aims.all(ArgumentTargetKind::Url).find_map(|value| place_of(&value.as_str()?));
+    let path = aims.all(ArgumentTargetKind::Path).find_map(|value| parent(&value.as_str()?));
     add("command", main_program(aims.commands()).map(Cow::Borrowed));
-    add("path", path.map(Cow::Owned).or_else(|| url.as_ref().and_then(Place::folder).map(Cow::Owned)));
-    add("url", url.as_ref().and_then(Place::remote).map(Cow::Owned));
+    add("path", path.map(Cow::Owned).or_else(|| url.as_ref().and_then(UrlTarget::folder).map(Cow::Owned)));
+    add("url", url.as_ref().and_then(UrlTarget::remote).map(Cow::Owned));
     Signature(Arc::from(text))
 }
 
-/// What a call depends on: the host of its URL, else the server that the tool belongs to.
-pub fn domain(tool: &ToolRef, aims: &Aims<'_>) -> Domain {
-    let host = aims.all(Aim::Url).find_map(|value| match place_of(&value.as_str()?)? {
-        Place::Remote { host, .. } => Domain::new(host).ok(),
-        Place::File(_) => None,
+/// Returns the domain that a call depends on: the host of its URL, or else the server of the tool.
+pub fn domain(tool: &ToolRef, aims: &ArgumentTargets<'_>) -> Domain {
+    let host = aims.all(ArgumentTargetKind::Url).find_map(|value| match place_of(&value.as_str()?)? {
+        UrlTarget::Remote { host, .. } => Domain::new(host).ok(),
+        UrlTarget::File(_) => None,
     });
     host.unwrap_or_else(|| Domain::from(&tool.namespace))
 }
 
-/// The program that a command line is about: not a substituted one, not a shell that is handed another
-/// line, and nothing that only prepares.
-fn main_program(commands: &[Command]) -> Option<&str> {
+/// Returns the main program of a command line. Not a substituted one, not a shell that receives another line, and not a
+/// command that only prepares.
+fn main_program(commands: &[ShellCommand]) -> Option<&str> {
     let substituted: Vec<usize> =
         commands.iter().flat_map(|command| command.substituted.iter().copied()).collect();
     let mut programs = commands
@@ -68,17 +68,17 @@ fn main_program(commands: &[Command]) -> Option<&str> {
     Some(name_or_star(real.unwrap_or(first).name))
 }
 
-/// What often stands before the command that matters.
+/// Commands that often come before the main one.
 const PREPARATIONS: &[&str] = &["cd", "pushd", "export", "set", "source", ".", "umask", "true", ":", "eval"];
 
-/// Where a URL points.
+/// The target of a URL.
 #[derive(Debug, PartialEq, Eq)]
-enum Place {
+enum UrlTarget {
     Remote { host: String, port: Option<String>, segment: String },
     File(String),
 }
 
-impl Place {
+impl UrlTarget {
     fn remote(&self) -> Option<String> {
         match self {
             Self::Remote { host, port: Some(port), segment } => Some(format!("{host}:{port}/{segment}")),
@@ -95,7 +95,7 @@ impl Place {
     }
 }
 
-fn place_of(url: &str) -> Option<Place> {
+fn place_of(url: &str) -> Option<UrlTarget> {
     let (scheme, rest) = url.trim().split_once("://")?;
     if !scheme.starts_with(|c: char| c.is_ascii_alphabetic())
         || !scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+.-".contains(&byte))
@@ -106,7 +106,7 @@ fn place_of(url: &str) -> Option<Place> {
     let (authority, path) = rest.split_at_checked(end)?;
     let scheme = scheme.to_ascii_lowercase();
     if scheme == "file" {
-        return Some(Place::File(path.split(['?', '#']).next()?.to_owned()));
+        return Some(UrlTarget::File(path.split(['?', '#']).next()?.to_owned()));
     }
     // Everything before the last @ is user information.
     let (host, port) = host_and_port(authority.rsplit('@').next()?)?;
@@ -114,7 +114,7 @@ fn place_of(url: &str) -> Option<Place> {
     let port = (!port.is_empty() && !default).then(|| port.to_owned());
     let path = path.split(['?', '#']).next().unwrap_or_default();
     let segment = path.split(['/', '\\']).find(|segment| !segment.is_empty()).unwrap_or_default();
-    Some(Place::Remote { host, port, segment: name_or_star(segment).to_owned() })
+    Some(UrlTarget::Remote { host, port, segment: name_or_star(segment).to_owned() })
 }
 
 fn host_and_port(authority: &str) -> Option<(String, &str)> {
@@ -131,7 +131,7 @@ fn host_and_port(authority: &str) -> Option<(String, &str)> {
         .then(|| (host.to_ascii_lowercase(), port))
 }
 
-/// A plain name as it is, and a star for anything that may be an id or a credential.
+/// Returns a plain name unchanged, and a star for anything that may be an id or a credential.
 fn name_or_star(name: &str) -> &str {
     let plain = name.len() <= 32
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._~+-[".contains(&byte));
@@ -139,7 +139,7 @@ fn name_or_star(name: &str) -> &str {
     if plain && (name.len() < 16 || digits < 4) { name } else { "*" }
 }
 
-/// The folder that a path is in, with `.`, `..` and double slashes resolved as far as words can tell.
+/// Returns the folder of a path, with `.`, `..` and double slashes resolved as far as the text allows.
 fn parent(path: &str) -> Option<String> {
     let path = cut(path.trim(), 4096);
     if path.is_empty() {
@@ -164,12 +164,12 @@ fn parent(path: &str) -> Option<String> {
     Some(folder)
 }
 
-/// Takes the last part off a path.
+/// Removes the last part of a path.
 fn leave(folder: &mut String) {
     folder.truncate(folder.rfind('/').unwrap_or(0));
 }
 
-/// A long part keeps its beginning and a fingerprint, so that two long ones stay different.
+/// Shortens a long part to its beginning and a fingerprint, so that two long parts stay different.
 fn shortened(part: &str) -> Cow<'_, str> {
     if part.len() <= LONGEST_PART {
         return Cow::Borrowed(part);
@@ -178,7 +178,7 @@ fn shortened(part: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{}~{fingerprint}", cut(part, LONGEST_PART)))
 }
 
-/// Writes a part so that it cannot be taken for two, nor break a log line.
+/// Writes a part so that it cannot be taken for two parts and cannot break a log line.
 fn escape(text: &mut String, part: &str) {
     if part.bytes().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'|' | b'%')) {
         return text.push_str(part);
@@ -198,19 +198,19 @@ fn escape(text: &mut String, part: &str) {
 mod tests {
     use super::*;
     use crate::id::{Namespace, ToolName};
-    use crate::json::{Document, Limits};
+    use crate::json::{JsonDocument, JsonLimits};
 
     fn tool(name: &str) -> ToolRef {
         ToolRef { namespace: Namespace::new("ns").unwrap(), tool: ToolName::new(name).unwrap() }
     }
 
     fn signed(name: &str, params: &str) -> String {
-        let document = Document::parse(params.as_bytes(), Limits::ENVELOPE).unwrap();
-        signature(&tool(name), &Aims::of(document.root())).0.as_ref().to_owned()
+        let document = JsonDocument::parse(params.as_bytes(), JsonLimits::ENVELOPE).unwrap();
+        signature(&tool(name), &ArgumentTargets::of(document.root())).0.as_ref().to_owned()
     }
 
     #[test]
-    fn signatures_name_what_a_call_worked_on() {
+    fn signatures_name_the_target_of_a_call() {
         for (name, params, expected) in [
             ("get", r#"{"url":"https://api.example.com/data/7?k=v"}"#, "ns/get|url=api.example.com/data"),
             ("get", r#"{"URL":"https://API.Example.com:443"}"#, "ns/get|url=api.example.com/"),
@@ -303,8 +303,12 @@ mod tests {
             (r#"{"uri":"file:///x"}"#, "ns"),
             ("{}", "ns"),
         ] {
-            let document = Document::parse(params.as_bytes(), Limits::ENVELOPE).unwrap();
-            assert_eq!(domain(&tool("get"), &Aims::of(document.root())).as_str(), expected, "{params}");
+            let document = JsonDocument::parse(params.as_bytes(), JsonLimits::ENVELOPE).unwrap();
+            assert_eq!(
+                domain(&tool("get"), &ArgumentTargets::of(document.root())).as_str(),
+                expected,
+                "{params}"
+            );
         }
     }
 }

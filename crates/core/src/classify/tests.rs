@@ -1,44 +1,44 @@
-//! The verdicts, row by row: (source, words) to (nature, reach, severity, rule).
+//! Tests of the verdicts, row by row: (source, message) to (nature, reach, severity, rule).
 
 use proptest::prelude::*;
 
 use super::*;
 
-use Nature::{Permanent, Transient};
-use Reach::{Answered, NotSent, Refused, Unknown};
+use AttemptReach::{Answered, NotSent, Refused, Unknown};
+use FaultNature::{Permanent, Transient};
 
-fn classified(source: Source, message: &str) -> Classified {
-    classify(&Fault::new(source, message), &Overrides::default(), Timestamp::ZERO)
+fn classified(source: FaultSource, message: &str) -> Classification {
+    classify(&AttemptFault::new(source, message), &Overrides::default(), Timestamp::ZERO)
 }
 
-fn transport(error: Transport, written: bool) -> Source {
-    Source::Transport { error, written }
+fn transport(error: TransportError, written: bool) -> FaultSource {
+    FaultSource::Transport { error, written }
 }
 
-fn http(status: u16) -> Source {
-    Source::Http { status }
+fn http(status: u16) -> FaultSource {
+    FaultSource::Http { status }
 }
 
-fn rpc(code: i64) -> Source {
-    Source::JsonRpc { code }
+fn rpc(code: i64) -> FaultSource {
+    FaultSource::JsonRpc { code }
 }
 
-fn ws(code: u16) -> Source {
-    Source::WebSocket { code }
+fn ws(code: u16) -> FaultSource {
+    FaultSource::WebSocket { code }
 }
 
-fn exit(code: i32) -> Source {
-    Source::Exit { code: Some(code), signal: None }
+fn exit(code: i32) -> FaultSource {
+    FaultSource::Exit { code: Some(code), signal: None }
 }
 
-const TIMED_OUT: Source = Source::Timeout { after: Duration::from_secs(30) };
+const TIMED_OUT: FaultSource = FaultSource::Timeout { after: Duration::from_secs(30) };
 
 #[test]
 fn every_kind_of_fault_gets_its_verdict_and_its_rule() {
     use Severity as S;
     let table = [
         (
-            transport(Transport::ConnectionRefused, false),
+            transport(TransportError::ConnectionRefused, false),
             "",
             Transient,
             Refused,
@@ -46,7 +46,7 @@ fn every_kind_of_fault_gets_its_verdict_and_its_rule() {
             "transport.refused",
         ),
         (
-            transport(Transport::ConnectionRefused, true),
+            transport(TransportError::ConnectionRefused, true),
             "",
             Transient,
             Unknown,
@@ -54,7 +54,7 @@ fn every_kind_of_fault_gets_its_verdict_and_its_rule() {
             "transport.refused",
         ),
         (
-            transport(Transport::ConnectionReset, false),
+            transport(TransportError::ConnectionReset, false),
             "",
             Transient,
             NotSent,
@@ -62,7 +62,7 @@ fn every_kind_of_fault_gets_its_verdict_and_its_rule() {
             "transport.reset",
         ),
         (
-            transport(Transport::ConnectionReset, true),
+            transport(TransportError::ConnectionReset, true),
             "",
             Transient,
             Unknown,
@@ -70,17 +70,31 @@ fn every_kind_of_fault_gets_its_verdict_and_its_rule() {
             "transport.reset",
         ),
         (
-            transport(Transport::ConnectionClosed, true),
+            transport(TransportError::ConnectionClosed, true),
             "",
             Transient,
             Unknown,
             S::Transient,
             "transport.closed",
         ),
-        (transport(Transport::TimedOut, false), "", Transient, NotSent, S::Timeout, "transport.timed-out"),
-        (transport(Transport::TimedOut, true), "", Transient, Unknown, S::Timeout, "transport.timed-out"),
         (
-            transport(Transport::NameNotFound, false),
+            transport(TransportError::TimedOut, false),
+            "",
+            Transient,
+            NotSent,
+            S::Timeout,
+            "transport.timed-out",
+        ),
+        (
+            transport(TransportError::TimedOut, true),
+            "",
+            Transient,
+            Unknown,
+            S::Timeout,
+            "transport.timed-out",
+        ),
+        (
+            transport(TransportError::NameNotFound, false),
             "",
             Transient,
             NotSent,
@@ -88,7 +102,7 @@ fn every_kind_of_fault_gets_its_verdict_and_its_rule() {
             "transport.name-not-found",
         ),
         (
-            transport(Transport::Unreachable, false),
+            transport(TransportError::Unreachable, false),
             "",
             Transient,
             NotSent,
@@ -96,7 +110,7 @@ fn every_kind_of_fault_gets_its_verdict_and_its_rule() {
             "transport.unreachable",
         ),
         (
-            transport(Transport::Tls, false),
+            transport(TransportError::Tls, false),
             "handshake eof",
             Transient,
             NotSent,
@@ -104,17 +118,31 @@ fn every_kind_of_fault_gets_its_verdict_and_its_rule() {
             "transport.tls",
         ),
         (
-            transport(Transport::Tls, false),
+            transport(TransportError::Tls, false),
             "invalid peer certificate: UnknownIssuer",
             Permanent,
             NotSent,
             S::ServerError,
             "transport.certificate",
         ),
-        (transport(Transport::Other, true), "odd", Transient, Unknown, S::ServerError, "unknown.transport"),
-        (transport(Transport::Other, false), "odd", Transient, NotSent, S::ServerError, "unknown.transport"),
         (
-            transport(Transport::Other, true),
+            transport(TransportError::Other, true),
+            "odd",
+            Transient,
+            Unknown,
+            S::ServerError,
+            "unknown.transport",
+        ),
+        (
+            transport(TransportError::Other, false),
+            "odd",
+            Transient,
+            NotSent,
+            S::ServerError,
+            "unknown.transport",
+        ),
+        (
+            transport(TransportError::Other, true),
             "read ECONNRESET",
             Transient,
             Unknown,
@@ -122,7 +150,7 @@ fn every_kind_of_fault_gets_its_verdict_and_its_rule() {
             "text.connection",
         ),
         (
-            transport(Transport::Other, false),
+            transport(TransportError::Other, false),
             "spawn uvx ENOENT",
             Permanent,
             NotSent,
@@ -182,7 +210,7 @@ fn every_kind_of_fault_gets_its_verdict_and_its_rule() {
         (rpc(-32022), "", Permanent, Answered, S::Validation, "jsonrpc.-32022"),
         (rpc(-32042), "", Permanent, Answered, S::Informational, "jsonrpc.-32042"),
         (rpc(7), "odd", Permanent, Answered, S::Informational, "unknown.jsonrpc"),
-        (Source::SessionLost, "", Transient, Refused, S::Transient, "session-lost"),
+        (FaultSource::SessionLost, "", Transient, Refused, S::Transient, "session-lost"),
         (ws(1000), "", Transient, Unknown, S::Transient, "websocket.1000"),
         (ws(1001), "", Transient, Unknown, S::Transient, "websocket.1001"),
         (ws(1002), "", Permanent, Answered, S::Validation, "websocket.1002"),
@@ -200,27 +228,34 @@ fn every_kind_of_fault_gets_its_verdict_and_its_rule() {
         (exit(1), "", Transient, Unknown, S::Crash, "exit.1"),
         (exit(126), "", Permanent, NotSent, S::Permission, "exit.126"),
         (exit(127), "", Permanent, NotSent, S::NotFound, "exit.127"),
-        (Source::Exit { code: None, signal: Some(9) }, "", Transient, Unknown, S::Crash, "exit.signal.9"),
-        (Source::Exit { code: None, signal: None }, "", Transient, Unknown, S::Crash, "exit"),
-        (TIMED_OUT, "", Transient, Unknown, S::Timeout, "timeout"),
-        (Source::Panic, "", Permanent, Unknown, S::Crash, "panic"),
-        (Source::BadAnswer, "expected an object", Permanent, Unknown, S::Validation, "bad-answer"),
-        (Source::TooLarge, "it has 70 bytes", Permanent, Answered, S::Validation, "too-large"),
-        // Words thrown in place of an answer are believed about the transport, but prove nothing.
-        (Source::Tool, "Service unavailable (503)", Transient, Unknown, S::ServerError, "text.http.503"),
-        (Source::Tool, "Rate limit exceeded (429)", Transient, Answered, S::Transient, "text.http.429"),
-        (Source::Tool, "Payload too large (413)", Permanent, Answered, S::InvalidInput, "text.http.413"),
         (
-            Source::Tool,
+            FaultSource::Exit { code: None, signal: Some(9) },
+            "",
+            Transient,
+            Unknown,
+            S::Crash,
+            "exit.signal.9",
+        ),
+        (FaultSource::Exit { code: None, signal: None }, "", Transient, Unknown, S::Crash, "exit"),
+        (TIMED_OUT, "", Transient, Unknown, S::Timeout, "timeout"),
+        (FaultSource::Panic, "", Permanent, Unknown, S::Crash, "panic"),
+        (FaultSource::BadAnswer, "expected an object", Permanent, Unknown, S::Validation, "bad-answer"),
+        (FaultSource::TooLarge, "it has 70 bytes", Permanent, Answered, S::Validation, "too-large"),
+        // Text thrown in place of a result is believed about the transport, but proves nothing.
+        (FaultSource::Tool, "Service unavailable (503)", Transient, Unknown, S::ServerError, "text.http.503"),
+        (FaultSource::Tool, "Rate limit exceeded (429)", Transient, Answered, S::Transient, "text.http.429"),
+        (FaultSource::Tool, "Payload too large (413)", Permanent, Answered, S::InvalidInput, "text.http.413"),
+        (
+            FaultSource::Tool,
             "gateway closed (1012): service restart",
             Transient,
             Unknown,
             S::Transient,
             "text.websocket.1012",
         ),
-        (Source::Tool, "gateway closed (1006)", Transient, Unknown, S::Transient, "text.websocket.1006"),
+        (FaultSource::Tool, "gateway closed (1006)", Transient, Unknown, S::Transient, "text.websocket.1006"),
         (
-            Source::Tool,
+            FaultSource::Tool,
             "connect ECONNREFUSED 127.0.0.1:80",
             Transient,
             Unknown,
@@ -228,16 +263,23 @@ fn every_kind_of_fault_gets_its_verdict_and_its_rule() {
             "text.connection",
         ),
         (
-            Source::Tool,
+            FaultSource::Tool,
             "getaddrinfo ENOTFOUND x.example",
             Transient,
             Unknown,
             S::Transient,
             "text.connection",
         ),
-        (Source::Tool, "MCP error -32001: Request timed out", Transient, Unknown, S::Timeout, "text.timeout"),
         (
-            Source::Tool,
+            FaultSource::Tool,
+            "MCP error -32001: Request timed out",
+            Transient,
+            Unknown,
+            S::Timeout,
+            "text.timeout",
+        ),
+        (
+            FaultSource::Tool,
             "MCP error -32000: Connection closed",
             Transient,
             Unknown,
@@ -245,7 +287,7 @@ fn every_kind_of_fault_gets_its_verdict_and_its_rule() {
             "text.connection",
         ),
         (
-            Source::Tool,
+            FaultSource::Tool,
             "MCP error -32603: Internal error",
             Transient,
             Unknown,
@@ -253,38 +295,59 @@ fn every_kind_of_fault_gets_its_verdict_and_its_rule() {
             "text.jsonrpc.-32603",
         ),
         (
-            Source::Tool,
+            FaultSource::Tool,
             "No session found with label: main",
             Permanent,
             Answered,
             S::NotFound,
             "text.not-found",
         ),
-        (Source::Tool, "something else", Permanent, Answered, S::Informational, "unknown.tool"),
-        (Source::Tool, "", Permanent, Answered, S::Informational, "unknown.tool"),
+        (FaultSource::Tool, "something else", Permanent, Answered, S::Informational, "unknown.tool"),
+        (FaultSource::Tool, "", Permanent, Answered, S::Informational, "unknown.tool"),
         (
-            Source::Tool,
+            FaultSource::Tool,
             r#"{"runId":"6","status":"error","error":"gateway closed (1012): service restart"}"#,
             Transient,
             Unknown,
             S::Transient,
             "text.websocket.1012",
         ),
-        // A result with `isError` is an answer; where it tells of a time-out or a lost connection, nobody knows of what.
-        (Source::IsError, "Command timed out after 120 s", Transient, Unknown, S::Timeout, "text.timeout"),
-        (Source::IsError, "Service unavailable (503)", Transient, Unknown, S::ServerError, "text.http.503"),
-        (Source::IsError, "Rate limit exceeded (429)", Transient, Answered, S::Transient, "text.http.429"),
+        // A result with `isError` is a response. If it reports a timeout or a lost connection, the cause is unknown.
         (
-            Source::IsError,
+            FaultSource::IsError,
+            "Command timed out after 120 s",
+            Transient,
+            Unknown,
+            S::Timeout,
+            "text.timeout",
+        ),
+        (
+            FaultSource::IsError,
+            "Service unavailable (503)",
+            Transient,
+            Unknown,
+            S::ServerError,
+            "text.http.503",
+        ),
+        (
+            FaultSource::IsError,
+            "Rate limit exceeded (429)",
+            Transient,
+            Answered,
+            S::Transient,
+            "text.http.429",
+        ),
+        (
+            FaultSource::IsError,
             "MCP error -32603: Internal error",
             Transient,
             Unknown,
             S::ServerError,
             "text.jsonrpc.-32603",
         ),
-        (Source::IsError, "something else", Permanent, Answered, S::Informational, "unknown.tool"),
+        (FaultSource::IsError, "something else", Permanent, Answered, S::Informational, "unknown.tool"),
         (
-            Source::IsError,
+            FaultSource::IsError,
             "MCP error -32602: Input validation error: Invalid arguments for tool x: []",
             Permanent,
             Answered,
@@ -301,12 +364,13 @@ fn every_kind_of_fault_gets_its_verdict_and_its_rule() {
 }
 
 #[test]
-fn how_far_a_call_got_follows_the_one_list() {
-    // D4: what is not on this list is no proof that the tool did not run.
+fn the_progress_of_a_call_follows_the_one_list() {
+    // D4: nothing outside this list proves that the tool did not run.
     for status in 0..1000 {
         let proved = matches!(status, 413 | 429);
         assert_eq!(classified(http(status), "").reach.proves_not_run(), proved, "{status}");
-        let asked = Fault { retry_after: RetryAfter::parse("1"), ..Fault::new(http(status), "") };
+        let asked =
+            AttemptFault { retry_after: RetryAfter::parse("1"), ..AttemptFault::new(http(status), "") };
         let decided = classify(&asked, &Overrides::default(), Timestamp::ZERO);
         assert_eq!(decided.reach.proves_not_run(), proved || status == 503, "{status} with Retry-After");
         assert_eq!(decided.retry_after, Some(Duration::from_secs(1)));
@@ -325,7 +389,7 @@ fn how_far_a_call_got_follows_the_one_list() {
 
 #[test]
 fn a_certificate_that_is_not_accepted_is_the_fault_of_the_other_side() {
-    let refused = classified(transport(Transport::Tls, false), "certificate has expired");
+    let refused = classified(transport(TransportError::Tls, false), "certificate has expired");
     assert_eq!((refused.rule.as_ref(), refused.nature), ("transport.certificate", Permanent));
     assert_eq!(refused.code, Code::UpstreamUnavailable);
 }
@@ -341,30 +405,30 @@ fn a_server_that_closes_a_web_socket_for_an_error_of_its_own_is_in_trouble() {
 #[test]
 fn a_mistake_that_the_words_name_counts_before_a_permanent_status_and_not_before_a_passing_one() {
     let mistake = "missing required parameter: path";
-    let bare = classified(Source::IsError, mistake);
-    assert_eq!(bare.mistake, Some(Mistake::Arguments));
-    let permanent = classified(Source::IsError, &format!("HTTP 404: {mistake}"));
-    assert_eq!((permanent.nature, permanent.mistake), (Permanent, Some(Mistake::Arguments)));
-    let passing = classified(Source::IsError, &format!("HTTP 503: {mistake}"));
+    let bare = classified(FaultSource::IsError, mistake);
+    assert_eq!(bare.mistake, Some(ModelMistake::Arguments));
+    let permanent = classified(FaultSource::IsError, &format!("HTTP 404: {mistake}"));
+    assert_eq!((permanent.nature, permanent.mistake), (Permanent, Some(ModelMistake::Arguments)));
+    let passing = classified(FaultSource::IsError, &format!("HTTP 503: {mistake}"));
     assert_eq!((passing.nature, passing.mistake), (Transient, None), "{}", passing.rule);
 }
 
 #[test]
-fn a_date_in_the_past_still_says_that_the_server_refused() {
+fn a_date_in_the_past_still_means_that_the_server_refused() {
     let past = RetryAfter::At(Timestamp::from_millis(1));
-    let fault = Fault { retry_after: Some(past), ..Fault::new(http(503), "") };
+    let fault = AttemptFault { retry_after: Some(past), ..AttemptFault::new(http(503), "") };
     let decided = classify(&fault, &Overrides::default(), Timestamp::from_millis(2));
     assert_eq!((decided.reach, decided.retry_after), (Refused, None));
 }
 
 #[test]
-fn the_code_at_the_end_says_who_failed() {
+fn the_error_code_identifies_the_failed_side() {
     for (source, message, code) in [
         (TIMED_OUT, "", Code::Timeout),
-        (transport(Transport::TimedOut, true), "", Code::Timeout),
-        (transport(Transport::ConnectionRefused, false), "", Code::UpstreamUnavailable),
-        (transport(Transport::Other, false), "", Code::UpstreamUnavailable),
-        (Source::SessionLost, "", Code::UpstreamUnavailable),
+        (transport(TransportError::TimedOut, true), "", Code::Timeout),
+        (transport(TransportError::ConnectionRefused, false), "", Code::UpstreamUnavailable),
+        (transport(TransportError::Other, false), "", Code::UpstreamUnavailable),
+        (FaultSource::SessionLost, "", Code::UpstreamUnavailable),
         (exit(1), "", Code::UpstreamUnavailable),
         (exit(127), "", Code::UpstreamUnavailable),
         (http(503), "", Code::UpstreamUnavailable),
@@ -376,27 +440,28 @@ fn the_code_at_the_end_says_who_failed() {
         (rpc(-32602), "", Code::InvalidArguments),
         (rpc(-32602), "Tool raed not found", Code::UnknownTool),
         (rpc(-32001), "Request timed out", Code::Timeout),
-        (Source::Tool, "connect ECONNREFUSED 127.0.0.1:80", Code::UpstreamUnavailable),
-        (Source::IsError, "connect ECONNREFUSED 127.0.0.1:80", Code::ToolError),
-        (Source::IsError, "Unknown tool: raed", Code::UnknownTool),
-        (Source::IsError, "no", Code::ToolError),
-        (Source::Panic, "", Code::ToolError),
-        (Source::BadAnswer, "", Code::ToolError),
-        (Source::TooLarge, "", Code::ResultTooLarge),
+        (FaultSource::Tool, "connect ECONNREFUSED 127.0.0.1:80", Code::UpstreamUnavailable),
+        (FaultSource::IsError, "connect ECONNREFUSED 127.0.0.1:80", Code::ToolError),
+        (FaultSource::IsError, "Unknown tool: raed", Code::UnknownTool),
+        (FaultSource::IsError, "no", Code::ToolError),
+        (FaultSource::Panic, "", Code::ToolError),
+        (FaultSource::BadAnswer, "", Code::ToolError),
+        (FaultSource::TooLarge, "", Code::ResultTooLarge),
     ] {
         assert_eq!(classified(source.clone(), message).code, code, "{source:?} {message:?}");
     }
 }
 
 #[test]
-fn unknown_errors_of_the_transport_mean_what_the_policy_says() {
+fn unknown_transport_errors_follow_the_policy() {
     let strict = Overrides::default().with_unknown(Permanent);
-    let nature = |source: Source| classify(&Fault::new(source, "odd"), &strict, Timestamp::ZERO).nature;
-    assert_eq!(nature(transport(Transport::Other, true)), Permanent);
+    let nature =
+        |source: FaultSource| classify(&AttemptFault::new(source, "odd"), &strict, Timestamp::ZERO).nature;
+    assert_eq!(nature(transport(TransportError::Other, true)), Permanent);
     assert_eq!(nature(ws(4321)), Permanent);
     assert_eq!(nature(http(999)), Permanent);
     assert_eq!(nature(rpc(-32001)), Permanent);
-    assert_eq!(nature(transport(Transport::ConnectionReset, true)), Transient);
+    assert_eq!(nature(transport(TransportError::ConnectionReset, true)), Transient);
     assert_eq!(nature(http(503)), Transient);
     assert_eq!(nature(ws(1011)), Transient);
     assert_eq!(nature(ws(1014)), Transient);
@@ -404,21 +469,23 @@ fn unknown_errors_of_the_transport_mean_what_the_policy_says() {
 
 #[test]
 fn eh_1_1_a_network_time_out_is_transient() {
-    for source in [Source::Tool, Source::IsError, TIMED_OUT, transport(Transport::TimedOut, true)] {
+    for source in
+        [FaultSource::Tool, FaultSource::IsError, TIMED_OUT, transport(TransportError::TimedOut, true)]
+    {
         assert_eq!(classified(source, "Connection timeout after 30s").nature, Transient);
     }
-    assert_eq!(classified(Source::Tool, "Connection timeout after 30s").rule, "text.timeout");
+    assert_eq!(classified(FaultSource::Tool, "Connection timeout after 30s").rule, "text.timeout");
 }
 
 #[test]
 fn eh_1_2_invalid_input_is_permanent() {
-    let decided = classified(Source::Tool, "Invalid airport code: XYZ");
+    let decided = classified(FaultSource::Tool, "Invalid airport code: XYZ");
     assert_eq!((decided.nature, decided.severity), (Permanent, Severity::InvalidInput));
 }
 
 #[test]
 fn eh_1_3_a_rate_limit_is_transient() {
-    for (source, message) in [(Source::Tool, "Rate limit exceeded (429)"), (http(429), "")] {
+    for (source, message) in [(FaultSource::Tool, "Rate limit exceeded (429)"), (http(429), "")] {
         let decided = classified(source, message);
         assert_eq!((decided.nature, decided.severity), (Transient, Severity::Transient));
     }
@@ -426,7 +493,7 @@ fn eh_1_3_a_rate_limit_is_transient() {
 
 #[test]
 fn eh_1_4_a_failed_authentication_is_permanent() {
-    for (source, message) in [(Source::Tool, "Authentication failed (401)"), (http(401), "")] {
+    for (source, message) in [(FaultSource::Tool, "Authentication failed (401)"), (http(401), "")] {
         let decided = classified(source, message);
         assert_eq!((decided.nature, decided.severity), (Permanent, Severity::Permission));
     }
@@ -435,27 +502,27 @@ fn eh_1_4_a_failed_authentication_is_permanent() {
 #[test]
 fn tg_4_validation_errors_are_not_retryable_and_time_outs_are() {
     for (message, mistake) in [
-        ("Missing required parameter: path", Some(Mistake::Arguments)),
-        ("Missing parameters for edit", Some(Mistake::Arguments)),
-        ("Missing required property", Some(Mistake::Arguments)),
-        ("Expected string but received undefined", Some(Mistake::Arguments)),
+        ("Missing required parameter: path", Some(ModelMistake::Arguments)),
+        ("Missing parameters for edit", Some(ModelMistake::Arguments)),
+        ("Missing required property", Some(ModelMistake::Arguments)),
+        ("Expected string but received undefined", Some(ModelMistake::Arguments)),
         (
             "Validation failed for tool \"read\":\n  - path: must have required properties path",
-            Some(Mistake::Arguments),
+            Some(ModelMistake::Arguments),
         ),
-        ("Tool raed not found", Some(Mistake::UnknownTool)),
-        ("Unknown tool: raed", Some(Mistake::UnknownTool)),
+        ("Tool raed not found", Some(ModelMistake::UnknownTool)),
+        ("Unknown tool: raed", Some(ModelMistake::UnknownTool)),
         // Dropped from the seed: it matches the contents of half of all source files.
         ("type of value causes an error", None),
         ("ENOENT: no such file or directory, open '/x'", None),
     ] {
-        for source in [Source::Tool, Source::IsError] {
+        for source in [FaultSource::Tool, FaultSource::IsError] {
             let decided = classified(source, message);
             assert_eq!((decided.nature, decided.mistake), (Permanent, mistake), "{message}");
         }
     }
     for message in ["timeout", "Request timed out", "Tool timeout after 30s"] {
-        let decided = classified(Source::Tool, message);
+        let decided = classified(FaultSource::Tool, message);
         assert_eq!((decided.nature, decided.mistake), (Transient, None), "{message}");
     }
 }
@@ -471,35 +538,35 @@ fn rp_2_every_row_of_the_severity_rules() {
         (http(500), "", S::ServerError),
         (http(503), "", S::ServerError),
         (http(599), "", S::ServerError),
-        (Source::Tool, "Issue not found", S::NotFound),
-        (Source::Tool, "The file does not exist", S::NotFound),
-        (Source::Tool, "cat: x: No such file or directory", S::NotFound),
-        (Source::Tool, "rm: cannot remove '/protected/file': Permission denied", S::Permission),
-        (Source::Tool, "Access denied", S::Permission),
-        (Source::Tool, "Unauthorized", S::Permission),
-        (Source::Tool, "timeout", S::Timeout),
-        (Source::Tool, "The request timed out", S::Timeout),
-        (Source::Tool, "deadline exceeded", S::Timeout),
-        (Source::Tool, "rate limit", S::Transient),
-        (Source::Tool, "Too many requests", S::Transient),
-        (Source::Tool, "quota", S::Transient),
-        (Source::Tool, "Quota exceeded for project", S::Transient),
-        (Source::Tool, "Invalid value", S::InvalidInput),
-        (Source::Tool, "name is required", S::InvalidInput),
-        (Source::Tool, "limit must be positive", S::InvalidInput),
-        (Source::Tool, "Expected a list", S::InvalidInput),
-        // Decided otherwise than in the seed: the default is the server's fault only if it is the transport's.
-        (transport(Transport::Other, true), "odd", S::ServerError),
-        (Source::Tool, "odd", S::Informational),
-        (Source::IsError, "odd", S::Informational),
+        (FaultSource::Tool, "Issue not found", S::NotFound),
+        (FaultSource::Tool, "The file does not exist", S::NotFound),
+        (FaultSource::Tool, "cat: x: No such file or directory", S::NotFound),
+        (FaultSource::Tool, "rm: cannot remove '/protected/file': Permission denied", S::Permission),
+        (FaultSource::Tool, "Access denied", S::Permission),
+        (FaultSource::Tool, "Unauthorized", S::Permission),
+        (FaultSource::Tool, "timeout", S::Timeout),
+        (FaultSource::Tool, "The request timed out", S::Timeout),
+        (FaultSource::Tool, "deadline exceeded", S::Timeout),
+        (FaultSource::Tool, "rate limit", S::Transient),
+        (FaultSource::Tool, "Too many requests", S::Transient),
+        (FaultSource::Tool, "quota", S::Transient),
+        (FaultSource::Tool, "Quota exceeded for project", S::Transient),
+        (FaultSource::Tool, "Invalid value", S::InvalidInput),
+        (FaultSource::Tool, "name is required", S::InvalidInput),
+        (FaultSource::Tool, "limit must be positive", S::InvalidInput),
+        (FaultSource::Tool, "Expected a list", S::InvalidInput),
+        // Decided differently from the seed: the default is the server's fault only if it is the transport's.
+        (transport(TransportError::Other, true), "odd", S::ServerError),
+        (FaultSource::Tool, "odd", S::Informational),
+        (FaultSource::IsError, "odd", S::Informational),
         (http(400), "", S::InvalidInput),
         (http(413), "", S::InvalidInput),
         (http(422), "", S::InvalidInput),
-        (Source::BadAnswer, "", S::Validation),
-        (Source::TooLarge, "", S::Validation),
+        (FaultSource::BadAnswer, "", S::Validation),
+        (FaultSource::TooLarge, "", S::Validation),
         (exit(1), "", S::Crash),
-        (Source::Exit { code: None, signal: Some(11) }, "", S::Crash),
-        (Source::Panic, "", S::Crash),
+        (FaultSource::Exit { code: None, signal: Some(11) }, "", S::Crash),
+        (FaultSource::Panic, "", S::Crash),
     ] {
         assert_eq!(classified(source.clone(), message).severity, severity, "{source:?} {message:?}");
     }
@@ -509,10 +576,10 @@ fn rp_2_every_row_of_the_severity_rules() {
 fn rp_2_known_wrong_verdicts_of_other_classifiers_are_right_here() {
     use Severity as S;
     for (source, message, severity) in [
-        (Source::Tool, "Authentication failed (401)", S::Permission),
+        (FaultSource::Tool, "Authentication failed (401)", S::Permission),
         (http(400), "", S::InvalidInput),
-        (Source::Tool, "expected JSON but connection terminated", S::Transient),
-        (Source::Tool, "gateway closed (1012)", S::Transient),
+        (FaultSource::Tool, "expected JSON but connection terminated", S::Transient),
+        (FaultSource::Tool, "gateway closed (1012)", S::Transient),
     ] {
         assert_eq!(classified(source.clone(), message).severity, severity, "{source:?} {message:?}");
     }
@@ -523,7 +590,9 @@ fn rp_2_no_word_in_an_answer_makes_it_a_matter_of_security_or_corruption() {
     for message in
         ["security violation", "SQL injection in security.rs", "malicious", "file corrupted", "Killed"]
     {
-        for source in [Source::Tool, Source::IsError, rpc(-32000), transport(Transport::Other, true)] {
+        for source in
+            [FaultSource::Tool, FaultSource::IsError, rpc(-32000), transport(TransportError::Other, true)]
+        {
             let severity = classified(source, message).severity;
             assert!(severity < Severity::Crash, "{message}: {severity:?}");
         }
@@ -532,7 +601,7 @@ fn rp_2_no_word_in_an_answer_makes_it_a_matter_of_security_or_corruption() {
 
 #[test]
 fn tr_5_a_transport_time_out_may_be_retried() {
-    assert_eq!(classified(transport(Transport::TimedOut, true), "").nature, Transient);
+    assert_eq!(classified(transport(TransportError::TimedOut, true), "").nature, Transient);
     assert_eq!(classified(TIMED_OUT, "").nature, Transient);
 }
 
@@ -553,7 +622,7 @@ fn tr_7_a_503_is_seen_by_the_breaker_each_time() {
 }
 
 #[test]
-fn error_words_in_what_came_along_decide_nothing() {
+fn error_words_in_attached_content_decide_nothing() {
     let words = "ECONNREFUSED timed out (503) HTTP 429 rate limit exceeded Missing required parameter: x";
     for message in [
         format!("checked 12 files\n{words}"),
@@ -569,22 +638,23 @@ fn error_words_in_what_came_along_decide_nothing() {
         "| HTTP 503 | service unavailable |".to_owned(),
         "<title>503 Service Unavailable</title>".to_owned(),
     ] {
-        assert_eq!(classified(Source::IsError, &message).rule, "unknown.tool", "{message}");
+        assert_eq!(classified(FaultSource::IsError, &message).rule, "unknown.tool", "{message}");
     }
 }
 
-fn any_source() -> impl Strategy<Value = Source> {
+fn any_source() -> impl Strategy<Value = FaultSource> {
     prop_oneof![
-        (any::<bool>()).prop_map(|written| transport(Transport::Other, written)),
+        (any::<bool>()).prop_map(|written| transport(TransportError::Other, written)),
         any::<u16>().prop_map(http),
         (-33_000_i64..1000).prop_map(rpc),
         any::<u16>().prop_map(ws),
-        (any::<Option<i32>>(), any::<Option<i32>>()).prop_map(|(code, signal)| Source::Exit { code, signal }),
-        Just(Source::IsError),
-        Just(Source::Tool),
+        (any::<Option<i32>>(), any::<Option<i32>>())
+            .prop_map(|(code, signal)| FaultSource::Exit { code, signal }),
+        Just(FaultSource::IsError),
+        Just(FaultSource::Tool),
         Just(TIMED_OUT),
-        Just(Source::BadAnswer),
-        Just(Source::TooLarge),
+        Just(FaultSource::BadAnswer),
+        Just(FaultSource::TooLarge),
     ]
 }
 
@@ -597,14 +667,14 @@ proptest! {
         now in any::<u64>(),
     ) {
         let retry_after = wait.map(|at| RetryAfter::At(Timestamp::from_millis(at)));
-        let fault = Fault { retry_after, ..Fault::new(source, message) };
+        let fault = AttemptFault { retry_after, ..AttemptFault::new(source, message) };
         let now = Timestamp::from_millis(now);
         let decided = classify(&fault, &Overrides::default(), now);
         prop_assert_eq!(&decided, &classify(&fault, &Overrides::default(), now));
         prop_assert!(!decided.rule.is_empty());
-        // A mistake of the model never passes by itself, and words never prove that nothing ran.
+        // A mistake of the model never passes by itself, and text never proves that nothing ran.
         prop_assert!(decided.mistake.is_none() || decided.nature == Permanent);
-        if matches!(fault.source, Source::Tool | Source::IsError) {
+        if matches!(fault.source, FaultSource::Tool | FaultSource::IsError) {
             prop_assert!(!decided.reach.proves_not_run());
         }
     }
@@ -614,23 +684,23 @@ proptest! {
         first in "[a-z]{1,8}( [a-z]{1,8}){0,5}",
         rest in "(ECONNREFUSED|timed out|HTTP 503|rate limit exceeded|Unknown tool: x|not found|\n| ){0,30}",
     ) {
-        let alone = classified(Source::IsError, &first);
+        let alone = classified(FaultSource::IsError, &first);
         let message = format!("{first}\n{rest}");
-        prop_assert_eq!(alone, classified(Source::IsError, &message));
+        prop_assert_eq!(alone, classified(FaultSource::IsError, &message));
     }
 }
 
-/// What a server wrote to stderr before it died stands behind the message, for people.
+/// A server's stderr output before its death is appended to the message for users.
 #[test]
-fn what_a_server_wrote_last_decides_nothing() {
-    let judged = |source: &Source, message: &str| {
-        classify(&Fault::new(source.clone(), message), &Overrides::default(), Timestamp::ZERO)
+fn the_last_output_of_a_server_decides_nothing() {
+    let judged = |source: &FaultSource, message: &str| {
+        classify(&AttemptFault::new(source.clone(), message), &Overrides::default(), Timestamp::ZERO)
     };
     for source in [
-        Source::Exit { code: Some(1), signal: None },
-        Source::Exit { code: None, signal: Some(9) },
-        Source::Transport { error: Transport::ConnectionClosed, written: true },
-        Source::Transport { error: Transport::ConnectionClosed, written: false },
+        FaultSource::Exit { code: Some(1), signal: None },
+        FaultSource::Exit { code: None, signal: Some(9) },
+        FaultSource::Transport { error: TransportError::ConnectionClosed, written: true },
+        FaultSource::Transport { error: TransportError::ConnectionClosed, written: false },
     ] {
         let plain = judged(&source, "the server ended with exit code 1");
         for words in
@@ -639,5 +709,30 @@ fn what_a_server_wrote_last_decides_nothing() {
             let message = format!("the server ended with exit code 1. Its last words: {words}");
             assert_eq!(judged(&source, &message), plain, "{source:?}: {words}");
         }
+    }
+}
+
+#[test]
+fn a_fault_source_has_the_same_name_in_files_and_in_records() {
+    use FaultSourceKind::{
+        BadAnswer, Exit, Http, IsError, JsonRpc, Panic, SessionLost, Timeout, TooLarge, Tool, Transport,
+        WebSocket,
+    };
+    let kinds = [
+        Transport,
+        Http,
+        JsonRpc,
+        SessionLost,
+        IsError,
+        Tool,
+        WebSocket,
+        Exit,
+        Timeout,
+        Panic,
+        BadAnswer,
+        TooLarge,
+    ];
+    for kind in kinds {
+        assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
     }
 }

@@ -1,9 +1,9 @@
-//! What the words of a fault say.
+//! Rules over the message text of a fault.
 //!
-//! A message is searched only where a program would put its complaint: in the first line (of a traceback:
-//! the last), at its start and after each `: `. Every pattern is anchored there and allows a few words of
-//! subject at most, so that error words inside a file, a log or a page that came along decide nothing.
-//! A message that is a JSON object is read for its own error member first.
+//! A message is searched only in the places where a program would put its error: in the first line (of a traceback: the
+//! last), at its start and after each `: `. Every pattern is anchored there and allows only a few words of subject. So
+//! error words inside a file, a log or a page within the message decide nothing. In a message that is a JSON object,
+//! its own error member is read first.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -11,34 +11,36 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 use super::record;
-use super::rules::Verdict;
-use super::{Fault, Mistake, Reach, Severity, Source, SourceKind, Transport};
+use super::rules::RuleVerdict;
+use super::{
+    AttemptFault, AttemptReach, FaultSource, FaultSourceKind, ModelMistake, Severity, TransportError,
+};
 use crate::code::Code;
-use crate::json::{Document, Limits};
+use crate::json::{JsonDocument, JsonLimits};
 
-/// No more of a message is looked at.
+/// The maximum number of bytes of a message that are searched.
 pub(super) const SEARCHED: usize = 4096;
-/// No more of a line is looked at.
+/// The maximum number of bytes of a line that are searched.
 const STATEMENT: usize = 400;
-/// No more places of a line are tried.
+/// The maximum number of places of a line that are tried.
 const CLAUSES: usize = 8;
 
-/// What can be known of a fault: its structure, and what its words state as plainly as structure.
+/// The facts of a fault: its structure, and facts that its message states as clearly as structure.
 #[derive(Debug)]
-pub(super) struct Facts<'f> {
-    pub(super) kind: SourceKind,
-    pub(super) transport: Option<Transport>,
+pub(super) struct FaultFacts<'f> {
+    pub(super) kind: FaultSourceKind,
+    pub(super) transport: Option<TransportError>,
     pub(super) exit: Option<i32>,
     pub(super) status: Option<u16>,
     pub(super) json_rpc: Option<i64>,
     pub(super) close: Option<u16>,
-    /// The first part of the message as it came.
+    /// First part of the message, unchanged.
     pub(super) head: &'f str,
     statement: Cow<'f, str>,
 }
 
-impl<'f> Facts<'f> {
-    pub(super) fn of(fault: &'f Fault) -> Self {
+impl<'f> FaultFacts<'f> {
+    pub(super) fn of(fault: &'f AttemptFault) -> Self {
         let head = cut(&fault.message, SEARCHED);
         let body = error_body(&fault.message);
         let (body_status, said) = match body {
@@ -59,23 +61,23 @@ impl<'f> Facts<'f> {
         facts.json_rpc = number_by(&facts, std::slice::from_ref(&*RPC_CODE));
         facts.close = number_by(&facts, std::slice::from_ref(&*CLOSE_CODE));
         match fault.source {
-            Source::Transport { error, .. } => facts.transport = Some(error),
-            Source::Http { status } => facts.status = Some(status),
-            Source::JsonRpc { code } => facts.json_rpc = Some(code),
-            Source::WebSocket { code } => facts.close = Some(code),
-            Source::Exit { code, .. } => facts.exit = code,
-            Source::SessionLost
-            | Source::IsError
-            | Source::Tool
-            | Source::Timeout { .. }
-            | Source::Panic
-            | Source::BadAnswer
-            | Source::TooLarge => {}
+            FaultSource::Transport { error, .. } => facts.transport = Some(error),
+            FaultSource::Http { status } => facts.status = Some(status),
+            FaultSource::JsonRpc { code } => facts.json_rpc = Some(code),
+            FaultSource::WebSocket { code } => facts.close = Some(code),
+            FaultSource::Exit { code, .. } => facts.exit = code,
+            FaultSource::SessionLost
+            | FaultSource::IsError
+            | FaultSource::Tool
+            | FaultSource::Timeout { .. }
+            | FaultSource::Panic
+            | FaultSource::BadAnswer
+            | FaultSource::TooLarge => {}
         }
         facts
     }
 
-    /// The places at which a pattern may begin: the statement, and what follows each colon or dash in it.
+    /// Returns the places at which a pattern may begin: the statement, and the text after each colon or dash in it.
     pub(super) fn clauses(&self) -> impl Iterator<Item = &str> {
         let text = &*self.statement;
         let after = |mark: &'static str| text.match_indices(mark).map(|(at, mark)| at + mark.len());
@@ -85,42 +87,47 @@ impl<'f> Facts<'f> {
     }
 }
 
-/// The first rule whose words are in the fault, and its verdict on an error thrown in place of an answer.
-pub(super) fn decide(facts: &Facts<'_>) -> Option<(Verdict, &'static str)> {
-    RULES.iter().find(|(_, pattern)| says(facts, pattern)).map(|(rule, _)| (rule.verdict, rule.name))
+/// Returns the first rule that matches the message, and its verdict on an error thrown in place of a result.
+pub(super) fn decide(facts: &FaultFacts<'_>) -> Option<(RuleVerdict, &'static str)> {
+    RULES
+        .iter()
+        .find(|(_, pattern)| has_matching_clause(facts, pattern))
+        .map(|(rule, _)| (rule.verdict, rule.name))
 }
 
-/// The mistake of the model that the words name, if they name one.
-pub(super) fn mistake(facts: &Facts<'_>) -> Option<Mistake> {
-    RULES.iter().find_map(|(rule, pattern)| rule.verdict.mistake.filter(|_| says(facts, pattern)))
+/// Returns the mistake of the model that the message names, if any.
+pub(super) fn mistake(facts: &FaultFacts<'_>) -> Option<ModelMistake> {
+    RULES
+        .iter()
+        .find_map(|(rule, pattern)| rule.verdict.mistake.filter(|_| has_matching_clause(facts, pattern)))
 }
 
-pub(super) fn is_about_a_lost_session(facts: &Facts<'_>) -> bool {
-    says(facts, &LOST_SESSION)
+pub(super) fn mentions_lost_session(facts: &FaultFacts<'_>) -> bool {
+    has_matching_clause(facts, &LOST_SESSION)
 }
 
-pub(super) fn is_about_a_certificate(facts: &Facts<'_>) -> bool {
-    says(facts, &CERTIFICATE)
+pub(super) fn mentions_certificate(facts: &FaultFacts<'_>) -> bool {
+    has_matching_clause(facts, &CERTIFICATE)
 }
 
-/// The beginning of a text, at most so many bytes of it, cut between characters.
+/// Returns the beginning of a text, at most this many bytes, cut between characters.
 pub(super) fn cut(text: &str, bytes: usize) -> &str {
     let end = (0..=bytes.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
     end.and_then(|end| text.get(..end)).unwrap_or_default()
 }
 
-fn says(facts: &Facts<'_>, pattern: &Regex) -> bool {
+fn has_matching_clause(facts: &FaultFacts<'_>, pattern: &Regex) -> bool {
     facts.clauses().any(|clause| pattern.is_match(clause))
 }
 
-fn number_by<N: std::str::FromStr>(facts: &Facts<'_>, patterns: &[Regex]) -> Option<N> {
+fn number_by<N: std::str::FromStr>(facts: &FaultFacts<'_>, patterns: &[Regex]) -> Option<N> {
     patterns.iter().find_map(|pattern| {
         let found = facts.clauses().find_map(|clause| pattern.captures(clause))?;
         found.get(1)?.as_str().parse().ok()
     })
 }
 
-/// The line in which a program would say what went wrong.
+/// Returns the line in which a program would report the error.
 fn statement(head: &str) -> Cow<'_, str> {
     let mut lines = head.lines().map(str::trim_end).filter(|line| !line.is_empty());
     let Some(first) = lines.next() else { return Cow::Borrowed("") };
@@ -130,7 +137,7 @@ fn statement(head: &str) -> Cow<'_, str> {
         return Cow::Borrowed(cut(last.unwrap_or(first), STATEMENT));
     }
     match lines.next() {
-        // "Error executing command:" and the like; the complaint is on the next line.
+        // "Error executing command:" and similar. The error is on the next line.
         Some(next) if first.ends_with(':') => {
             Cow::Owned(format!("{} {}", cut(first, STATEMENT / 2), cut(next.trim_start(), STATEMENT / 2)))
         }
@@ -138,35 +145,35 @@ fn statement(head: &str) -> Cow<'_, str> {
     }
 }
 
-/// Status and words of a message that is itself a JSON object with an error in it.
+/// Returns the status and text of a message that is a JSON object with an error in it.
 fn error_body(message: &str) -> Option<(Option<u16>, String)> {
     let text = message.trim();
     if !text.starts_with('{') {
         return None;
     }
-    let document = Document::parse(text.as_bytes(), Limits { bytes: SEARCHED, depth: 16 }).ok()?;
+    let document = JsonDocument::parse(text.as_bytes(), JsonLimits { bytes: SEARCHED, depth: 16 }).ok()?;
     let found = record::stated(document.root())?;
     Some((found.http_status, found.message))
 }
 
-/// A rule over words. It carries what it must and must not match; a test holds it to that.
+/// A rule over message texts. It contains texts that it must and must not match, and a test checks them.
 struct TextRule {
     name: &'static str,
     pattern: &'static str,
-    verdict: Verdict,
+    verdict: RuleVerdict,
     #[cfg_attr(not(test), expect(dead_code, reason = "read by the test of the rules"))]
     matches: &'static [&'static str],
     #[cfg_attr(not(test), expect(dead_code, reason = "read by the test of the rules"))]
     misses: &'static [&'static str],
 }
 
-/// In order; the first that matches decides. Mistakes stand first because they are the most exact, what
-/// passes by itself stands before words like "invalid" or "expected", which appear in many sentences.
+/// The rules in order. The first that matches decides. Invalid calls come first because they are the most exact. Transient
+/// failures come before words like "invalid" or "expected", which appear in many sentences.
 static TABLE: &[TextRule] = &[
     TextRule {
         name: "text.unknown-tool",
         pattern: r#"^(?:unknown (?:tool|function)\b|no such tool\b|no tool (?:named|called)\b|no executor registered\b|tool not found\b|(?:the )?tool ["'`]?[a-z0-9_.:/@-]+["'`]? (?:(?:was |is |could )?not (?:be )?(?:found|known|registered)|does not exist|doesn't exist)(?:$|[.,:;!(]))"#,
-        verdict: Verdict::mistake(Reach::Answered, Mistake::UnknownTool),
+        verdict: RuleVerdict::mistake(AttemptReach::Answered, ModelMistake::UnknownTool),
         matches: &[
             "Unknown tool: invalid_tool_name",
             "Tool raed not found",
@@ -178,7 +185,7 @@ static TABLE: &[TextRule] = &[
     TextRule {
         name: "text.arguments",
         pattern: r#"^(?:validation failed for tool\b|input validation error\b|missing required\b|missing parameters? for\b|\S+\(\) (?:missing \d+ required|got an unexpected keyword argument)\b|expected .+?(?:,| but) received\b|invalid arguments\b|invalid (?:tool |function |call ){0,2}(?:arguments|params|parameters)\b|\d+ validation errors? for\b|["'`]?[a-z0-9_.\[\]-]+["'`]? is a required property\b|must have required propert|required (?:parameter|argument|property|field)\b)"#,
-        verdict: Verdict::mistake(Reach::Answered, Mistake::Arguments),
+        verdict: RuleVerdict::mistake(AttemptReach::Answered, ModelMistake::Arguments),
         matches: &[
             "Missing required parameter: path",
             "Missing parameters for edit: oldText",
@@ -200,7 +207,7 @@ static TABLE: &[TextRule] = &[
     TextRule {
         name: "text.disk-full",
         pattern: r"^<w>{0,4}?(?:enospc\b|edquot\b|no space left on device\b|disk quota exceeded\b)",
-        verdict: Verdict::permanent(Reach::Answered, Severity::ServerError),
+        verdict: RuleVerdict::permanent(AttemptReach::Answered, Severity::ServerError),
         matches: &[
             "ENOSPC: no space left on device, write",
             "tar: x: Cannot write: No space left on device",
@@ -211,7 +218,11 @@ static TABLE: &[TextRule] = &[
     TextRule {
         name: "text.rate-limit",
         pattern: r"^<w>{0,6}?(?:rate[- _]?limit(?:s|ed|ing)?(?:$|[.!,:(]| \(| (?:was |has been |is )?(?:exceeded|reached|hit|error)\b)|too many requests\b|(?:quota|rate limit) (?:was |has been |is )?(?:exceeded|exhausted|reached)\b|quota$|exceeded (?:your|the) (?:current )?(?:quota|rate limit)\b|throttl(?:ed|ing)\b|throttlingexception\b|resource[_ ]exhausted\b)",
-        verdict: Verdict::transient(Reach::Answered, Severity::Transient, Code::UpstreamUnavailable),
+        verdict: RuleVerdict::transient(
+            AttemptReach::Answered,
+            Severity::Transient,
+            Code::UpstreamUnavailable,
+        ),
         matches: &[
             "rate limit",
             "API rate limit exceeded for user 1",
@@ -225,7 +236,7 @@ static TABLE: &[TextRule] = &[
     TextRule {
         name: "text.timeout",
         pattern: r"^<w>{0,8}?(?:timed[- ]out\b|time-?out(?:$|[.!,;:(]| \(| \d| (?:after|exceeded|error|expired|elapsed|reached|was reached|while|waiting|of|during|occurred)\b)|deadline[ _]exceeded\b|(?:net::)?err_timed_out\b)|^<w>{0,3}?(?:etimedout|esockettimedout|und_err_(?:connect|headers|body)_timeout)\b",
-        verdict: Verdict::transient(Reach::Unknown, Severity::Timeout, Code::Timeout),
+        verdict: RuleVerdict::transient(AttemptReach::Unknown, Severity::Timeout, Code::Timeout),
         matches: &[
             "timeout",
             "Connection timeout after 30s",
@@ -248,7 +259,11 @@ static TABLE: &[TextRule] = &[
     TextRule {
         name: "text.connection",
         pattern: r"^<w>{0,6}?(?:connection (?:(?:was|has been|is|got|unexpectedly|forcibly|prematurely) ){0,2}(?:refused|reset|closed|terminated|lost|aborted|dropped|failed|broken|interrupted|error)\b|socket (?:hang up|closed)\b|fetch failed\b|network (?:error|failure|is unreachable|is down)\b|broken pipe\b|no route to host\b|no such host\b|name or service not known\b|temporary failure in name resolution\b|could not resolve host\b|server disconnected\b|other side closed\b|(?:net::)?err_(?:connection|network|internet|name)_[a-z_]+|(?:failed|unable) to connect\b|(?:could not|cannot) connect\b)|^<w>{0,3}?(?:econnrefused|econnreset|econnaborted|epipe|enotfound|eai_again|ehostunreach|enetunreach|enetdown|ehostdown|enotconn)\b",
-        verdict: Verdict::transient(Reach::Unknown, Severity::Transient, Code::UpstreamUnavailable),
+        verdict: RuleVerdict::transient(
+            AttemptReach::Unknown,
+            Severity::Transient,
+            Code::UpstreamUnavailable,
+        ),
         matches: &[
             "connect ECONNREFUSED 127.0.0.1:5432",
             "request to http://x/ failed, reason: connect ECONNREFUSED 127.0.0.1:80",
@@ -273,7 +288,11 @@ static TABLE: &[TextRule] = &[
     TextRule {
         name: "text.busy",
         pattern: r"^<w>{0,6}?(?:(?:resource|server|model|system) (?:is )?(?:temporarily |currently )?(?:busy|overloaded|starting)\b|overloaded(?:_error)?(?:$|[.!:])|resource temporarily unavailable\b|please try again later\b|service restart\b)",
-        verdict: Verdict::transient(Reach::Answered, Severity::Transient, Code::UpstreamUnavailable),
+        verdict: RuleVerdict::transient(
+            AttemptReach::Answered,
+            Severity::Transient,
+            Code::UpstreamUnavailable,
+        ),
         matches: &[
             "Overloaded",
             "The server is busy",
@@ -285,14 +304,18 @@ static TABLE: &[TextRule] = &[
     TextRule {
         name: "text.server-error",
         pattern: r"^<w>{0,6}?(?:service (?:is )?(?:temporarily |currently )?unavailable\b|(?:temporarily|currently) unavailable\b|internal server error\b|bad gateway\b|upstream connect error\b)",
-        verdict: Verdict::transient(Reach::Unknown, Severity::ServerError, Code::UpstreamUnavailable),
+        verdict: RuleVerdict::transient(
+            AttemptReach::Unknown,
+            Severity::ServerError,
+            Code::UpstreamUnavailable,
+        ),
         matches: &["Service Unavailable", "Internal Server Error", "The service is temporarily unavailable"],
         misses: &["the page on how a service becomes unavailable"],
     },
     TextRule {
         name: "text.permission",
         pattern: r"^<w>{0,8}?(?:permission (?:was )?denied\b|access (?:is |was )?denied\b|(?:un|not )authorized\b|unauthenticated\b|forbidden\b|authentication (?:failed|failure|required|error)\b|(?:eacces|eperm)\b|operation not permitted\b|insufficient (?:permissions?|privileges?|scopes?)\b|invalid (?:api[- ]?key|(?:access |auth )?token|credentials?|password)\b|token (?:has |is )?expired\b)",
-        verdict: Verdict::permanent(Reach::Answered, Severity::Permission),
+        verdict: RuleVerdict::permanent(AttemptReach::Answered, Severity::Permission),
         matches: &[
             "Permission denied",
             "cat: /protected/secrets: Permission denied",
@@ -307,7 +330,7 @@ static TABLE: &[TextRule] = &[
     TextRule {
         name: "text.not-found",
         pattern: r"^<w>{0,10}?(?:not found\b|(?:does not|doesn't|do not) exist\b|no such (?:file|directory|object|key|table|column|process|device|container|image|module|package|resource)\b|enoent\b|(?:cannot|could not|couldn't|unable to) find\b|no \S+ found\b)",
-        verdict: Verdict::permanent(Reach::Answered, Severity::NotFound),
+        verdict: RuleVerdict::permanent(AttemptReach::Answered, Severity::NotFound),
         matches: &[
             "File not found: /x",
             "The issue PROJ-1 does not exist",
@@ -321,7 +344,7 @@ static TABLE: &[TextRule] = &[
     TextRule {
         name: "text.invalid",
         pattern: r"^(?:(?:invalid|malformed|illegal|missing|expected)\b|<w>{0,8}?(?:(?:is|are|was) (?:required|invalid|malformed|not (?:a )?valid)\b|required$|must (?:not )?be\b|(?:was|were) expected\b))",
-        verdict: Verdict::permanent(Reach::Answered, Severity::InvalidInput),
+        verdict: RuleVerdict::permanent(AttemptReach::Answered, Severity::InvalidInput),
         matches: &[
             "Invalid airport code: XYZ",
             "Invalid timeout value",
@@ -336,8 +359,8 @@ static TABLE: &[TextRule] = &[
 static RULES: LazyLock<Vec<(&'static TextRule, Regex)>> =
     LazyLock::new(|| TABLE.iter().map(|rule| (rule, built_in(rule.pattern))).collect());
 
-/// A status that the words state: behind `HTTP` or `status`, before its reason phrase, or in parentheses at
-/// the end of a clause.
+/// A status in the message: after `HTTP` or `status`, before its reason phrase, or in parentheses at the end of a
+/// clause.
 static STATUSES: LazyLock<[Regex; 4]> = LazyLock::new(|| {
     [
         r"^[^:]+\((?:(?:http|status|code|error)(?: code)?:? ?)?([45]\d\d)\)[.!]?(?:$|:)",
@@ -356,7 +379,7 @@ static CLOSE_CODE: LazyLock<Regex> = LazyLock::new(|| {
     built_in(r"^<w>{0,4}?(?:closed|close|closure)(?: with)? (?:\((?:code )?|code[ :=]{1,2})([134]\d{3})\b")
 });
 
-/// How servers say that they do not know a session, beside a code that may mean it.
+/// Phrases by which servers report an unknown session, beside a code that may mean it.
 static LOST_SESSION: LazyLock<Regex> = LazyLock::new(|| {
     built_in(
         r"^(?:(?:mcp )?session (?:(?:was|has|is) )?(?:not found|terminated|expired|closed|unknown)\b|(?:no valid|invalid|unknown|missing) (?:mcp )?session\b|(?:the )?server (?:is )?not initialized\b|not initialized\b)",
@@ -369,12 +392,12 @@ static CERTIFICATE: LazyLock<Regex> = LazyLock::new(|| {
     )
 });
 
-/// A word of the subject that may stand before what a pattern is about: a name, a number, a path, quoted or
-/// not, but nothing that looks like code, a bullet or a comment. Patterns write it as `<w>`. Classes are
-/// ASCII and unbounded (the statement is bounded) because counted Unicode classes compile to megabytes.
+/// A word of the subject that may come before the main text of a pattern: a name, a number or a path, quoted or not,
+/// but nothing that looks like code, a bullet or a comment. Patterns write it as `<w>`. Classes are ASCII and unbounded
+/// (the statement is bounded) because counted Unicode classes compile to megabytes.
 const WORD: &str = r#"(?:["'`(\[]?[/~.@]?[a-z0-9_][a-z0-9_.,'"`@/()\[\]=+-]* )"#;
 
-/// The memory that one of our own patterns may take.
+/// The maximum memory of a built-in pattern.
 const LARGEST_PATTERN: usize = 1 << 17;
 
 #[expect(clippy::expect_used, reason = "a test compiles every pattern of this file")]
@@ -391,7 +414,7 @@ mod tests {
     use super::*;
 
     fn decided_by(message: &str) -> Option<&'static str> {
-        decide(&Facts::of(&Fault::new(Source::Tool, message))).map(|(_, rule)| rule)
+        decide(&FaultFacts::of(&AttemptFault::new(FaultSource::Tool, message))).map(|(_, rule)| rule)
     }
 
     #[test]
@@ -431,7 +454,11 @@ mod tests {
             ("Error executing command:\nHTTP 503", Some(503)),
             ("HTTP 200", None),
         ] {
-            assert_eq!(Facts::of(&Fault::new(Source::Tool, message)).status, status, "{message}");
+            assert_eq!(
+                FaultFacts::of(&AttemptFault::new(FaultSource::Tool, message)).status,
+                status,
+                "{message}"
+            );
         }
         for (message, close) in [
             ("gateway closed (1012): service restart", Some(1012)),
@@ -439,9 +466,13 @@ mod tests {
             ("Error: WebSocket closed with code 1013", Some(1013)),
             ("closed 1024 files", None),
         ] {
-            assert_eq!(Facts::of(&Fault::new(Source::Tool, message)).close, close, "{message}");
+            assert_eq!(
+                FaultFacts::of(&AttemptFault::new(FaultSource::Tool, message)).close,
+                close,
+                "{message}"
+            );
         }
-        let facts = Fault::new(Source::Tool, "McpError: MCP error -32602: no");
-        assert_eq!(Facts::of(&facts).json_rpc, Some(-32602));
+        let facts = AttemptFault::new(FaultSource::Tool, "McpError: MCP error -32602: no");
+        assert_eq!(FaultFacts::of(&facts).json_rpc, Some(-32602));
     }
 }

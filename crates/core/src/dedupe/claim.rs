@@ -1,69 +1,70 @@
-//! Claim, look-up, and what a waiter does when it wakes: one table.
+//! The decision table for claims, lookups, and waiters that wake up.
 //!
 //! | found | explicit key | own call id | equal arguments only | waiter |
 //! | --- | --- | --- | --- | --- |
-//! | nothing | mine | mine | mine | mine |
-//! | own token, `inflight` | mine | mine | mine | mine |
-//! | `inflight`, lease holds | follow (`in_flight` under `bestEffort`) | follow | follow | follow |
-//! | `inflight`, lease ended, not `started` | mine | mine | mine | mine |
+//! | nothing | acquire | acquire | acquire | acquire |
+//! | own token, `inflight` | acquire | acquire | acquire | acquire |
+//! | `inflight`, lease holds | wait (`in_flight` under `bestEffort`) | wait | wait | wait |
+//! | `inflight`, lease ended, not `started` | acquire | acquire | acquire | acquire |
 //! | `inflight`, lease ended, `started`, `retry_safe` | take over | take over | take over | take over |
-//! | `inflight`, lease ended, `started`, not `retry_safe` | write `unknown`, tell | same | same | same |
-//! | `done`, not delivered | replay | replay | replay (10 min, then mine) | answer |
-//! | `done`, delivered | replay | replay | mine (calls that overlap: replay) | answer |
-//! | `failed` | by `cache_failures` | mine | mine | answer |
-//! | `unknown`, not settled | tell *not yet* | same | same | same |
-//! | `unknown`, settled, no final answer delivered | tell *final* | same | same | same |
-//! | `unknown`, settled, final answer delivered, then a verification read | tell *final* | same | mine (`hold`: tell) | tell *final* |
-//! | `unknown`, settled, final answer delivered 10 s ago or more | tell *final* | same | mine (`hold`: tell) | tell *final* |
+//! | `inflight`, lease ended, `started`, not `retry_safe` | write `unknown`, report it | same | same | same |
+//! | `done`, not delivered | replay | replay | replay (10 min, then acquire) | result |
+//! | `done`, delivered | replay | replay | acquire (calls that overlap: replay) | result |
+//! | `failed` | by `cache_failures` | acquire | acquire | result |
+//! | `unknown`, not settled | report *not yet* | same | same | same |
+//! | `unknown`, settled, no final response delivered | report *final* | same | same | same |
+//! | `unknown`, settled, final response delivered, then a verification read | report *final* | same | acquire (`hold`: report) | report *final* |
+//! | `unknown`, settled, final response delivered 10 s ago or more | report *final* | same | acquire (`hold`: report) | report *final* |
 //!
-//! *Settled* means that the attempt can take no effect any more. Nothing that was said or read before that counts: an answer
-//! *not yet* is never marked as delivered, and a read that began before a final answer arrived is no verification of it.
+//! *Settled* means that the attempt can no longer take effect. Nothing reported or read before that counts. A response
+//! *not yet* is never marked as delivered. A read that began before a final response arrived does not verify it.
 //!
-//! Finished answers that a computed key finds and that were recorded before [`Rules::computed_since`] count as nothing.
+//! Finished results that a computed key finds and that were recorded before [`DedupeRules::computed_since`] are ignored.
 //!
 //! An explicit key with another digest is a conflict in every row, for waiters too, and nothing is written.
 //!
-//! A call id with other arguments finds nothing: it is another call. One whose own record failed, or lapsed before
-//! its start, stands back behind an equal run that is open or owes its answer, and takes the third column there.
+//! A call id with other arguments finds nothing, because it is another call. If a call's own record failed, or lapsed
+//! before its start, an equal run that is open or whose result is not delivered goes first. The third column then
+//! decides.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::record::{
-    Failure, IndexMove, Lease, LeaseSight, Observed, Origin, Owner, Receipt, Record, RecordState, RunId,
-    Settles, UnknownOutcome, Write, lifetime,
+    CallFailure, ClaimOwner, DedupeRecord, DedupeState, DeliveryReceipt, IndexUpdate, Lease, LeaseOwnerState,
+    RecordOrigin, RecordWrite, RunId, SettleTime, UnknownOutcome, UnknownOutcomeReason, lifetime,
 };
 use crate::Timestamp;
 use crate::envelope::CallContext;
 use crate::id::{ActorId, Digest, RequestId, SessionKey, TenantId, ToolCallId, ToolRef};
-use crate::key::Key;
-use crate::output::Output;
-use crate::policy::{AfterUnknown, CacheFailures, Lifetimes, Policy};
+use crate::key::RecordKey;
+use crate::output::ToolOutput;
+use crate::policy::{CallPolicy, FailureReplayPolicy, RecordLifetimes, UnknownOutcomePolicy};
 
-/// Where a call looks for its record, and where it would write one.
+/// The keys under which a call finds its record and writes one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Address {
-    /// Under a key that means intent.
-    Explicit(Key),
-    /// Under the client's id of this dispatch; else through the index of equal arguments.
+pub enum RecordAddress {
+    /// An explicit idempotency key.
+    Explicit(RecordKey),
+    /// The client's id of this dispatch, or else the index of equal arguments.
     CallId {
-        /// The id.
-        id: Key,
-        /// The computed key.
-        index: Key,
+        /// Key of the call id.
+        id: RecordKey,
+        /// Computed key.
+        index: RecordKey,
     },
-    /// Through the index of equal arguments; written under the id of the run.
+    /// The index of equal arguments. The record is written under the id of the run.
     Keyless {
-        /// The id of the run.
-        run: Key,
-        /// The computed key.
-        index: Key,
+        /// Key of the run id.
+        run: RecordKey,
+        /// Computed key.
+        index: RecordKey,
     },
 }
 
-impl Address {
-    /// Where the record of this call is written.
-    pub fn own(&self) -> Key {
+impl RecordAddress {
+    /// Returns the key under which the record of this call is written.
+    pub fn own(&self) -> RecordKey {
         match *self {
             Self::Explicit(key) => key,
             Self::CallId { id, .. } => id,
@@ -71,15 +72,15 @@ impl Address {
         }
     }
 
-    /// The index of equal arguments, where it counts.
-    pub fn index(&self) -> Option<Key> {
+    /// Returns the index of equal arguments, if the call uses it.
+    pub fn index(&self) -> Option<RecordKey> {
         match *self {
             Self::Explicit(_) => None,
             Self::CallId { index, .. } | Self::Keyless { index, .. } => Some(index),
         }
     }
 
-    /// The same address in the space of shadow mode.
+    /// Returns the same address in the key space of shadow mode.
     pub fn shadowed(&self) -> Self {
         match *self {
             Self::Explicit(key) => Self::Explicit(key.shadowed()),
@@ -88,16 +89,16 @@ impl Address {
         }
     }
 
-    /// How the record of this call is found.
-    pub fn origin(&self) -> Origin {
+    /// Returns the kind of key under which the record is stored.
+    pub fn origin(&self) -> RecordOrigin {
         match self {
-            Self::Explicit(_) => Origin::Explicit,
-            Self::CallId { .. } => Origin::CallId,
-            Self::Keyless { .. } => Origin::Run,
+            Self::Explicit(_) => RecordOrigin::Explicit,
+            Self::CallId { .. } => RecordOrigin::CallId,
+            Self::Keyless { .. } => RecordOrigin::Run,
         }
     }
 
-    fn call_id(&self) -> Option<Key> {
+    fn call_id(&self) -> Option<RecordKey> {
         match *self {
             Self::CallId { id, .. } => Some(id),
             Self::Explicit(_) | Self::Keyless { .. } => None,
@@ -105,57 +106,58 @@ impl Address {
     }
 }
 
-/// What a call wants of the store.
+/// The purpose of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Intent {
-    /// To run, if the table lets it. `started`: the attempt follows at once.
+pub enum ClaimIntent {
+    /// To run the call, if the table allows it. `started` means that the attempt follows at once.
     Take {
-        /// Written with the claim.
+        /// Value that is written with the claim.
         started: bool,
     },
-    /// To know whether there is an answer. Nothing is taken.
+    /// To look for a result. Nothing is claimed.
     Look,
 }
 
-/// Whether the call has waited for a record before.
+/// The history of the call: a first claim, or one after a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// It comes for the first time.
+pub enum ClaimRole {
+    /// The first claim of the call.
     Fresh,
-    /// It followed this record and was woken.
+    /// A claim of a call that waited for a record and was woken.
     Waiter {
-        /// The record.
-        followed: Key,
+        /// Key of the record that it waited for.
+        followed: RecordKey,
     },
 }
 
 /// The settings that the table depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rules {
-    /// Which failures an explicit key gets again.
-    pub cache_failures: CacheFailures,
-    /// What equal arguments get after an unknown outcome.
-    pub after_unknown: AfterUnknown,
-    /// Whether equal calls that overlap are one that was dispatched twice.
+pub struct DedupeRules {
+    /// Failures that an explicit key replays.
+    pub cache_failures: FailureReplayPolicy,
+    /// Handling of equal arguments after an unknown outcome.
+    pub after_unknown: UnknownOutcomePolicy,
+    /// True if equal calls that overlap count as one call that was dispatched twice.
     pub double_dispatch: bool,
-    /// How long an undelivered answer waits for equal arguments.
+    /// Time for which an undelivered result is kept for equal arguments.
     pub undelivered: Duration,
-    /// After a final answer was delivered, equal arguments run no sooner than this, unless somebody has looked.
+    /// Time after the delivery of a final response before which equal arguments do not run, unless a verification read
+    /// came first.
     pub after_telling: Duration,
-    /// How long an attempt may still take effect whose end nobody can see.
+    /// Time for which an attempt may still take effect if its end cannot be observed.
     pub linger: Duration,
-    /// How long work may still take effect that a child of ours had handed on.
+    /// Time for which work may still take effect that a child process of Steadfast has handed on.
     pub settle: Duration,
-    /// How long records are kept.
-    pub keep: Lifetimes,
-    /// Given where nobody gave the key, and duplicates were not recognised for a while: answers from before that
-    /// moment are not given again. What was open then, and who waited for it, stays.
+    /// Lifetimes of records.
+    pub keep: RecordLifetimes,
+    /// Set for calls without an explicit key if duplicates were not detected for a while. Results from before this time
+    /// are not replayed. Runs that were in flight then, and their waiters, are kept.
     pub computed_since: Option<Timestamp>,
 }
 
-impl From<&Policy> for Rules {
-    fn from(policy: &Policy) -> Self {
-        let Policy { dedupe, settling, .. } = policy;
+impl From<&CallPolicy> for DedupeRules {
+    fn from(policy: &CallPolicy) -> Self {
+        let CallPolicy { dedupe, settling, .. } = policy;
         Self {
             cache_failures: dedupe.cache_failures,
             after_unknown: dedupe.after_unknown,
@@ -170,76 +172,81 @@ impl From<&Policy> for Rules {
     }
 }
 
-/// How long the leash of a child takes to end its whole group when its owner is gone.
+/// The time that the leash of a child process takes to end its whole group when its owner is gone.
 const LEASH: Duration = Duration::from_secs(5);
 
-/// A call that looks for its record, and wants it if it may.
+/// A call that looks for its record and claims it if the table allows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// Where.
-    pub address: Address,
-    /// What for.
-    pub intent: Intent,
-    /// As whom.
-    pub role: Role,
-    /// Under which token.
-    pub owner: Owner,
-    /// The canonical arguments.
+    /// Keys of the record.
+    pub address: RecordAddress,
+    /// Purpose of the claim.
+    pub intent: ClaimIntent,
+    /// First claim, or claim after a wait.
+    pub role: ClaimRole,
+    /// Token of the claim.
+    pub owner: ClaimOwner,
+    /// Digest of the canonical arguments.
     pub digest: Digest,
-    /// Whether it may run again if nobody knows.
+    /// True if the call may run again after an unknown outcome.
     pub retry_safe: bool,
-    /// Whether the caller would rather be refused than wait, and have a retriable failure run again.
+    /// True if the caller prefers a refusal to a wait, and wants a retriable failure to run again.
     pub best_effort: bool,
-    /// When the call came, for people to see.
+    /// Arrival time of the call, for display only.
     pub arrived: Timestamp,
-    /// How long ago that was. Clocks of two machines are never compared.
+    /// Time since the arrival. Clocks of two machines are never compared.
     pub age: Duration,
-    /// Where its driver can see the end of an attempt: how long after this it will have seen it at the latest.
+    /// Longest time after this claim until the driver has observed the end of an attempt, if it can observe it.
     pub seen_end_within: Option<Duration>,
-    /// The id of its run, should it be the first.
+    /// Id of the run, used if this is the first run.
     pub run: RunId,
-    /// The settings.
-    pub rules: Rules,
-    /// The tool.
+    /// Settings of the table.
+    pub rules: DedupeRules,
+    /// Tool of the call.
     pub tool: ToolRef,
-    /// Who asked.
+    /// Request that makes the claim.
     pub request: RequestId,
-    /// The model's id of the call.
+    /// Model's id of the call.
     pub tool_call: Option<ToolCallId>,
-    /// The caller's own words about it.
+    /// Context that the caller sent with the call.
     pub context: Option<Arc<CallContext>>,
-    /// The conversation.
+    /// Session of the call.
     pub session: Option<SessionKey>,
-    /// Who acts.
+    /// Actor that makes the call.
     pub actor: Option<ActorId>,
-    /// Whose data it is.
+    /// Tenant whose data the call uses.
     pub tenant: Option<TenantId>,
 }
 
 impl Claim {
-    /// What somebody asks the store who waited for this record, lost its connection, and does not call again but wants to
-    /// hear what came of it. Nothing where only a call can find out: the run may be made again.
+    /// Returns the claim for a client that waited for this record, lost its connection, and wants the result without
+    /// calling again. Returns `None` if only a call can find out, because the run may be repeated.
     ///
-    /// It takes nothing from anybody. Where the record has gone meanwhile the claim may be given all the same, and is to be
-    /// given back.
-    pub fn to_hear_of(record: &Record, owner: Owner, rules: Rules, now: Timestamp) -> Option<Self> {
+    /// The claim takes nothing from other callers. If the record is gone by then, the claim may be granted, and must be
+    /// released.
+    pub fn to_await_result(
+        record: &DedupeRecord,
+        owner: ClaimOwner,
+        rules: DedupeRules,
+        now: Timestamp,
+    ) -> Option<Self> {
         match record.state {
-            RecordState::Inflight if record.may_be_taken_over() => return None,
-            RecordState::Cancelled => return None,
-            RecordState::Inflight
-            | RecordState::Done(_)
-            | RecordState::Failed(_)
-            | RecordState::Unknown(_) => {}
+            DedupeState::Inflight if record.may_be_taken_over() => return None,
+            DedupeState::Cancelled => return None,
+            DedupeState::Inflight
+            | DedupeState::Done(_)
+            | DedupeState::Failed(_)
+            | DedupeState::Unknown(_) => {}
         }
         let address = match (record.origin, record.index) {
-            (Origin::Explicit, _) | (_, None) => Address::Explicit(record.key),
-            (Origin::CallId, Some(index)) => Address::CallId { id: record.key, index },
-            (Origin::Run, Some(index)) => Address::Keyless { run: record.key, index },
+            (RecordOrigin::Explicit, _) | (_, None) => RecordAddress::Explicit(record.key),
+            (RecordOrigin::CallId, Some(index)) => RecordAddress::CallId { id: record.key, index },
+            (RecordOrigin::Run, Some(index)) => RecordAddress::Keyless { run: record.key, index },
         };
         Some(Self {
             address,
-            intent: Intent::Take { started: false },
-            role: Role::Waiter { followed: record.key },
+            intent: ClaimIntent::Take { started: false },
+            role: ClaimRole::Waiter { followed: record.key },
             owner,
             digest: record.digest,
             retry_safe: record.retry_safe,
@@ -259,244 +266,254 @@ impl Claim {
         })
     }
 
-    /// Whether the record of this key can be the one that the claim is decided by. Where an index points is not known before
-    /// somebody has looked.
-    pub fn may_find(&self, key: Key) -> bool {
+    /// Returns true if the record with this key can decide the claim. The target of an index is not known before the
+    /// lookup.
+    pub fn may_find(&self, key: RecordKey) -> bool {
         match (self.address, self.role) {
-            (Address::Explicit(own), Role::Fresh) => own == key,
-            (Address::Explicit(_), Role::Waiter { .. })
-            | (Address::CallId { .. } | Address::Keyless { .. }, _) => true,
+            (RecordAddress::Explicit(own), ClaimRole::Fresh) => own == key,
+            (RecordAddress::Explicit(_), ClaimRole::Waiter { .. })
+            | (RecordAddress::CallId { .. } | RecordAddress::Keyless { .. }, _) => true,
         }
     }
 
-    fn is_same_call(&self, record: &Record) -> bool {
+    fn is_same_call(&self, record: &DedupeRecord) -> bool {
         record.digest == self.digest && record.tool == self.tool
     }
 }
 
-/// What the store found for a claim.
+/// The records that the store found for a claim.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Found<'r> {
-    /// The record that a waiter followed.
-    pub followed: Option<(&'r Record, LeaseSight)>,
-    /// The record under [`Address::own`].
-    pub own: Option<(&'r Record, LeaseSight)>,
-    /// The record that the index points to.
-    pub indexed: Option<(&'r Record, LeaseSight)>,
+pub struct FoundRecords<'r> {
+    /// Record that a waiter waited for.
+    pub followed: Option<(&'r DedupeRecord, LeaseOwnerState)>,
+    /// Record under [`RecordAddress::own`].
+    pub own: Option<(&'r DedupeRecord, LeaseOwnerState)>,
+    /// Record that the index points to.
+    pub indexed: Option<(&'r DedupeRecord, LeaseOwnerState)>,
 }
 
-/// What a claim gets, and what is written with it.
-pub type ClaimDecision = Decided<ClaimVerdict>;
+/// The verdict on a claim, and the write that belongs to it.
+pub type ClaimDecision = DedupeDecision<ClaimVerdict>;
 
-/// A verdict and what has to be written in the same atomic operation.
+/// A verdict and the write that belongs to the same atomic operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decided<V> {
-    /// What the caller learns.
+pub struct DedupeDecision<V> {
+    /// Verdict for the caller.
     pub verdict: V,
-    /// What the store writes.
-    pub write: Write,
+    /// Write for the store.
+    pub write: RecordWrite,
 }
 
-impl<V> Decided<V> {
+impl<V> DedupeDecision<V> {
     pub(super) fn only(verdict: V) -> Self {
-        Self { verdict, write: Write::Nothing }
+        Self { verdict, write: RecordWrite::Nothing }
     }
 }
 
-/// What a claim gets.
+/// The verdict on a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimVerdict {
-    /// The call may run; this is its record.
-    Mine(Arc<Record>),
-    /// Somebody else is at it: wait for this record.
-    Follow(Key),
-    /// Somebody else is at it, and the caller does not want to wait.
+    /// The call may run. This is its record.
+    Acquired(Arc<DedupeRecord>),
+    /// The call is in flight elsewhere. Wait for this record.
+    Follow(RecordKey),
+    /// The call is in flight elsewhere, and the caller does not want to wait.
     Busy,
-    /// There is an answer.
-    Replay(Box<Replay>),
-    /// It may have run; nobody knows.
-    Unknown(Box<Unsettled>),
-    /// The key stands for another call.
+    /// A stored result is replayed.
+    Replay(Box<ReplayedResult>),
+    /// The call may have run. The outcome is unknown.
+    Unknown(Box<UnknownOutcomeStatus>),
+    /// The key belongs to another call.
     Conflict,
-    /// A look-up found nothing that answers.
+    /// A lookup found no result.
     Nothing,
     /// The store is full of open records.
     Full,
-    /// The store has lost everything a moment ago, and the tool must not run twice: holders come first.
-    Closed,
-    /// The store has lost records, nobody has accepted that, and the run of this call may be among them.
+    /// The store has just lost all records, and the tool must not run twice. Existing owners renew their claims first.
+    StoreRecovering,
+    /// The store has lost records, the loss is not accepted, and the earlier run of this call may be among them.
     RecordsLost,
 }
 
-/// An unknown outcome that was found.
+/// An unknown outcome that a claim found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unsettled {
-    /// Whether the attempt can take no effect any more.
-    pub end: End,
-    /// What was seen of it.
-    pub observed: Observed,
-    /// What was said about it.
-    pub words: Option<Arc<str>>,
-    /// What the tool itself said, word for word.
-    pub output: Option<Output>,
-    /// When the same call will be run again, if nobody looks before; nothing where it never will by itself.
+pub struct UnknownOutcomeStatus {
+    /// State of the attempt: settled or not.
+    pub end: SettleStatus,
+    /// Reason why the outcome is unknown.
+    pub observed: UnknownOutcomeReason,
+    /// Details of that reason.
+    pub details: Option<Arc<str>>,
+    /// The tool's own output, unchanged.
+    pub output: Option<ToolOutput>,
+    /// Time until the same call runs again without a verification. `None` if it never runs again by itself.
     pub runs_in: Option<Duration>,
-    /// The record, and for a final answer what to mark its arrival by.
-    pub receipt: Receipt,
+    /// Receipt of the record. Marks the delivery of a final response.
+    pub receipt: DeliveryReceipt,
 }
 
-/// Whether an attempt can take no effect any more.
+/// The state of an attempt with an unknown outcome: settled or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// It cannot.
+pub enum SettleStatus {
+    /// The attempt can no longer take effect.
     Settled,
-    /// It may, for so long at most; nothing where only its owner can say.
+    /// The attempt may still take effect, for this long at most. `None` if only its owner can report the end.
     NotYet(Option<Duration>),
 }
 
-/// What a process knows and the store may not have been told, or is never told.
+/// Facts that a process knows and the store does not know yet, or never learns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Known {
-    /// Answers that have reached their callers.
-    pub delivered: Vec<(Receipt, Timestamp)>,
-    /// Runs of this process whose answers were handed over after the call was received.
-    pub overlapped: Vec<Owner>,
-    /// Runs whose answers were handed over before the call came, and could only be saved later.
-    pub answered_unsaved: Vec<Owner>,
-    /// Runs whose outcome is unknown and that the caller has looked into since it was told so.
-    pub verified: Vec<Owner>,
+pub struct LocalKnowledge {
+    /// Responses that have reached their callers.
+    pub delivered: Vec<(DeliveryReceipt, Timestamp)>,
+    /// Runs of this process whose responses were sent after the call was received.
+    pub overlapped: Vec<ClaimOwner>,
+    /// Runs whose responses were sent before the call was received, and could only be saved later.
+    pub answered_unsaved: Vec<ClaimOwner>,
+    /// Runs with an unknown outcome that the caller has verified since the final response.
+    pub verified: Vec<ClaimOwner>,
 }
 
-/// An answer that was found.
+/// A stored result that a claim found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Replay {
-    /// What it is.
-    pub answer: Result<Option<Output>, Failure>,
-    /// Why it is given again.
+pub struct ReplayedResult {
+    /// Result of the call.
+    pub answer: Result<Option<ToolOutput>, CallFailure>,
+    /// Reason of the replay.
     pub reason: ReplayReason,
-    /// How old it is.
+    /// Age of the result.
     pub age: Duration,
-    /// For marking its arrival.
-    pub receipt: Receipt,
+    /// Receipt that marks the delivery.
+    pub receipt: DeliveryReceipt,
 }
 
-/// Why an answer is given again.
+/// The reason why a result is replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayReason {
-    /// The same key, or the same dispatch.
+    /// The key or the dispatch is the same.
     SameKey,
-    /// Equal arguments, and the answer never arrived.
+    /// The arguments are equal, and the response never arrived.
     Undelivered,
-    /// Equal arguments, and the second call came before the first one was answered.
+    /// The arguments are equal, and the second call came before the first one got its response.
     DoubleDispatch,
-    /// The call had waited for it.
+    /// The call waited for the result.
     Waited,
 }
 
-/// Decides a claim. `known` is what the process of the caller knows beside what the store knows.
-pub fn decide_claim(claim: &Claim, found: Found<'_>, known: &Known, now: Timestamp) -> ClaimDecision {
+/// Decides a claim. `known` holds the facts that only the caller's process knows.
+pub fn decide_claim(
+    claim: &Claim,
+    found: FoundRecords<'_>,
+    known: &LocalKnowledge,
+    now: Timestamp,
+) -> ClaimDecision {
     let Some((record, sight, column)) = pick(claim, found, now) else {
-        return mine(claim, None, found, now);
+        return acquire(claim, None, found, now);
     };
     if !claim.is_same_call(record) {
-        return Decided::only(ClaimVerdict::Conflict);
+        return DedupeDecision::only(ClaimVerdict::Conflict);
     }
-    if record.owner == claim.owner && record.state == RecordState::Inflight {
-        return mine(claim, Some(record), found, now);
+    if record.owner == claim.owner && record.state == DedupeState::Inflight {
+        return acquire(claim, Some(record), found, now);
     }
     let receipt = record.receipt();
     let known_here = known.delivered.iter().find(|(delivered, _)| *delivered == receipt).map(|(_, at)| *at);
     let delivered = record.delivered.or(known_here);
     match &record.state {
-        RecordState::Inflight if record.lease_holds(sight, now) => match column {
-            Column::Explicit if claim.best_effort => Decided::only(ClaimVerdict::Busy),
-            Column::Explicit | Column::CallId | Column::Equal | Column::Waiter => {
-                Decided::only(ClaimVerdict::Follow(record.key))
+        DedupeState::Inflight if record.lease_holds(sight, now) => match column {
+            ClaimColumn::Explicit if claim.best_effort => DedupeDecision::only(ClaimVerdict::Busy),
+            ClaimColumn::Explicit | ClaimColumn::CallId | ClaimColumn::Equal | ClaimColumn::Waiter => {
+                DedupeDecision::only(ClaimVerdict::Follow(record.key))
             }
         },
-        RecordState::Done(output) => match done_is_replayed(claim, record, column, delivered, known, now) {
+        DedupeState::Done(output) => match done_is_replayed(claim, record, column, delivered, known, now) {
             Some(reason) => replay(record, Ok(output.clone()), reason, now),
-            None => mine(claim, Some(record), found, now),
+            None => acquire(claim, Some(record), found, now),
         },
-        RecordState::Failed(failure) => match failure_is_replayed(claim, failure, column) {
+        DedupeState::Failed(failure) => match failure_is_replayed(claim, failure, column) {
             Some(reason) => replay(record, Err(failure.clone()), reason, now),
-            None => mine(claim, Some(record), found, now),
+            None => acquire(claim, Some(record), found, now),
         },
-        RecordState::Inflight | RecordState::Unknown(_) => {
+        DedupeState::Inflight | DedupeState::Unknown(_) => {
             let Some((unknown, is_new)) = unknown_outcome(record, sight, &claim.rules, now) else {
-                // Its holder is gone, and it may run again.
-                return mine(claim, Some(record), found, now);
+                // The owner is gone, and the call may run again.
+                return acquire(claim, Some(record), found, now);
             };
             let is_waited = delivered.is_some_and(|at| now.since(at) >= claim.rules.after_telling);
             let is_verified = delivered.is_some() && known.verified.contains(&record.owner);
             match column {
-                _ if is_new => begins_to_settle(claim, record, unknown, now),
-                Column::Equal
+                _ if is_new => record_unknown_outcome(claim, record, unknown, now),
+                ClaimColumn::Equal
                     if unknown.is_settled(now)
                         && may_run_again(claim, record)
                         && (is_waited || is_verified) =>
                 {
-                    mine(claim, Some(record), found, now)
+                    acquire(claim, Some(record), found, now)
                 }
-                Column::Explicit | Column::CallId | Column::Equal | Column::Waiter => {
-                    Decided::only(told(claim, record, &unknown, delivered, now))
+                ClaimColumn::Explicit | ClaimColumn::CallId | ClaimColumn::Equal | ClaimColumn::Waiter => {
+                    DedupeDecision::only(report_unknown_outcome(claim, record, &unknown, delivered, now))
                 }
             }
         }
-        RecordState::Cancelled => mine(claim, Some(record), found, now),
+        DedupeState::Cancelled => acquire(claim, Some(record), found, now),
     }
 }
 
-/// The columns of the table.
+/// The columns of the decision table.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Column {
+enum ClaimColumn {
     Explicit,
     CallId,
     Equal,
     Waiter,
 }
 
-/// The record that the table is about, and its column. A waiter looks at what it followed; if that is gone, or
-/// its holder is, at what took its place, so that of all who waited for a claim one runs and the rest wait on.
-fn pick<'r>(claim: &Claim, found: Found<'r>, now: Timestamp) -> Option<(&'r Record, LeaseSight, Column)> {
-    type Seen<'r> = Option<(&'r Record, LeaseSight)>;
-    let explicit = claim.address.origin() == Origin::Explicit;
-    // A call id that comes again with other arguments is another call: it finds nothing of the first one.
-    let fresh = |seen: Seen<'r>| {
+/// Returns the record that decides the claim, and its column. A waiter looks at the record that it waited for. If that
+/// record or its owner is gone, it looks at the replacement. So of all calls that wait for a claim, one runs and the
+/// others keep waiting.
+fn pick<'r>(
+    claim: &Claim,
+    found: FoundRecords<'r>,
+    now: Timestamp,
+) -> Option<(&'r DedupeRecord, LeaseOwnerState, ClaimColumn)> {
+    type FoundRecord<'r> = Option<(&'r DedupeRecord, LeaseOwnerState)>;
+    let explicit = claim.address.origin() == RecordOrigin::Explicit;
+    // A repeated call id with other arguments is another call. It finds nothing of the first one.
+    let fresh = |seen: FoundRecord<'r>| {
         seen.filter(|(record, _)| !record.is_expired(now) && (explicit || claim.is_same_call(record)))
     };
-    let counts = |(record, _): &(&Record, LeaseSight)| {
+    let counts = |(record, _): &(&DedupeRecord, LeaseOwnerState)| {
         record.is_open() || claim.rules.computed_since.is_none_or(|since| record.updated >= since)
     };
     let own = fresh(found.own).filter(|seen| !explicit || counts(seen));
     let (indexed, followed) = (fresh(found.indexed).filter(counts), fresh(found.followed));
-    // What nobody holds and nobody has an answer of stands back behind an equal run that is open or owes its answer.
-    let stands_back = |(record, sight): &(&Record, LeaseSight)| match record.state {
-        RecordState::Inflight => {
+    // A record without an owner and without a result yields to an equal run that is open or has an undelivered result.
+    let stands_back = |(record, sight): &(&DedupeRecord, LeaseOwnerState)| match record.state {
+        DedupeState::Inflight => {
             record.owner != claim.owner && !record.lease_holds(*sight, now) && record.may_be_taken_over()
         }
-        RecordState::Failed(_) | RecordState::Cancelled => true,
-        RecordState::Done(_) | RecordState::Unknown(_) => false,
+        DedupeState::Failed(_) | DedupeState::Cancelled => true,
+        DedupeState::Done(_) | DedupeState::Unknown(_) => false,
     };
     let (seen, column) = match claim.role {
-        Role::Fresh if explicit => (own, Column::Explicit),
-        Role::Fresh => {
-            let owing = indexed.filter(|(record, _)| owes(record, &claim.rules, now));
+        ClaimRole::Fresh if explicit => (own, ClaimColumn::Explicit),
+        ClaimRole::Fresh => {
+            let owing = indexed.filter(|(record, _)| has_open_result(record, &claim.rules, now));
             match (own, owing) {
                 (Some(own), Some(owing)) if stands_back(&own) && own.0.key != owing.0.key => {
-                    (Some(owing), Column::Equal)
+                    (Some(owing), ClaimColumn::Equal)
                 }
-                (Some(own), _) => (Some(own), Column::CallId),
-                (None, _) => (indexed, Column::Equal),
+                (Some(own), _) => (Some(own), ClaimColumn::CallId),
+                (None, _) => (indexed, ClaimColumn::Equal),
             }
         }
-        Role::Waiter { .. } => {
-            let lapsed = |seen: &(&Record, LeaseSight)| {
-                matches!(seen.0.state, RecordState::Inflight) && stands_back(seen)
+        ClaimRole::Waiter { .. } => {
+            let lapsed = |seen: &(&DedupeRecord, LeaseOwnerState)| {
+                matches!(seen.0.state, DedupeState::Inflight) && stands_back(seen)
             };
             let left = followed.filter(lapsed);
             let holds = followed.filter(|seen| !lapsed(seen));
-            (holds.or(own.filter(|seen| !lapsed(seen))).or(indexed).or(own).or(left), Column::Waiter)
+            (holds.or(own.filter(|seen| !lapsed(seen))).or(indexed).or(own).or(left), ClaimColumn::Waiter)
         }
     };
     seen.map(|(record, sight)| (record, sight, column))
@@ -504,19 +521,19 @@ fn pick<'r>(claim: &Claim, found: Found<'r>, now: Timestamp) -> Option<(&'r Reco
 
 fn done_is_replayed(
     claim: &Claim,
-    record: &Record,
-    column: Column,
+    record: &DedupeRecord,
+    column: ClaimColumn,
     delivered: Option<Timestamp>,
-    known: &Known,
+    known: &LocalKnowledge,
     now: Timestamp,
 ) -> Option<ReplayReason> {
     match (column, delivered) {
-        (Column::Explicit | Column::CallId, _) => Some(ReplayReason::SameKey),
-        (Column::Waiter, _) => Some(ReplayReason::Waited),
-        (Column::Equal, None) => {
+        (ClaimColumn::Explicit | ClaimColumn::CallId, _) => Some(ReplayReason::SameKey),
+        (ClaimColumn::Waiter, _) => Some(ReplayReason::Waited),
+        (ClaimColumn::Equal, None) => {
             (now.since(record.updated) < claim.rules.undelivered).then_some(ReplayReason::Undelivered)
         }
-        (Column::Equal, Some(_)) => {
+        (ClaimColumn::Equal, Some(_)) => {
             let differing_ids = match (record.call_id, claim.address.call_id()) {
                 (Some(theirs), Some(ours)) => theirs != ours,
                 (None, _) | (_, None) => false,
@@ -527,165 +544,175 @@ fn done_is_replayed(
     }
 }
 
-/// Whether the call came before the answer in this record was given. An engine knows that of the answers that it has handed over
-/// itself. Of all others, also those that another engine or process has handed over, the age of the call says whether it came
-/// before the answer was saved, both by the time of the store.
-fn overlaps(claim: &Claim, record: &Record, known: &Known, now: Timestamp) -> bool {
+/// Returns true if the call arrived before the response in this record was sent. An engine knows that for the responses
+/// that it sent itself. For all others, including those of another engine or process, the age of the call shows if it
+/// arrived before the result was saved. Both times are taken from the clock of the store.
+fn overlaps(claim: &Claim, record: &DedupeRecord, known: &LocalKnowledge, now: Timestamp) -> bool {
     let came_before_the_save = now.since(record.updated) < claim.age;
     known.overlapped.contains(&record.owner)
-        // An answer that could not be saved at once was given before it was saved.
+        // A response that could not be saved at once was sent before it was saved.
         || came_before_the_save && !known.answered_unsaved.contains(&record.owner)
 }
 
-fn failure_is_replayed(claim: &Claim, failure: &Failure, column: Column) -> Option<ReplayReason> {
+fn failure_is_replayed(claim: &Claim, failure: &CallFailure, column: ClaimColumn) -> Option<ReplayReason> {
     match column {
-        Column::Waiter => Some(ReplayReason::Waited),
-        Column::CallId | Column::Equal => None,
-        Column::Explicit => {
+        ClaimColumn::Waiter => Some(ReplayReason::Waited),
+        ClaimColumn::CallId | ClaimColumn::Equal => None,
+        ClaimColumn::Explicit => {
             let kept = match claim.rules.cache_failures {
-                CacheFailures::None => false,
-                CacheFailures::Terminal => failure.terminal,
-                CacheFailures::All => !(claim.best_effort && failure.retriable),
+                FailureReplayPolicy::None => false,
+                FailureReplayPolicy::Terminal => failure.terminal,
+                FailureReplayPolicy::All => !(claim.best_effort && failure.retriable),
             };
             kept.then_some(ReplayReason::SameKey)
         }
     }
 }
 
-/// Whether a call with equal arguments may ever run again without somebody who resolves the outcome.
-fn may_run_again(claim: &Claim, record: &Record) -> bool {
-    // A record without an end was saved under hold, whatever this caller asks for.
+/// Returns true if a call with equal arguments may ever run again without an operator who resolves the outcome.
+fn may_run_again(claim: &Claim, record: &DedupeRecord) -> bool {
+    // A record that never expires was saved under `hold`, whatever this caller asks for.
     record.expires.is_some()
         && match claim.rules.after_unknown {
-            AfterUnknown::Hold => false,
-            AfterUnknown::TellOnce => true,
+            UnknownOutcomePolicy::Hold => false,
+            UnknownOutcomePolicy::TellOnce => true,
         }
 }
 
-/// What a caller is told of an unknown outcome.
-fn told(
+/// Returns the verdict that reports an unknown outcome.
+fn report_unknown_outcome(
     claim: &Claim,
-    record: &Record,
+    record: &DedupeRecord,
     unknown: &UnknownOutcome,
     delivered: Option<Timestamp>,
     now: Timestamp,
 ) -> ClaimVerdict {
     let end = match unknown.settles {
-        _ if unknown.is_settled(now) => End::Settled,
-        Settles::By(at) => End::NotYet(Some(at.since(now))),
-        Settles::WhenOwnerSays | Settles::Settled => End::NotYet(None),
+        _ if unknown.is_settled(now) => SettleStatus::Settled,
+        SettleTime::By(at) => SettleStatus::NotYet(Some(at.since(now))),
+        SettleTime::WhenOwnerReports | SettleTime::Settled => SettleStatus::NotYet(None),
     };
     let by_itself = claim.address.index().is_some() && record.index.is_some() && may_run_again(claim, record);
     let waited = delivered.map_or(Duration::ZERO, |at| now.since(at));
-    ClaimVerdict::Unknown(Box::new(Unsettled {
+    ClaimVerdict::Unknown(Box::new(UnknownOutcomeStatus {
         end,
         observed: unknown.observed,
-        words: unknown.words.clone(),
+        details: unknown.details.clone(),
         output: unknown.output.clone(),
         runs_in: by_itself.then(|| claim.rules.after_telling.saturating_sub(waited)),
         receipt: record.receipt(),
     }))
 }
 
-/// Whether equal calls still have to find this record: it is open, or nobody has received its answer.
-fn owes(record: &Record, rules: &Rules, now: Timestamp) -> bool {
+/// Returns true if equal calls still have to find this record: it is open, or its result has not been delivered.
+fn has_open_result(record: &DedupeRecord, rules: &DedupeRules, now: Timestamp) -> bool {
     match record.state {
-        RecordState::Inflight | RecordState::Unknown(_) => true,
-        RecordState::Done(_) => record.delivered.is_none() && now.since(record.updated) < rules.undelivered,
-        RecordState::Failed(_) | RecordState::Cancelled => false,
+        DedupeState::Inflight | DedupeState::Unknown(_) => true,
+        DedupeState::Done(_) => record.delivered.is_none() && now.since(record.updated) < rules.undelivered,
+        DedupeState::Failed(_) | DedupeState::Cancelled => false,
     }
 }
 
-/// What is known of a run whose outcome is not, and whether the record does not say so yet. Nothing where the outcome is known,
-/// the run goes on, or may be made again. The owner stays, so that its late answer still counts.
+/// Returns the unknown outcome of a run, and true if the record does not contain it yet. Returns `None` if the outcome
+/// is known, or if the run is in flight or may be repeated. The owner stays, so its late result still counts.
 pub(super) fn unknown_outcome(
-    record: &Record,
-    sight: LeaseSight,
-    rules: &Rules,
+    record: &DedupeRecord,
+    sight: LeaseOwnerState,
+    rules: &DedupeRules,
     now: Timestamp,
 ) -> Option<(UnknownOutcome, bool)> {
     let is_held = record.lease_holds(sight, now);
     match &record.state {
-        RecordState::Inflight if is_held || record.may_be_taken_over() => None,
-        RecordState::Inflight => {
-            let settles = unseen_end(record, sight, rules, now);
+        DedupeState::Inflight if is_held || record.may_be_taken_over() => None,
+        DedupeState::Inflight => {
+            let settles = estimate_settle_time(record, sight, rules, now);
             let observed = match sight {
-                LeaseSight::Gone => Observed::ProcessDied,
-                // It was not heard of for one lease, and may live all the same.
-                LeaseSight::Alive | LeaseSight::Time => Observed::NoAnswer,
+                LeaseOwnerState::Gone => UnknownOutcomeReason::ProcessDied,
+                // The owner was silent for one lease, and may be alive all the same.
+                LeaseOwnerState::Alive | LeaseOwnerState::Time => UnknownOutcomeReason::NoAnswer,
             };
             Some((UnknownOutcome { settles, ..UnknownOutcome::settled(observed) }, true))
         }
-        RecordState::Unknown(unknown) if unknown.settles == Settles::WhenOwnerSays && !is_held => {
-            let settles = unseen_end(record, sight, rules, now);
+        DedupeState::Unknown(unknown) if unknown.settles == SettleTime::WhenOwnerReports && !is_held => {
+            let settles = estimate_settle_time(record, sight, rules, now);
             Some((UnknownOutcome { settles, ..unknown.clone() }, true))
         }
-        RecordState::Unknown(unknown) => Some((unknown.clone(), false)),
-        RecordState::Done(_) | RecordState::Failed(_) | RecordState::Cancelled => None,
+        DedupeState::Unknown(unknown) => Some((unknown.clone(), false)),
+        DedupeState::Done(_) | DedupeState::Failed(_) | DedupeState::Cancelled => None,
     }
 }
 
-/// When an attempt is over whose owner does not say so any more.
-fn unseen_end(record: &Record, sight: LeaseSight, rules: &Rules, now: Timestamp) -> Settles {
-    let Rules { linger, settle, .. } = *rules;
-    Settles::By(match (record.seen_end_by, sight) {
+/// Returns the time at which an attempt settles if its owner can no longer report its end.
+fn estimate_settle_time(
+    record: &DedupeRecord,
+    sight: LeaseOwnerState,
+    rules: &DedupeRules,
+    now: Timestamp,
+) -> SettleTime {
+    let DedupeRules { linger, settle, .. } = *rules;
+    SettleTime::By(match (record.seen_end_by, sight) {
         (None, _) => now + linger,
-        // What is left of it is ended by its leash.
-        (Some(_), LeaseSight::Gone) => now + LEASH + settle,
-        // Its owner may live, and has seen the end by then.
-        (Some(by), LeaseSight::Alive | LeaseSight::Time) => by.max(now) + settle,
+        // The leash ends the rest of it.
+        (Some(_), LeaseOwnerState::Gone) => now + LEASH + settle,
+        // The owner may be alive, and has observed the end by then.
+        (Some(by), LeaseOwnerState::Alive | LeaseOwnerState::Time) => by.max(now) + settle,
     })
 }
 
-/// The record says from now on that its outcome is unknown, and when it settles. Who only looks writes that too: the time has to
-/// begin, and the owner has to learn that nobody waits for it any more.
-fn begins_to_settle(
+/// Records that the outcome is unknown, and the time at which it settles. A lookup writes this too: the time has to
+/// start, and the owner has to learn that no caller waits for it any more.
+fn record_unknown_outcome(
     claim: &Claim,
-    record: &Record,
+    record: &DedupeRecord,
     unknown: UnknownOutcome,
     now: Timestamp,
 ) -> ClaimDecision {
-    let written = record.now_unknown(unknown.clone(), &claim.rules, now);
-    Decided {
-        verdict: told(claim, &written, &unknown, None, now),
-        write: Write::Put { record: Arc::new(written), index: IndexMove::Keep, remove: Vec::new() },
+    let written = record.with_unknown_outcome(unknown.clone(), &claim.rules, now);
+    DedupeDecision {
+        verdict: report_unknown_outcome(claim, &written, &unknown, None, now),
+        write: RecordWrite::Put { record: Arc::new(written), index: IndexUpdate::Keep, remove: Vec::new() },
     }
 }
 
 fn replay(
-    record: &Record,
-    answer: Result<Option<Output>, Failure>,
+    record: &DedupeRecord,
+    answer: Result<Option<ToolOutput>, CallFailure>,
     reason: ReplayReason,
     now: Timestamp,
 ) -> ClaimDecision {
     let age = now.since(record.updated);
-    let replay = Replay { answer, reason, age, receipt: record.receipt() };
-    Decided::only(ClaimVerdict::Replay(Box::new(replay)))
+    let replay = ReplayedResult { answer, reason, age, receipt: record.receipt() };
+    DedupeDecision::only(ClaimVerdict::Replay(Box::new(replay)))
 }
 
-/// The call may run: its record is written, the index moves to it, and what only the index could find goes.
-fn mine(claim: &Claim, over: Option<&Record>, found: Found<'_>, now: Timestamp) -> ClaimDecision {
-    let Intent::Take { started } = claim.intent else {
-        return Decided::only(ClaimVerdict::Nothing);
+/// Grants the claim: writes the record, points the index to it, and removes the record that only the index could find.
+fn acquire(
+    claim: &Claim,
+    over: Option<&DedupeRecord>,
+    found: FoundRecords<'_>,
+    now: Timestamp,
+) -> ClaimDecision {
+    let ClaimIntent::Take { started } = claim.intent else {
+        return DedupeDecision::only(ClaimVerdict::Nothing);
     };
     let again = over.filter(|record| record.owner == claim.owner);
-    let taken = over.filter(|record| matches!(record.state, RecordState::Inflight));
-    // A take-over of a run that only the index finds stays where it is, so that its late owner meets the fence.
-    let in_place =
-        taken.filter(|record| record.origin == Origin::Run && claim.address.origin() == Origin::Run);
+    let taken = over.filter(|record| matches!(record.state, DedupeState::Inflight));
+    // A run that only the index finds is taken over in place, so that its late owner fails the fencing check.
+    let in_place = taken
+        .filter(|record| record.origin == RecordOrigin::Run && claim.address.origin() == RecordOrigin::Run);
     let key = in_place.map_or(claim.address.own(), |record| record.key);
     let mut places =
         [found.own, found.indexed, found.followed].into_iter().flatten().map(|(record, _)| record);
     let before = places.find(|record| record.key == key);
-    let record = Record {
+    let record = DedupeRecord {
         key,
         origin: in_place.map_or(claim.address.origin(), |record| record.origin),
         index: claim.address.index(),
         call_id: claim.address.call_id(),
         tool: claim.tool.clone(),
-        state: RecordState::Inflight,
+        state: DedupeState::Inflight,
         owner: claim.owner.clone(),
-        // A repeated claim may follow an attempt: what was started stays so.
+        // A repeated claim may follow an attempt. A record that was started stays started.
         started: started || again.is_some_and(|record| record.started),
         retry_safe: claim.retry_safe,
         digest: claim.digest,
@@ -697,7 +724,7 @@ fn mine(claim: &Claim, over: Option<&Record>, found: Found<'_>, now: Timestamp) 
         arrived: again.map_or(claim.arrived, |record| record.arrived),
         created: again.map_or(now, |record| record.created),
         updated: now,
-        expires: lifetime(&RecordState::Inflight, &claim.rules.keep, false).map(|life| now + life),
+        expires: lifetime(&DedupeState::Inflight, &claim.rules.keep, false).map(|life| now + life),
         request: claim.request.clone(),
         tool_call: claim.tool_call.clone(),
         context: claim.context.clone(),
@@ -706,16 +733,17 @@ fn mine(claim: &Claim, over: Option<&Record>, found: Found<'_>, now: Timestamp) 
         tenant: claim.tenant.clone(),
         attempts: again.map_or_else(Vec::new, |record| record.attempts.clone()),
     };
-    // What was taken over goes, or everyone who waited for it would take it over in turn; and what nothing but the
-    // index could find goes when the index moves on.
+    // A record that was taken over is removed. Otherwise every waiter would take it over in turn. A record that only
+    // the index could find is removed when the index points elsewhere.
     let passed = found.indexed.map(|(other, _)| other);
-    let orphan = passed.filter(|other| other.origin == Origin::Run && other.key != key && !other.is_open());
-    let replaced = over.filter(|old| old.key != key && (old.origin == Origin::Run || taken.is_some()));
-    let mut remove: Vec<Key> = [orphan, replaced].into_iter().flatten().map(|old| old.key).collect();
+    let orphan =
+        passed.filter(|other| other.origin == RecordOrigin::Run && other.key != key && !other.is_open());
+    let replaced = over.filter(|old| old.key != key && (old.origin == RecordOrigin::Run || taken.is_some()));
+    let mut remove: Vec<RecordKey> = [orphan, replaced].into_iter().flatten().map(|old| old.key).collect();
     remove.dedup();
     let record = Arc::new(record);
-    Decided {
-        verdict: ClaimVerdict::Mine(Arc::clone(&record)),
-        write: Write::Put { record, index: IndexMove::Point, remove },
+    DedupeDecision {
+        verdict: ClaimVerdict::Acquired(Arc::clone(&record)),
+        write: RecordWrite::Put { record, index: IndexUpdate::Point, remove },
     }
 }

@@ -1,53 +1,53 @@
-//! When an answer counts as delivered.
+//! Delivery of responses: the rules by which a response counts as delivered.
 //!
-//! Delivered is a fact about one answer: the connection that carried it later brings any message but a cancel
-//! of that call, or it is still open some seconds after the write. A message on another connection proves
-//! nothing; the resend after a broken connection is such a message. So that "still open" means
-//! "acknowledged", connections get a user time-out below [`Delivery::STILL_OPEN`].
+//! Delivery is a fact about one response. It is delivered if the connection that carried it later brings any message
+//! other than a cancellation of that call, or is still open some seconds after the write. A message on another
+//! connection proves nothing: a resend after a broken connection is such a message. Connections get a user timeout
+//! below [`Delivery::STILL_OPEN`], so that "still open" means "acknowledged".
 
 use std::time::Duration;
 
 use crate::Timestamp;
 
-/// An answer that was written to a connection, and whether it has arrived.
+/// The delivery state of a response that was written to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
     written: Timestamp,
 }
 
-/// What the connection that carried the answer did next.
+/// The next event on the connection that carried the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
-    /// It brought a message, and not a cancel of this call.
+pub enum DeliverySignal {
+    /// A message other than a cancellation of this call.
     Message,
-    /// It brought a cancel of this call: the two crossed, and nobody reads the answer.
+    /// A cancellation of this call. It crossed the response, and the client ignores the response.
     CancelOfThisCall,
-    /// Nothing; it is still open.
+    /// No event. The connection is still open.
     StillOpen,
-    /// It is closed or broken.
+    /// The connection is closed or broken.
     Closed,
 }
 
 impl Delivery {
-    /// After so long on an open connection an answer counts as delivered.
+    /// The time after which a response on an open connection counts as delivered.
     pub const STILL_OPEN: Duration = Duration::from_secs(5);
 
-    /// An answer that was written now.
+    /// Returns the state of a response that is written now.
     pub const fn written(now: Timestamp) -> Self {
         Self { written: now }
     }
 
-    /// Whether the answer has arrived; nothing while that is open, `Some(false)` if it never will.
-    pub fn arrived(self, heard: Heard, now: Timestamp) -> Option<bool> {
+    /// Returns `Some(true)` if the response has arrived, `Some(false)` if it never will, and `None` while that is open.
+    pub fn has_arrived(self, heard: DeliverySignal, now: Timestamp) -> Option<bool> {
         match heard {
-            Heard::Message => Some(true),
-            Heard::CancelOfThisCall | Heard::Closed => Some(false),
-            Heard::StillOpen => (now.since(self.written) >= Self::STILL_OPEN).then_some(true),
+            DeliverySignal::Message => Some(true),
+            DeliverySignal::CancelOfThisCall | DeliverySignal::Closed => Some(false),
+            DeliverySignal::StillOpen => (now.since(self.written) >= Self::STILL_OPEN).then_some(true),
         }
     }
 
-    /// When to look again if nothing is heard.
-    pub fn look_at(self) -> Timestamp {
+    /// Returns the time of the next check if there is no event.
+    pub fn next_check(self) -> Timestamp {
         self.written + Self::STILL_OPEN
     }
 }
@@ -57,18 +57,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_has_arrived_when_its_connection_speaks_again_or_stays_open() {
+    fn a_response_has_arrived_when_its_connection_sends_again_or_stays_open() {
         let at = Timestamp::from_millis;
         let delivery = Delivery::written(at(1000));
         for (heard, now, arrived) in [
-            (Heard::Message, 1001, Some(true)),
-            (Heard::CancelOfThisCall, 1001, Some(false)),
-            (Heard::Closed, 9000, Some(false)),
-            (Heard::StillOpen, 5999, None),
-            (Heard::StillOpen, 6000, Some(true)),
+            (DeliverySignal::Message, 1001, Some(true)),
+            (DeliverySignal::CancelOfThisCall, 1001, Some(false)),
+            (DeliverySignal::Closed, 9000, Some(false)),
+            (DeliverySignal::StillOpen, 5999, None),
+            (DeliverySignal::StillOpen, 6000, Some(true)),
         ] {
-            assert_eq!(delivery.arrived(heard, at(now)), arrived, "{heard:?} at {now}");
+            assert_eq!(delivery.has_arrived(heard, at(now)), arrived, "{heard:?} at {now}");
         }
-        assert_eq!(delivery.look_at(), at(6000));
+        assert_eq!(delivery.next_check(), at(6000));
     }
 }

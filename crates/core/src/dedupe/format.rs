@@ -1,70 +1,59 @@
-//! How a record is written down: JSON with a format version, the same in every store.
+//! The stored format of a record: JSON with a format version, the same in every store.
 //!
-//! The shape is that of the contract's dedupe record with what the tables need beside it. An unknown outcome
-//! is written as `failed` with code `outcome_unknown`, so that a reader who knows only four states
-//! understands it. Readers ignore fields that they do not know; a new meaning of an old field needs a new
-//! format number.
+//! It is the dedupe record of the contract with the additional fields that the tables need. An unknown outcome is
+//! written as `failed` with code `outcome_unknown`, so a reader that knows only four states understands it. Readers
+//! ignore unknown fields. A new meaning of an existing field needs a new format number.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::record::{
-    AttemptFact, Failure, Lease, Observed, Origin, Owner, Record, RecordState, RunId, Settles, UnknownOutcome,
+    AttemptRecord, CallFailure, ClaimOwner, DedupeRecord, DedupeState, Lease, RecordOrigin, RunId,
+    SettleTime, UnknownOutcome, UnknownOutcomeReason,
 };
 use crate::Timestamp;
 use crate::code::Code;
 use crate::envelope::CallContext;
 use crate::id::{ActorId, Digest, RequestId, SessionKey, TenantId, ToolCallId, ToolRef};
-use crate::key::Key;
-use crate::output::Output;
+use crate::key::RecordKey;
+use crate::output::ToolOutput;
 
-/// The format that is written today.
+/// The current format number.
 pub const FORMAT: u32 = 1;
 
-/// How long a record is without its output, in most cases.
+/// The usual size of a record without its output.
 const ABOUT: usize = 1024;
 
-/// Why a stored record cannot be used.
-#[derive(Debug)]
+/// The reason why a stored record cannot be used.
+#[derive(Debug, thiserror::Error)]
 pub enum UnreadableRecord {
-    /// It was written by a newer version of Steadfast.
+    /// The record was written by a newer version of Steadfast.
+    #[error(
+        "the record has format {0}, this version reads up to {FORMAT}: update steadfast, or use another state file"
+    )]
     Newer(u32),
-    /// It is not a record.
+    /// The text is not a record.
+    #[error("the stored record cannot be read: {0}")]
     Damaged(String),
 }
 
-impl fmt::Display for UnreadableRecord {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Newer(format) => write!(
-                f,
-                "the record has format {format}, this version reads up to {FORMAT}: update steadfast, or use another state file"
-            ),
-            Self::Damaged(why) => write!(f, "the stored record cannot be read: {why}"),
-        }
-    }
-}
-
-impl std::error::Error for UnreadableRecord {}
-
-impl Record {
-    /// The record as it is stored, added to these bytes.
+impl DedupeRecord {
+    /// Appends the stored form of the record to these bytes.
     pub fn write_json(&self, into: &mut Vec<u8>) {
         let output = match &self.state {
-            RecordState::Done(output) => output.as_ref(),
-            RecordState::Inflight
-            | RecordState::Failed(_)
-            | RecordState::Unknown(_)
-            | RecordState::Cancelled => None,
+            DedupeState::Done(output) => output.as_ref(),
+            DedupeState::Inflight
+            | DedupeState::Failed(_)
+            | DedupeState::Unknown(_)
+            | DedupeState::Cancelled => None,
         };
-        into.reserve(ABOUT + output.map_or(0, Output::len));
-        // Maps with text keys and finite numbers only: this cannot fail, and half a text is refused by the reader.
-        let _ = serde_json::to_writer(&mut *into, &Stored::from(self));
-        if let Some(Output { content, metadata }) = output {
-            // Behind the rest, and as it is: serde would read it all once more to know that it is JSON.
+        into.reserve(ABOUT + output.map_or(0, ToolOutput::len));
+        // Only maps with text keys and finite numbers: this cannot fail, and the reader refuses an incomplete text.
+        let _ = serde_json::to_writer(&mut *into, &StoredRecord::from(self));
+        if let Some(ToolOutput { content, metadata }) = output {
+            // Appended unchanged at the end: serde would parse it again only to check that it is JSON.
             into.pop();
             into.extend_from_slice(br#","payload":{"content":"#);
             into.extend_from_slice(content.as_str().as_bytes());
@@ -76,7 +65,7 @@ impl Record {
         }
     }
 
-    /// The record as a text.
+    /// Returns the stored form of the record.
     pub fn to_json(&self) -> String {
         let mut text = Vec::new();
         self.write_json(&mut text);
@@ -86,33 +75,33 @@ impl Record {
     /// Reads a stored record.
     pub fn from_json(text: &str) -> Result<Self, UnreadableRecord> {
         let damaged = |error: serde_json::Error| UnreadableRecord::Damaged(error.to_string());
-        let Format { format } = serde_json::from_str(text).map_err(damaged)?;
+        let FormatHeader { format } = serde_json::from_str(text).map_err(damaged)?;
         if format > FORMAT {
             return Err(UnreadableRecord::Newer(format));
         }
-        let stored: Stored = serde_json::from_str(text).map_err(damaged)?;
+        let stored: StoredRecord = serde_json::from_str(text).map_err(damaged)?;
         stored.try_into()
     }
 }
 
 #[derive(Deserialize)]
-struct Format {
+struct FormatHeader {
     format: u32,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Stored<'r> {
+struct StoredRecord<'r> {
     format: u32,
-    key: Key,
-    origin: Origin,
+    key: RecordKey,
+    origin: RecordOrigin,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    index: Option<Key>,
+    index: Option<RecordKey>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    call_id: Option<Key>,
+    call_id: Option<RecordKey>,
     tool: Cow<'r, ToolRef>,
     state: StoredState,
-    owner: Cow<'r, Owner>,
+    owner: Cow<'r, ClaimOwner>,
     started: bool,
     retry_safe: bool,
     run: Cow<'r, RunId>,
@@ -121,7 +110,7 @@ struct Stored<'r> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     seen_end_by_ms: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    unknown: Option<StoredUnknown>,
+    unknown: Option<StoredUnknownOutcome>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     delivered_at_ms: Option<Timestamp>,
     version: u64,
@@ -133,40 +122,40 @@ struct Stored<'r> {
     request: StoredRequest<'r>,
     #[serde(default, skip_serializing_if = "Execution::is_empty")]
     execution: Execution<'r>,
-    /// Written by hand.
+    /// Serialized by `write_json`.
     #[serde(default, skip_serializing)]
-    payload: Option<Output>,
+    payload: Option<ToolOutput>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    error: Option<Cow<'r, Failure>>,
+    error: Option<Cow<'r, CallFailure>>,
 }
 
-/// What is known of an outcome that is not. Records from before there was such a thing count as settled.
+/// An unknown outcome. Records without one, from older versions, count as settled.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct StoredUnknown {
+struct StoredUnknownOutcome {
     settled: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     settles_by_ms: Option<Timestamp>,
-    observed: Observed,
+    observed: UnknownOutcomeReason,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     words: Option<Arc<str>>,
 }
 
-impl StoredUnknown {
+impl StoredUnknownOutcome {
     fn of(unknown: &UnknownOutcome) -> Self {
         let (settled, settles_by_ms) = match unknown.settles {
-            Settles::WhenOwnerSays => (false, None),
-            Settles::By(at) => (false, Some(at)),
-            Settles::Settled => (true, None),
+            SettleTime::WhenOwnerReports => (false, None),
+            SettleTime::By(at) => (false, Some(at)),
+            SettleTime::Settled => (true, None),
         };
-        Self { settled, settles_by_ms, observed: unknown.observed, words: unknown.words.clone() }
+        Self { settled, settles_by_ms, observed: unknown.observed, words: unknown.details.clone() }
     }
 
-    fn settles(&self) -> Settles {
+    fn settles(&self) -> SettleTime {
         match self.settles_by_ms {
-            _ if self.settled => Settles::Settled,
-            Some(at) => Settles::By(at),
-            None => Settles::WhenOwnerSays,
+            _ if self.settled => SettleTime::Settled,
+            Some(at) => SettleTime::By(at),
+            None => SettleTime::WhenOwnerReports,
         }
     }
 }
@@ -200,7 +189,7 @@ struct StoredRequest<'r> {
 #[derive(Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Execution<'r> {
-    attempts: Cow<'r, [AttemptFact]>,
+    attempts: Cow<'r, [AttemptRecord]>,
 }
 
 impl Execution<'_> {
@@ -209,17 +198,17 @@ impl Execution<'_> {
     }
 }
 
-impl<'r> From<&'r Record> for Stored<'r> {
-    fn from(record: &'r Record) -> Self {
+impl<'r> From<&'r DedupeRecord> for StoredRecord<'r> {
+    fn from(record: &'r DedupeRecord) -> Self {
         let (state, error) = match &record.state {
-            RecordState::Inflight => (StoredState::Inflight, None),
-            RecordState::Done(_) => (StoredState::Done, None),
-            RecordState::Failed(failure) => (StoredState::Failed, Some(Cow::Borrowed(failure))),
-            RecordState::Unknown(unknown) => {
-                let failure = Failure { output: unknown.output.clone(), ..unknown_marker() };
+            DedupeState::Inflight => (StoredState::Inflight, None),
+            DedupeState::Done(_) => (StoredState::Done, None),
+            DedupeState::Failed(failure) => (StoredState::Failed, Some(Cow::Borrowed(failure))),
+            DedupeState::Unknown(unknown) => {
+                let failure = CallFailure { output: unknown.output.clone(), ..unknown_marker() };
                 (StoredState::Failed, Some(Cow::Owned(failure)))
             }
-            RecordState::Cancelled => (StoredState::Cancelled, None),
+            DedupeState::Cancelled => (StoredState::Cancelled, None),
         };
         Self {
             format: FORMAT,
@@ -239,11 +228,11 @@ impl<'r> From<&'r Record> for Stored<'r> {
             },
             seen_end_by_ms: record.seen_end_by,
             unknown: match &record.state {
-                RecordState::Unknown(unknown) => Some(StoredUnknown::of(unknown)),
-                RecordState::Inflight
-                | RecordState::Done(_)
-                | RecordState::Failed(_)
-                | RecordState::Cancelled => None,
+                DedupeState::Unknown(unknown) => Some(StoredUnknownOutcome::of(unknown)),
+                DedupeState::Inflight
+                | DedupeState::Done(_)
+                | DedupeState::Failed(_)
+                | DedupeState::Cancelled => None,
             },
             delivered_at_ms: record.delivered,
             version: record.version,
@@ -267,27 +256,29 @@ impl<'r> From<&'r Record> for Stored<'r> {
     }
 }
 
-impl TryFrom<Stored<'_>> for Record {
+impl TryFrom<StoredRecord<'_>> for DedupeRecord {
     type Error = UnreadableRecord;
 
-    fn try_from(stored: Stored<'_>) -> Result<Self, UnreadableRecord> {
+    fn try_from(stored: StoredRecord<'_>) -> Result<Self, UnreadableRecord> {
         let state = match (stored.state, stored.error) {
-            (StoredState::Inflight, _) => RecordState::Inflight,
-            (StoredState::Done, _) => RecordState::Done(stored.payload),
+            (StoredState::Inflight, _) => DedupeState::Inflight,
+            (StoredState::Done, _) => DedupeState::Done(stored.payload),
             (StoredState::Failed, Some(failure)) if failure.code == Code::OutcomeUnknown => {
                 let unknown = stored.unknown;
-                RecordState::Unknown(UnknownOutcome {
-                    settles: unknown.as_ref().map_or(Settles::Settled, StoredUnknown::settles),
-                    observed: unknown.as_ref().map_or(Observed::NoAnswer, |unknown| unknown.observed),
-                    words: unknown.and_then(|unknown| unknown.words),
+                DedupeState::Unknown(UnknownOutcome {
+                    settles: unknown.as_ref().map_or(SettleTime::Settled, StoredUnknownOutcome::settles),
+                    observed: unknown
+                        .as_ref()
+                        .map_or(UnknownOutcomeReason::NoAnswer, |unknown| unknown.observed),
+                    details: unknown.and_then(|unknown| unknown.words),
                     output: failure.into_owned().output,
                 })
             }
-            (StoredState::Failed, Some(failure)) => RecordState::Failed(failure.into_owned()),
+            (StoredState::Failed, Some(failure)) => DedupeState::Failed(failure.into_owned()),
             (StoredState::Failed, None) => {
-                return Err(UnreadableRecord::Damaged("a failed record says nothing about its error".into()));
+                return Err(UnreadableRecord::Damaged("a failed record contains no error".into()));
             }
-            (StoredState::Cancelled, _) => RecordState::Cancelled,
+            (StoredState::Cancelled, _) => DedupeState::Cancelled,
         };
         Ok(Self {
             key: stored.key,
@@ -320,8 +311,8 @@ impl TryFrom<Stored<'_>> for Record {
     }
 }
 
-fn unknown_marker() -> Failure {
-    Failure {
+fn unknown_marker() -> CallFailure {
+    CallFailure {
         code: Code::OutcomeUnknown,
         message: Cow::Borrowed("the call may or may not have had its effect"),
         retriable: false,

@@ -1,59 +1,60 @@
-//! Noticing that a store has lost committed records, and what is refused until an operator accepts that.
+//! Detection of lost committed records, and the refusal of calls until an operator accepts the loss.
 //!
-//! A store counts its commits. Beside it lies a note of the last one. A store that has fewer commits than were noted, or
-//! another marker, has lost some: calls that ran are no longer known, and would run again under the same key. Until the
-//! loss is accepted, or everything that was lost would have expired, such calls are refused.
+//! A store counts its commits, and a note beside it contains the last one. If the store has fewer commits than the
+//! note, or another marker, records were lost: calls that ran are no longer known, and would run again with the same
+//! key. Such calls are refused until the loss is accepted, or until everything that was lost would have expired.
 
 use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::claim::{Address, Claim};
-use super::marker::Marker;
+use super::claim::{Claim, RecordAddress};
+use super::marker::StoreMarker;
 use crate::Timestamp;
 
 /// A committed write of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Commit {
-    /// The marker of the store.
-    pub marker: Marker,
-    /// Its number; each is one more than the one before.
+    /// Marker of the store.
+    pub marker: StoreMarker,
+    /// Number of the commit. Each is one higher than the one before.
     pub number: u64,
-    /// When it was made; the epoch if that is not known.
+    /// Time of the commit, or the epoch if it is not known.
     pub at: Timestamp,
 }
 
-/// The commits that a store was opened with.
+/// The commits found when a store was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CommitsFound {
+pub enum CommitHistory {
     /// There is no store, or an empty one.
     Nothing,
-    /// It could not be used, and a new one takes its place.
+    /// The store could not be used, and a new one replaces it.
     Unusable,
-    /// The last one that is there.
+    /// The last commit found.
     UpTo(Commit),
 }
 
-/// The note of the last commit, as it was found beside a store.
+/// The note of the last commit, as found beside a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoteFound {
-    /// There is none, or an empty one.
+pub enum CommitNoteState {
+    /// There is no note, or an empty one.
     Missing,
-    /// There is one, and it cannot be read.
+    /// The note cannot be read.
     Damaged,
-    /// It can be read.
+    /// The note can be read.
     Sound(CommitNote),
 }
 
-/// The note that lies beside a store.
+/// The note beside a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommitNote {
-    /// The last commit that was noted.
+    /// Last commit that was noted.
     pub last: Commit,
-    /// Later commits may have been made without being noted, and the log that held them is gone.
+    /// True if later commits may have been made without a note, and the log that held them is gone.
     pub log_is_gone: bool,
-    /// An older file lies under the log of a newer one, so commits may be in neither, although later ones are.
+    /// True if an older file is combined with the log of a newer one. Commits may be missing from both, although later
+    /// ones are present.
     pub file_is_older: bool,
 }
 
@@ -62,60 +63,60 @@ pub struct CommitNote {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RecordLoss {
-    /// How it was noticed.
+    /// Cause of the loss.
     pub cause: LossCause,
-    /// When it was noticed.
+    /// Time at which the loss was detected.
     #[serde(rename = "noticedMs")]
     pub noticed: Timestamp,
-    /// How many commits are lost at least, where that is known.
+    /// Least number of lost commits, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commits: Option<u64>,
-    /// When the last commit was made that is left.
+    /// Time of the last commit that is left.
     #[serde(default, rename = "afterMs", skip_serializing_if = "Option::is_none")]
     pub after: Option<Timestamp>,
-    /// When the last commit was made that is known to be lost.
+    /// Time of the last commit that is known to be lost.
     #[serde(default, rename = "untilMs", skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
-    /// Where the files went that could not be used.
+    /// Paths to which unusable files were moved.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub set_aside: Vec<String>,
 }
 
-/// How a loss of committed records was noticed.
+/// The sign by which a loss of committed records was detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum LossCause {
     /// The state file was missing or empty.
     Missing,
-    /// The state file was damaged, or no state file.
+    /// The state file was damaged or was not a state file.
     Unusable,
-    /// Another state file was in its place.
+    /// The state file was replaced by another one.
     Replaced,
     /// Commits that were noted were not in the state file.
     Behind,
     /// The log of the state file was missing after the machine had stopped.
     LogMissing,
-    /// The note of the last commit was missing or damaged, so that lost commits would not show.
+    /// The note of the last commit was missing or damaged, so lost commits would not be detected.
     NoteUnusable,
 }
 
-/// The most places that are remembered.
+/// The maximum number of paths that are stored.
 const MOST_PLACES: usize = 8;
 
-/// Compares the commits of a store that is opened with what is known of them: by the note beside it, and by this process if
+/// Compares the commits of an opened store with the note beside it, and with the last commit that this process knows if
 /// it had the store open before.
 pub fn detect_loss(
-    found: CommitsFound,
-    note: NoteFound,
+    found: CommitHistory,
+    note: CommitNoteState,
     known: Option<Commit>,
     now: Timestamp,
 ) -> Option<RecordLoss> {
     let noted = match note {
-        NoteFound::Sound(noted) => Some(noted),
-        NoteFound::Missing | NoteFound::Damaged => None,
+        CommitNoteState::Sound(noted) => Some(noted),
+        CommitNoteState::Missing | CommitNoteState::Damaged => None,
     };
-    // A note with another marker was made by a process that has already dealt with the loss of what this one knew.
+    // A note with another marker comes from a process that has already handled the loss of the known commits.
     let known = known.filter(|known| noted.is_none_or(|noted| noted.last.marker == known.marker));
     let by_number = [noted.map(|noted| noted.last), known]
         .into_iter()
@@ -132,31 +133,37 @@ pub fn detect_loss(
             set_aside: Vec::new(),
         };
         match found {
-            CommitsFound::Unusable => Some(loss(LossCause::Unusable, None)),
-            CommitsFound::UpTo(_) if noted.is_some_and(|noted| noted.file_is_older) => {
+            CommitHistory::Unusable => Some(loss(LossCause::Unusable, None)),
+            CommitHistory::UpTo(_) if noted.is_some_and(|noted| noted.file_is_older) => {
                 Some(loss(LossCause::Behind, None))
             }
-            CommitsFound::UpTo(found) if noted.is_some_and(|noted| noted.log_is_gone) => {
+            CommitHistory::UpTo(found) if noted.is_some_and(|noted| noted.log_is_gone) => {
                 Some(loss(LossCause::LogMissing, known_time(found.at)))
             }
-            // The note is made before the first commit is counted, which gives the store a time.
-            CommitsFound::UpTo(found) if note == NoteFound::Missing && known_time(found.at).is_some() => {
+            // The note is written before the first commit is counted, which gives the store a time.
+            CommitHistory::UpTo(found)
+                if note == CommitNoteState::Missing && known_time(found.at).is_some() =>
+            {
                 Some(loss(LossCause::NoteUnusable, None))
             }
-            CommitsFound::UpTo(_) if note == NoteFound::Damaged => Some(loss(LossCause::NoteUnusable, None)),
-            CommitsFound::Nothing if note == NoteFound::Damaged => Some(loss(LossCause::Missing, None)),
-            CommitsFound::Nothing | CommitsFound::UpTo(_) => None,
+            CommitHistory::UpTo(_) if note == CommitNoteState::Damaged => {
+                Some(loss(LossCause::NoteUnusable, None))
+            }
+            CommitHistory::Nothing if note == CommitNoteState::Damaged => {
+                Some(loss(LossCause::Missing, None))
+            }
+            CommitHistory::Nothing | CommitHistory::UpTo(_) => None,
         }
     })
 }
 
-/// The loss that shows by a commit that was made once.
-fn missing(found: CommitsFound, last: Commit, now: Timestamp) -> Option<RecordLoss> {
+/// Returns the loss if a commit that was made is missing.
+fn missing(found: CommitHistory, last: Commit, now: Timestamp) -> Option<RecordLoss> {
     let (cause, commits, after) = match found {
-        CommitsFound::Nothing => (LossCause::Missing, last.number, None),
-        CommitsFound::Unusable => (LossCause::Unusable, last.number, None),
-        CommitsFound::UpTo(found) if found.marker != last.marker => (LossCause::Replaced, last.number, None),
-        CommitsFound::UpTo(found) => {
+        CommitHistory::Nothing => (LossCause::Missing, last.number, None),
+        CommitHistory::Unusable => (LossCause::Unusable, last.number, None),
+        CommitHistory::UpTo(found) if found.marker != last.marker => (LossCause::Replaced, last.number, None),
+        CommitHistory::UpTo(found) => {
             (LossCause::Behind, last.number.saturating_sub(found.number), known_time(found.at))
         }
     };
@@ -175,15 +182,17 @@ fn known_time(at: Timestamp) -> Option<Timestamp> {
 }
 
 impl RecordLoss {
-    /// Returns whether a call may not run because its earlier run may be among what was lost. What does no harm twice goes
-    /// on, and so does what expired meanwhile.
+    /// Returns true if a call is refused because its earlier run may be among the lost records. Calls that do no harm
+    /// when they run twice are allowed, and so are those whose records would have expired.
     pub fn refuses(&self, claim: &Claim, now: Timestamp) -> bool {
         let keep = &claim.rules.keep;
         let longest: Duration = keep.done.max(keep.failed).max(keep.open);
-        matches!(claim.address, Address::Explicit(_)) && !claim.retry_safe && now < self.noticed + longest
+        matches!(claim.address, RecordAddress::Explicit(_))
+            && !claim.retry_safe
+            && now < self.noticed + longest
     }
 
-    /// Returns one loss that stands for this and an earlier one that nobody has accepted.
+    /// Returns one loss that combines this one with an earlier one that was not accepted.
     #[must_use]
     pub fn after(self, earlier: Option<Self>) -> Self {
         let Some(earlier) = earlier else { return self };
@@ -208,7 +217,7 @@ impl RecordLoss {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// Reads what [`to_text`](Self::to_text) wrote.
+    /// Reads the text that [`to_text`](Self::to_text) returned.
     pub fn from_text(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()
     }
@@ -221,7 +230,7 @@ impl fmt::Display for RecordLoss {
             Some(count) => {
                 write!(f, "committed records are lost: {}; at least {count} commits", self.cause)?;
             }
-            None => write!(f, "committed records may be lost: {}; how many is unknown", self.cause)?,
+            None => write!(f, "committed records may be lost: {}; the number is unknown", self.cause)?,
         }
         if let Some(after) = self.after {
             write!(f, ", made after {after}")?;
@@ -229,9 +238,9 @@ impl fmt::Display for RecordLoss {
         if let Some(until) = self.until {
             write!(f, ", the last at {until}")?;
         }
-        write!(f, "; noticed at {}", self.noticed)?;
+        write!(f, "; detected at {}", self.noticed)?;
         if !self.set_aside.is_empty() {
-            write!(f, "; what could not be used is in {}", self.set_aside.join(", "))?;
+            write!(f, "; unusable files were moved to {}", self.set_aside.join(", "))?;
         }
         Ok(())
     }
@@ -241,12 +250,12 @@ impl fmt::Display for LossCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Missing => "the state file was missing or empty",
-            Self::Unusable => "the state file was damaged, or no state file",
-            Self::Replaced => "another state file was in the place of the old one",
-            Self::Behind => "the state file lacked commits that had been made",
+            Self::Unusable => "the state file was damaged or was not a state file",
+            Self::Replaced => "the state file was replaced by another one",
+            Self::Behind => "the state file lacked commits that had been recorded",
             Self::LogMissing => "the log of the state file was missing after the machine had stopped",
             Self::NoteUnusable => {
-                "the file that counts commits beside the state file (-commits) was missing or damaged, so a loss would not show"
+                "the file that counts commits beside the state file (-commits) was missing or damaged, so a loss would not be detected"
             }
         })
     }
@@ -259,18 +268,18 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_millis(9_000);
 
     fn commit(marker: u64, number: u64) -> Commit {
-        Commit { marker: Marker(marker), number, at: Timestamp::from_millis(number * 10) }
+        Commit { marker: StoreMarker(marker), number, at: Timestamp::from_millis(number * 10) }
     }
 
     #[test]
-    fn a_loss_shows_by_marker_by_number_by_a_log_that_is_gone_and_by_the_note_itself() {
-        use CommitsFound::{Nothing, Unusable, UpTo};
-        use NoteFound::{Damaged, Missing, Sound};
+    fn a_loss_is_detected_by_marker_number_missing_log_and_note() {
+        use CommitHistory::{Nothing, Unusable, UpTo};
+        use CommitNoteState::{Damaged, Missing, Sound};
         let note = CommitNote { last: commit(1, 5), log_is_gone: false, file_is_older: false };
         let noted = |marker, number| Sound(CommitNote { last: commit(marker, number), ..note });
         let log_is_gone = Sound(CommitNote { log_is_gone: true, ..note });
         let file_is_older = Sound(CommitNote { file_is_older: true, ..note });
-        // A store in which nothing was ever committed has no time.
+        // A store without commits has no time.
         let fresh = Commit { number: 1, at: Timestamp::ZERO, ..commit(1, 1) };
         for (found, note, known, expected) in [
             (UpTo(fresh), Missing, None, None),
@@ -286,18 +295,18 @@ mod tests {
             (UpTo(commit(1, 7)), noted(1, 5), None, None),
             (UpTo(commit(1, 3)), noted(1, 5), None, Some((LossCause::Behind, Some(2)))),
             (UpTo(commit(2, 9)), noted(1, 5), None, Some((LossCause::Replaced, Some(5)))),
-            // Nothing was committed under the marker that is noted.
+            // No commit was made with the marker in the note.
             (UpTo(commit(2, 9)), noted(1, 0), None, None),
             (Unusable, Missing, None, Some((LossCause::Unusable, None))),
             (Unusable, noted(1, 5), None, Some((LossCause::Unusable, Some(5)))),
             (UpTo(commit(1, 9)), log_is_gone, None, Some((LossCause::LogMissing, None))),
             (UpTo(commit(1, 4)), log_is_gone, None, Some((LossCause::Behind, Some(1)))),
             (UpTo(commit(1, 5)), file_is_older, None, Some((LossCause::Behind, None))),
-            // What this process knows counts where the note is gone too, or behind.
+            // The knowledge of this process also counts if the note is gone or behind.
             (Nothing, Missing, Some(commit(1, 5)), Some((LossCause::Missing, Some(5)))),
             (UpTo(commit(2, 1)), Missing, Some(commit(1, 5)), Some((LossCause::Replaced, Some(5)))),
             (UpTo(commit(1, 4)), noted(1, 3), Some(commit(1, 6)), Some((LossCause::Behind, Some(2)))),
-            // Somebody else has dealt with it.
+            // Another process has handled it.
             (UpTo(commit(2, 1)), noted(2, 1), Some(commit(1, 5)), None),
         ] {
             let loss = detect_loss(found, note, known, NOW);
@@ -307,15 +316,19 @@ mod tests {
     }
 
     #[test]
-    fn a_second_loss_keeps_what_was_known_of_the_first() {
+    fn a_second_loss_keeps_the_details_of_the_first() {
         let noted = |number| {
-            NoteFound::Sound(CommitNote { last: commit(1, number), log_is_gone: false, file_is_older: false })
+            CommitNoteState::Sound(CommitNote {
+                last: commit(1, number),
+                log_is_gone: false,
+                file_is_older: false,
+            })
         };
         let first = RecordLoss {
             set_aside: vec!["old".to_owned()],
-            ..detect_loss(CommitsFound::Nothing, noted(5), None, NOW).unwrap()
+            ..detect_loss(CommitHistory::Nothing, noted(5), None, NOW).unwrap()
         };
-        let second = detect_loss(CommitsFound::UpTo(commit(1, 3)), noted(7), None, NOW).unwrap();
+        let second = detect_loss(CommitHistory::UpTo(commit(1, 3)), noted(7), None, NOW).unwrap();
         let both = second.after(Some(first));
         assert_eq!((both.cause, both.commits, both.after), (LossCause::Behind, Some(9), None));
         assert_eq!(RecordLoss::from_text(&both.to_text()), Some(both.clone()));

@@ -1,340 +1,369 @@
-//! What the owner of a record may do to it. The owner token is compared every time; it is the fence.
+//! Operations that the owner of a record may perform. Each one compares the owner token, which is the fencing token.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::claim::{Decided, Rules, unknown_outcome};
+use super::claim::{DedupeDecision, DedupeRules, unknown_outcome};
 use super::record::{
-    AttemptFact, Ending, IndexMove, Lease, LeaseSight, Owner, Receipt, Record, RecordState, Settles,
-    UnknownEnding, UnknownOutcome, Write,
+    AttemptRecord, ClaimOwner, DedupeRecord, DedupeState, DeliveryReceipt, IndexUpdate, Lease,
+    LeaseOwnerState, RecordWrite, RunOutcome, SettleTime, UnknownOutcome, UnknownOutcomeReport,
 };
 use crate::Timestamp;
-use crate::key::Key;
-use crate::policy::Lifetimes;
+use crate::key::RecordKey;
+use crate::policy::RecordLifetimes;
 
-/// What became of writing `started`.
+/// The result of marking a record as started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartVerdict {
     /// The attempt may begin.
     Started,
-    /// The record is another's, or gone: look again, as a waiter would.
+    /// The record is gone or has another owner. Claim again, as a waiter would.
     Lost,
 }
 
-/// Marks that an attempt may have been sent. Comes before the attempt.
-pub fn decide_start(owner: &Owner, found: Option<&Record>, now: Timestamp) -> Decided<StartVerdict> {
-    let mine = found.filter(|record| record.owner == *owner && matches!(record.state, RecordState::Inflight));
+/// Marks that an attempt may have been sent. Must come before the attempt.
+pub fn decide_start(
+    owner: &ClaimOwner,
+    found: Option<&DedupeRecord>,
+    now: Timestamp,
+) -> DedupeDecision<StartVerdict> {
+    let mine = found.filter(|record| record.owner == *owner && matches!(record.state, DedupeState::Inflight));
     match mine {
-        None => Decided::only(StartVerdict::Lost),
-        Some(record) if record.started => Decided::only(StartVerdict::Started),
+        None => DedupeDecision::only(StartVerdict::Lost),
+        Some(record) if record.started => DedupeDecision::only(StartVerdict::Started),
         Some(record) => {
-            // The claim counted from its own moment.
+            // The claim counted from its own time.
             let seen_end_by = record.seen_end_by.map(|by| by + now.since(record.created));
             let version = record.version + 1;
-            let started = Record { started: true, version, updated: now, seen_end_by, ..record.clone() };
-            Decided { verdict: StartVerdict::Started, write: put(started, IndexMove::Keep) }
+            let started =
+                DedupeRecord { started: true, version, updated: now, seen_end_by, ..record.clone() };
+            DedupeDecision { verdict: StartVerdict::Started, write: put(started, IndexUpdate::Keep) }
         }
     }
 }
 
-/// What became of a renewal.
+/// The result of renewing a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenewVerdict {
-    /// The lease runs on.
+    /// The lease is extended.
     Renewed,
-    /// The lease had ended and the outcome was declared unknown. A running attempt goes on; its answer still counts.
+    /// The lease had ended and the outcome was recorded as unknown. A running attempt continues, and its result still
+    /// counts.
     MarkedUnknown,
-    /// The record is another's. A running attempt goes on; no further one starts.
+    /// The record has another owner. A running attempt continues, but no other one starts.
     Lost,
 }
 
-/// Why a store may have no record where a holder expects its own.
+/// The reason why a store has no record where an owner expects its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Absence {
-    /// Somebody removed it, as the tables allow.
+pub enum RecordAbsence {
+    /// The record was removed, as the tables allow.
     Removed,
-    /// The store has lost everything; its marker is gone.
+    /// The store has lost all records, and its marker is gone.
     StoreEmptied,
 }
 
-/// Extends the lease. A holder that finds an emptied store writes its claim again. One that finds its record
-/// removed does not: a renewal that was late on the wire would bring back what is long over.
+/// Extends the lease. If the store was emptied, the owner writes its claim again. If only the record was removed, it
+/// does not: a renewal that was delayed on the network would bring back a call that ended long ago.
 pub fn decide_renew(
-    claimed: &Record,
-    keep: &Lifetimes,
-    found: Option<&Record>,
-    absence: Absence,
+    claimed: &DedupeRecord,
+    keep: &RecordLifetimes,
+    found: Option<&DedupeRecord>,
+    absence: RecordAbsence,
     now: Timestamp,
-) -> Decided<RenewVerdict> {
+) -> DedupeDecision<RenewVerdict> {
     let lease = Lease::Until(now + keep.lease);
     let expires = Some(now + keep.open);
     match found {
-        None if absence == Absence::StoreEmptied => {
-            let again = Record {
+        None if absence == RecordAbsence::StoreEmptied => {
+            let again = DedupeRecord {
                 lease,
                 expires,
                 updated: now,
                 version: fresh_version(claimed, now),
                 ..claimed.clone()
             };
-            Decided { verdict: RenewVerdict::Renewed, write: put(again, IndexMove::PointIfFree) }
+            DedupeDecision { verdict: RenewVerdict::Renewed, write: put(again, IndexUpdate::PointIfFree) }
         }
-        None => Decided::only(RenewVerdict::Lost),
-        Some(record) if record.owner != claimed.owner => Decided::only(RenewVerdict::Lost),
+        None => DedupeDecision::only(RenewVerdict::Lost),
+        Some(record) if record.owner != claimed.owner => DedupeDecision::only(RenewVerdict::Lost),
         Some(record) => match record.state {
-            RecordState::Inflight => {
-                let renewed =
-                    Record { lease, expires, updated: now, version: record.version + 1, ..record.clone() };
-                Decided { verdict: RenewVerdict::Renewed, write: put(renewed, IndexMove::Keep) }
+            DedupeState::Inflight => {
+                let renewed = DedupeRecord {
+                    lease,
+                    expires,
+                    updated: now,
+                    version: record.version + 1,
+                    ..record.clone()
+                };
+                DedupeDecision { verdict: RenewVerdict::Renewed, write: put(renewed, IndexUpdate::Keep) }
             }
-            RecordState::Unknown(_) => Decided::only(RenewVerdict::MarkedUnknown),
-            // Our own answer is there already: a renewal that was late on the wire.
-            RecordState::Done(_) | RecordState::Failed(_) | RecordState::Cancelled => {
-                Decided::only(RenewVerdict::Lost)
+            DedupeState::Unknown(_) => DedupeDecision::only(RenewVerdict::MarkedUnknown),
+            // The owner's own result is already there: the renewal was delayed on the network.
+            DedupeState::Done(_) | DedupeState::Failed(_) | DedupeState::Cancelled => {
+                DedupeDecision::only(RenewVerdict::Lost)
             }
         },
     }
 }
 
-/// An answer on its way into the record.
+/// A result to be saved.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Save {
-    /// The record as it was claimed; written anew if the store has none.
-    pub claimed: Arc<Record>,
-    /// How the run ended.
-    pub ending: Ending,
-    /// The attempts that were made.
-    pub attempts: Vec<AttemptFact>,
-    /// When the answer reached its caller, if it was kept back by a failing store and did so meanwhile.
+pub struct SaveRequest {
+    /// The record as it was claimed. Written again if the store has none.
+    pub claimed: Arc<DedupeRecord>,
+    /// End of the run.
+    pub ending: RunOutcome,
+    /// Attempts that were made.
+    pub attempts: Vec<AttemptRecord>,
+    /// Time at which the response reached its caller, if a failing store delayed the save until then.
     pub delivered: Option<Timestamp>,
-    /// Whether an unknown outcome stands until someone settles it.
+    /// True if an unknown outcome stays until it is resolved.
     pub hold: bool,
-    /// How long records are kept.
-    pub keep: Lifetimes,
+    /// Lifetimes of records.
+    pub keep: RecordLifetimes,
 }
 
-/// What became of saving.
+/// The result of saving.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SaveVerdict {
-    /// The answer is in the record.
-    Saved(Receipt),
-    /// The record is another's. The caller still gets its answer, marked as not recorded.
+    /// The result is in the record.
+    Saved(DeliveryReceipt),
+    /// The record has another owner. The caller still gets its response, marked as not recorded.
     FenceLost,
 }
 
-/// Saves an answer under the fence. One that finds no record writes it: the answer is true all the same.
+/// Saves a result if the fencing token matches. If there is no record, it writes one, because the result is valid all
+/// the same.
 ///
-/// `own` is the record under the key of the claim, `indexed` the one that its index points to: a claim whose
-/// answer was lost may have taken over another record in place, and only the index knows where it is.
+/// `own` is the record under the key of the claim, and `indexed` is the one that its index points to. A claim whose
+/// response was lost may have taken over another record in place, and only the index leads to it.
 pub fn decide_save(
-    save: &Save,
-    own: Option<&Record>,
-    indexed: Option<&Record>,
+    save: &SaveRequest,
+    own: Option<&DedupeRecord>,
+    indexed: Option<&DedupeRecord>,
     now: Timestamp,
-) -> Decided<SaveVerdict> {
+) -> DedupeDecision<SaveVerdict> {
     let claimed = &save.claimed;
     let found = own.or(indexed.filter(|record| record.owner == claimed.owner));
     let lost;
     let (base, index) = match found {
         None => {
-            lost = Record { version: fresh_version(claimed, now), ..(**claimed).clone() };
-            (&lost, IndexMove::PointIfFree)
+            lost = DedupeRecord { version: fresh_version(claimed, now), ..(**claimed).clone() };
+            (&lost, IndexUpdate::PointIfFree)
         }
-        Some(record) if record.owner != claimed.owner => return Decided::only(SaveVerdict::FenceLost),
+        Some(record) if record.owner != claimed.owner => return DedupeDecision::only(SaveVerdict::FenceLost),
         Some(record) => match (&record.state, &save.ending) {
-            (RecordState::Inflight, _) | (RecordState::Unknown(_), Ending::Done(_) | Ending::Failed(_)) => {
-                (record, IndexMove::Keep)
+            (DedupeState::Inflight, _)
+            | (DedupeState::Unknown(_), RunOutcome::Done(_) | RunOutcome::Failed(_)) => {
+                (record, IndexUpdate::Keep)
             }
-            // Of two that say when it is settled, the one that knows more counts.
-            (RecordState::Unknown(known), Ending::Unknown(said))
-                if said.settles.at(now).knows_more_than(known.settles) =>
+            // Of two times at which it settles, the more precise one counts.
+            (DedupeState::Unknown(known), RunOutcome::Unknown(said))
+                if said.settles.at(now).is_more_precise_than(known.settles) =>
             {
-                (record, IndexMove::Keep)
+                (record, IndexUpdate::Keep)
             }
-            (RecordState::Done(_), Ending::Done(_))
-            | (RecordState::Failed(_), Ending::Failed(_))
-            | (RecordState::Unknown(_), Ending::Unknown(_)) => {
-                return Decided::only(SaveVerdict::Saved(record.receipt()));
+            (DedupeState::Done(_), RunOutcome::Done(_))
+            | (DedupeState::Failed(_), RunOutcome::Failed(_))
+            | (DedupeState::Unknown(_), RunOutcome::Unknown(_)) => {
+                return DedupeDecision::only(SaveVerdict::Saved(record.receipt()));
             }
-            (RecordState::Done(_) | RecordState::Failed(_) | RecordState::Cancelled, _) => {
-                return Decided::only(SaveVerdict::FenceLost);
+            (DedupeState::Done(_) | DedupeState::Failed(_) | DedupeState::Cancelled, _) => {
+                return DedupeDecision::only(SaveVerdict::FenceLost);
             }
         },
     };
     let state = match save.ending.clone() {
-        Ending::Done(output) => RecordState::Done(output),
-        Ending::Failed(failure) => RecordState::Failed(failure),
-        Ending::Unknown(UnknownEnding { settles, observed, words, output }) => {
-            RecordState::Unknown(UnknownOutcome { settles: settles.at(now), observed, words, output })
+        RunOutcome::Done(output) => DedupeState::Done(output),
+        RunOutcome::Failed(failure) => DedupeState::Failed(failure),
+        RunOutcome::Unknown(UnknownOutcomeReport { settles, observed, details: words, output }) => {
+            DedupeState::Unknown(UnknownOutcome {
+                settles: settles.at(now),
+                observed,
+                details: words,
+                output,
+            })
         }
     };
-    // A final answer that has arrived stays one.
+    // A final response that has arrived stays final.
     let told_before = match &base.state {
-        RecordState::Unknown(unknown) if unknown.is_settled(now) => base.delivered,
-        RecordState::Unknown(_)
-        | RecordState::Inflight
-        | RecordState::Done(_)
-        | RecordState::Failed(_)
-        | RecordState::Cancelled => None,
+        DedupeState::Unknown(unknown) if unknown.is_settled(now) => base.delivered,
+        DedupeState::Unknown(_)
+        | DedupeState::Inflight
+        | DedupeState::Done(_)
+        | DedupeState::Failed(_)
+        | DedupeState::Cancelled => None,
     };
-    let told_before = told_before.filter(|_| matches!(state, RecordState::Unknown(_)));
-    let skip = save.attempts.len().saturating_sub(Record::MOST_ATTEMPTS);
+    let told_before = told_before.filter(|_| matches!(state, DedupeState::Unknown(_)));
+    let skip = save.attempts.len().saturating_sub(DedupeRecord::MOST_ATTEMPTS);
     let attempts = save.attempts.iter().skip(skip).cloned().collect();
-    let saved = Record {
+    let saved = DedupeRecord {
         started: true,
         attempts,
         delivered: save.delivered.or(told_before),
-        ..base.written(state, &save.keep, save.hold, now)
+        ..base.after_write(state, &save.keep, save.hold, now)
     };
-    Decided { verdict: SaveVerdict::Saved(saved.receipt()), write: put(saved, index) }
+    DedupeDecision { verdict: SaveVerdict::Saved(saved.receipt()), write: put(saved, index) }
 }
 
-/// A claim to give back. Where its answer was lost, nobody knows under which key it was written: the index tells.
+/// A claim to be released. If the response to the claim was lost, its key is not known and the index leads to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Release {
-    /// Where the record is, or would be.
-    pub key: Key,
-    /// The index that may point to it.
-    pub index: Option<Key>,
-    /// Whose it is.
-    pub owner: Owner,
+pub struct ReleaseRequest {
+    /// Key of the record, if it exists.
+    pub key: RecordKey,
+    /// Index entry that may point to the record.
+    pub index: Option<RecordKey>,
+    /// Owner of the claim.
+    pub owner: ClaimOwner,
 }
 
-/// Gives the claim back: it never ran, or may run again. Also where others declared it unknown meanwhile,
-/// because the owner knows better.
-pub fn decide_release(release: &Release, own: Option<&Record>, indexed: Option<&Record>) -> Write {
+/// Releases the claim: the call never ran, or may run again. This also applies if others recorded it as unknown in the
+/// meantime, because the owner knows better.
+pub fn decide_release(
+    release: &ReleaseRequest,
+    own: Option<&DedupeRecord>,
+    indexed: Option<&DedupeRecord>,
+) -> RecordWrite {
     let mine =
         [own, indexed].into_iter().flatten().find(|record| record.owner == release.owner && record.is_open());
-    mine.map_or(Write::Nothing, |record| Write::Remove { key: record.key, index: record.index })
+    mine.map_or(RecordWrite::Nothing, |record| RecordWrite::Remove { key: record.key, index: record.index })
 }
 
-/// The answer that this receipt names has reached its caller. A record that has changed since is left alone.
-pub fn decide_delivered(receipt: &Receipt, at: Timestamp, found: Option<&Record>) -> Write {
+/// Marks the response with this receipt as delivered. A record that has changed since does not change.
+pub fn decide_delivered(
+    receipt: &DeliveryReceipt,
+    at: Timestamp,
+    found: Option<&DedupeRecord>,
+) -> RecordWrite {
     match found {
         Some(record)
             if record.receipt() == *receipt && record.delivered.is_none() && is_answer(&record.state, at) =>
         {
             put(
-                Record { delivered: Some(at), version: record.version + 1, ..record.clone() },
-                IndexMove::Keep,
+                DedupeRecord { delivered: Some(at), version: record.version + 1, ..record.clone() },
+                IndexUpdate::Keep,
             )
         }
-        Some(_) | None => Write::Nothing,
+        Some(_) | None => RecordWrite::Nothing,
     }
 }
 
-/// Whether a caller who received this at that time has an answer. That it is not over yet is none.
-fn is_answer(state: &RecordState, at: Timestamp) -> bool {
+/// Returns true if this state was a final response at that time. *Not yet* is not a final response.
+fn is_answer(state: &DedupeState, at: Timestamp) -> bool {
     match state {
-        RecordState::Done(_) | RecordState::Failed(_) => true,
-        RecordState::Unknown(unknown) => unknown.is_settled(at),
-        RecordState::Inflight | RecordState::Cancelled => false,
+        DedupeState::Done(_) | DedupeState::Failed(_) => true,
+        DedupeState::Unknown(unknown) => unknown.is_settled(at),
+        DedupeState::Inflight | DedupeState::Cancelled => false,
     }
 }
 
-/// What an operator found out about a run whose outcome was unknown.
+/// An operator's finding about a run with an unknown outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolution {
-    /// It had its effect; the answer itself is lost.
+    /// The run took effect. Its result is lost.
     Ran,
-    /// It did not; the call may be made again.
+    /// The run had no effect. The call may be repeated.
     DidNotRun,
 }
 
-/// An unknown outcome to be resolved.
+/// A request to resolve an unknown outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Resolve {
-    /// The record.
-    pub key: Key,
-    /// What was found out.
+pub struct ResolutionRequest {
+    /// Key of the record.
+    pub key: RecordKey,
+    /// Finding about the run.
     pub resolution: Resolution,
-    /// The run that this was found out about; any other that is there by now is left alone. Nothing where a person says it, who
-    /// means whatever is there.
-    pub of: Option<Owner>,
-    /// Whether the end of that run must have been seen before it can count as not run, and not only be over by the time that
-    /// it takes at most.
+    /// Owner of the run that the finding is about. A record of any other run does not change. `None` if an operator
+    /// resolves the record, whatever run it holds.
+    pub of: Option<ClaimOwner>,
+    /// True if the run counts as not run only after its end was observed, and not only after its longest possible time.
     pub needs_seen_end: bool,
 }
 
-impl Resolve {
-    /// A person says it.
-    pub fn by_hand(key: Key, resolution: Resolution) -> Self {
+impl ResolutionRequest {
+    /// Returns the request of an operator.
+    pub fn by_operator(key: RecordKey, resolution: Resolution) -> Self {
         Self { key, resolution, of: None, needs_seen_end: false }
     }
 }
 
-/// What became of resolving.
+/// The result of resolving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResolveVerdict {
-    /// It counts as the operator said.
+    /// The record now holds the operator's finding.
     Resolved,
-    /// There is no unknown outcome under this key.
+    /// The record has no unknown outcome.
     NotUnknown,
-    /// The attempt may still take effect, for so long at most; nothing where only its owner can say. That it did not run
-    /// cannot be known yet.
+    /// The attempt may still take effect, for this long at most, so it cannot count as not run yet. `None` if only its
+    /// owner can report the end.
     NotSettled(Option<Duration>),
 }
 
-/// Resolves an unknown outcome, also one of a run whose holder is gone and of which nobody has asked since. Anything else is left
-/// alone, which the verdict says.
+/// Resolves an unknown outcome. This includes a run whose owner is gone and that has had no lookup since. Any other
+/// record does not change, and the verdict reports it.
 pub fn decide_resolve(
-    resolve: &Resolve,
-    found: Option<(&Record, LeaseSight)>,
-    rules: &Rules,
+    resolve: &ResolutionRequest,
+    found: Option<(&DedupeRecord, LeaseOwnerState)>,
+    rules: &DedupeRules,
     now: Timestamp,
-) -> Decided<ResolveVerdict> {
+) -> DedupeDecision<ResolveVerdict> {
     let found = found.filter(|(record, _)| resolve.of.as_ref().is_none_or(|owner| record.owner == *owner));
     let Some((record, (unknown, is_new))) =
         found.and_then(|(record, sight)| Some((record, unknown_outcome(record, sight, rules, now)?)))
     else {
-        return Decided::only(ResolveVerdict::NotUnknown);
+        return DedupeDecision::only(ResolveVerdict::NotUnknown);
     };
     let is_settled = match unknown.settles {
-        Settles::By(_) if resolve.needs_seen_end => false,
-        Settles::By(_) | Settles::WhenOwnerSays | Settles::Settled => unknown.is_settled(now),
+        SettleTime::By(_) if resolve.needs_seen_end => false,
+        SettleTime::By(_) | SettleTime::WhenOwnerReports | SettleTime::Settled => unknown.is_settled(now),
     };
     let left = match (resolve.resolution, unknown.settles) {
         (Resolution::Ran, _) => {
-            let ran = record.written(RecordState::Done(None), &rules.keep, false, now);
-            return Decided { verdict: ResolveVerdict::Resolved, write: put(ran, IndexMove::Keep) };
+            let ran = record.after_write(DedupeState::Done(None), &rules.keep, false, now);
+            return DedupeDecision { verdict: ResolveVerdict::Resolved, write: put(ran, IndexUpdate::Keep) };
         }
         (Resolution::DidNotRun, _) if is_settled => {
-            let write = Write::Remove { key: record.key, index: record.index };
-            return Decided { verdict: ResolveVerdict::Resolved, write };
+            let write = RecordWrite::Remove { key: record.key, index: record.index };
+            return DedupeDecision { verdict: ResolveVerdict::Resolved, write };
         }
-        (Resolution::DidNotRun, Settles::By(at)) => Some(at.since(now)),
-        (Resolution::DidNotRun, Settles::WhenOwnerSays | Settles::Settled) => None,
+        (Resolution::DidNotRun, SettleTime::By(at)) => Some(at.since(now)),
+        (Resolution::DidNotRun, SettleTime::WhenOwnerReports | SettleTime::Settled) => None,
     };
-    let write =
-        if is_new { put(record.now_unknown(unknown, rules, now), IndexMove::Keep) } else { Write::Nothing };
-    Decided { verdict: ResolveVerdict::NotSettled(left), write }
+    let write = if is_new {
+        put(record.with_unknown_outcome(unknown, rules, now), IndexUpdate::Keep)
+    } else {
+        RecordWrite::Nothing
+    };
+    DedupeDecision { verdict: ResolveVerdict::NotSettled(left), write }
 }
 
-/// Records that the outcome of a run is unknown whose holder is gone, where nobody has asked for it since. The verdict is the
-/// record as it is then; nothing if there is nothing to record.
+/// Records an unknown outcome for a run whose owner is gone and that has had no lookup since. The verdict is the new
+/// record, or `None` if there is nothing to record.
 pub fn decide_abandoned(
-    found: Option<(&Record, LeaseSight)>,
-    rules: &Rules,
+    found: Option<(&DedupeRecord, LeaseOwnerState)>,
+    rules: &DedupeRules,
     now: Timestamp,
-) -> Decided<Option<Arc<Record>>> {
+) -> DedupeDecision<Option<Arc<DedupeRecord>>> {
     let marked = found.filter(|(record, _)| !record.is_expired(now)).and_then(|(record, sight)| {
         let (unknown, is_new) = unknown_outcome(record, sight, rules, now)?;
-        is_new.then(|| Arc::new(record.now_unknown(unknown, rules, now)))
+        is_new.then(|| Arc::new(record.with_unknown_outcome(unknown, rules, now)))
     });
     match marked {
-        Some(record) => Decided {
+        Some(record) => DedupeDecision {
             verdict: Some(record.clone()),
-            write: Write::Put { record, index: IndexMove::Keep, remove: Vec::new() },
+            write: RecordWrite::Put { record, index: IndexUpdate::Keep, remove: Vec::new() },
         },
-        None => Decided::only(None),
+        None => DedupeDecision::only(None),
     }
 }
 
-/// A version that this key has not had: what was there before is unknown, and a mark for it must miss.
-fn fresh_version(claimed: &Record, now: Timestamp) -> u64 {
+/// Returns a version that this key never had. The earlier versions are unknown, and a delivery mark for one must not
+/// match.
+fn fresh_version(claimed: &DedupeRecord, now: Timestamp) -> u64 {
     now.as_millis().max(claimed.version.saturating_add(1))
 }
 
-fn put(record: Record, index: IndexMove) -> Write {
-    Write::Put { record: Arc::new(record), index, remove: Vec::new() }
+fn put(record: DedupeRecord, index: IndexUpdate) -> RecordWrite {
+    RecordWrite::Put { record: Arc::new(record), index, remove: Vec::new() }
 }

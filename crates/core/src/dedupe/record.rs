@@ -1,15 +1,15 @@
-//! What is remembered of a call.
+//! The stored record of a call.
 //!
 //! ```text
 //!            claim                     save done, save failed
 //!   (none) ─────────▶ Inflight ───────────────────────────────▶ Done, Failed
 //!      ▲                │  │                                        ▲
-//!      └────────────────┘  │ the run may have happened,             │ late answer of the owner
+//!      └────────────────┘  │ the run may have happened,             │ late result from the owner
 //!           release        └───────────────▶ Unknown ───────────────┘
-//!                            and must not twice
+//!                            and must not happen twice
 //! ```
 //!
-//! `Done` never returns to `Inflight` under the same owner; only a claim that the tables allow replaces it.
+//! `Done` never returns to `Inflight` under the same owner. Only a claim that the tables allow replaces it.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -17,151 +17,155 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::claim::Rules;
+use super::claim::DedupeRules;
 use crate::Timestamp;
 use crate::code::Code;
 use crate::envelope::CallContext;
 use crate::id::{ActorId, Digest, RequestId, SessionKey, TenantId, ToolCallId, ToolRef};
-use crate::key::Key;
-use crate::output::Output;
-use crate::policy::{AfterUnknown, Lifetimes};
+use crate::key::RecordKey;
+use crate::output::ToolOutput;
+use crate::policy::{RecordLifetimes, UnknownOutcomePolicy};
 
-/// A process on a machine, told apart from every other one that ever had its number.
+/// A process on a machine. Distinct from every other process that had the same pid.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Process {
-    /// The machine and its boot: pids of another boot mean nothing.
+pub struct ProcessIdentity {
+    /// The boot of the machine. Pids from another boot mean nothing.
     pub boot: Arc<str>,
-    /// The process.
+    /// Id of the process.
     pub pid: u32,
-    /// When it started, in whatever unit the system counts; tells a reused pid apart.
+    /// Start time in the unit of the operating system. Distinguishes processes that reuse a pid.
     pub started: u64,
 }
 
-/// Whose claim it is. New for every claim, so it is the fence too: whoever is not the owner writes nothing.
+/// The owner of a claim. New for every claim, so it is also the fencing token: only the owner may write.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Owner {
-    /// The process that made the claim.
-    pub process: Process,
-    /// The call within the process.
+pub struct ClaimOwner {
+    /// Process that made the claim.
+    pub process: ProcessIdentity,
+    /// Number of the call within the process.
     pub call: u64,
-    /// The claim within the call.
+    /// Number of the claim within the call.
     pub claim: u32,
 }
 
-impl Owner {
-    /// The token in one value, for places that only compare it.
+impl ClaimOwner {
+    /// Returns the token as a single value, for code that only compares it.
     pub fn digest(&self) -> Digest {
-        let Process { boot, pid, started } = &self.process;
+        let ProcessIdentity { boot, pid, started } = &self.process;
         Digest::of(format!("{boot}\n{pid}\n{started}\n{}\n{}", self.call, self.claim).as_bytes())
     }
 }
 
-/// Names one run of a tool. It travels upstream where the caller gave no key, and survives take-over.
+/// The id of one run of a tool. It is sent upstream when the caller gave no key, and stays the same when another
+/// owner takes over.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RunId(pub Arc<str>);
 
-/// How long a claim holds if its owner is silent.
+/// The time for which a claim holds while its owner is silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lease {
-    /// As long as the record: nobody can tell when the owner is gone.
+    /// The claim holds as long as the record, because the store cannot detect that the owner is gone.
     Record,
-    /// Until this moment, unless renewed.
+    /// The claim holds until this time unless it is renewed.
     Until(Timestamp),
 }
 
-/// What the store knows about the owner of a record.
+/// The store's knowledge about the owner of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LeaseSight {
-    /// Its process lives, on this machine.
+pub enum LeaseOwnerState {
+    /// The owner's process is alive on this machine.
     Alive,
-    /// Its process is gone.
+    /// The owner's process is gone.
     Gone,
-    /// It is on another machine, or cannot be judged: time decides.
+    /// The owner is on another machine or cannot be checked, so the lease time decides.
     Time,
 }
 
-/// Where a record is found, and by whom.
+/// The kind of key under which a record is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Origin {
-    /// Under a key that means intent.
+pub enum RecordOrigin {
+    /// An explicit idempotency key.
     Explicit,
-    /// Under the client's id of its dispatch.
+    /// The client's id of the dispatch.
     CallId,
-    /// Under the id of its run: only the index finds it.
+    /// The id of the run. Only the index leads to this record.
     Run,
 }
 
-/// What became of a call.
+/// The state of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RecordState {
-    /// It runs, or is about to.
+pub enum DedupeState {
+    /// The call is running or about to run.
     Inflight,
-    /// It succeeded. No output means that it was not kept: too large, or only known from an operator.
-    Done(Option<Output>),
-    /// It failed.
-    Failed(Failure),
-    /// It may have run. Stored as failed with `outcome_unknown`.
+    /// The call succeeded. `None` if its output was not stored: it was too large, or an operator reported the success.
+    Done(Option<ToolOutput>),
+    /// The call failed.
+    Failed(CallFailure),
+    /// The call may have run. Stored as failed with `outcome_unknown`.
     Unknown(UnknownOutcome),
-    /// It was cancelled. Never written by us; read and counted only.
+    /// The call was cancelled. Steadfast never writes this state; it is only read and counted.
     Cancelled,
 }
 
-/// What is known of an attempt whose outcome is not.
+/// An attempt with an unknown outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownOutcome {
-    /// From when on it can take no effect any more.
-    pub settles: Settles,
-    /// What was seen of it.
-    pub observed: Observed,
-    /// What was said about it: the status of an answer, why a connection was lost, how a process ended.
-    pub words: Option<Arc<str>>,
-    /// What the tool itself said, word for word.
-    pub output: Option<Output>,
+    /// The time from which the attempt can no longer take effect.
+    pub settles: SettleTime,
+    /// The reason why the outcome is unknown.
+    pub observed: UnknownOutcomeReason,
+    /// Details: the status of a response, the reason for a lost connection, or the exit of a process.
+    pub details: Option<Arc<str>>,
+    /// The tool's own output, unchanged.
+    pub output: Option<ToolOutput>,
 }
 
-/// From when on an attempt can take no effect any more. Nothing that is said or found out before counts.
+/// The time from which an attempt can no longer take effect. Nothing reported or verified before that time counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Settles {
-    /// Only its owner can say, and has not said so yet.
-    WhenOwnerSays,
-    /// From this moment on, by the time of the store: nobody can see its end.
+pub enum SettleTime {
+    /// Only the owner can report it, and has not done so yet.
+    WhenOwnerReports,
+    /// From this time on, by the clock of the store. The end of the attempt cannot be observed.
     By(Timestamp),
-    /// Its owner has seen its end.
+    /// The owner has observed the end.
     Settled,
 }
 
-impl Settles {
-    /// Whether this replaces what was recorded. What was once announced is not put off: somebody may have been told.
-    pub(super) fn knows_more_than(self, recorded: Self) -> bool {
+impl SettleTime {
+    /// Returns true if this replaces the recorded value. A time that was announced is never moved later, because a
+    /// caller may have acted on it.
+    pub(super) fn is_more_precise_than(self, recorded: Self) -> bool {
         match (self, recorded) {
-            (Self::Settled, Self::By(_) | Self::WhenOwnerSays) | (Self::By(_), Self::WhenOwnerSays) => true,
+            (Self::Settled, Self::By(_) | Self::WhenOwnerReports) | (Self::By(_), Self::WhenOwnerReports) => {
+                true
+            }
             (Self::By(said), Self::By(known)) => said < known,
             (Self::Settled | Self::By(_), Self::Settled) => false,
-            (Self::WhenOwnerSays, _) => false,
+            (Self::WhenOwnerReports, _) => false,
         }
     }
 }
 
-/// What was observed of an attempt whose outcome is unknown.
+/// The reason why the outcome of an attempt is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Observed {
-    /// It was sent, and no answer came in time.
+pub enum UnknownOutcomeReason {
+    /// The attempt was sent, and no response came in time.
     NoAnswer,
-    /// It was answered with an error that does not say whether it had its effect.
+    /// The response was an error that leaves open if the attempt took effect.
     ErrorAnswer,
-    /// The connection was lost before the answer came.
+    /// The connection was lost before the response came.
     ConnectionLost,
-    /// The process that ran it, or the one that waited for its answer, ended.
+    /// The process that ran the attempt, or the one that waited for its response, ended.
     ProcessDied,
 }
 
-impl Observed {
-    /// The same in words.
+impl UnknownOutcomeReason {
+    /// Returns a description in words.
     pub fn describe(self) -> &'static str {
         match self {
             Self::NoAnswer => "no response arrived in time",
@@ -169,47 +173,47 @@ impl Observed {
             Self::ConnectionLost => {
                 "the request was sent, and the connection was lost before a response arrived"
             }
-            // It may be the process that was about to send it.
+            // It may be the process that was about to send the attempt.
             Self::ProcessDied => "the process running the call ended before it responded",
         }
     }
 }
 
 impl UnknownOutcome {
-    /// Nothing but this was seen, and it can take no effect any more.
-    pub fn settled(observed: Observed) -> Self {
-        Self { settles: Settles::Settled, observed, words: None, output: None }
+    /// Returns an outcome of which only this is known, and which can no longer change.
+    pub fn settled(observed: UnknownOutcomeReason) -> Self {
+        Self { settles: SettleTime::Settled, observed, details: None, output: None }
     }
 
-    /// Whether the attempt can take no effect any more.
+    /// Returns true if the attempt can no longer take effect.
     pub fn is_settled(&self, now: Timestamp) -> bool {
         match self.settles {
-            Settles::WhenOwnerSays => false,
-            Settles::By(at) => at <= now,
-            Settles::Settled => true,
+            SettleTime::WhenOwnerReports => false,
+            SettleTime::By(at) => at <= now,
+            SettleTime::Settled => true,
         }
     }
 }
 
-/// Why a call failed, as it is answered and stored.
+/// The failure of a call, as returned to callers and stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Failure {
-    /// The stable code.
+pub struct CallFailure {
+    /// Stable error code.
     pub code: Code,
-    /// What is wrong and what to do, for the model or a person.
+    /// Description of the problem and its solution, for the model or a user.
     pub message: Cow<'static, str>,
-    /// Whether the same call can succeed later.
+    /// True if the same call can succeed later.
     pub retriable: bool,
-    /// Whether it never will.
+    /// True if the same call will never succeed.
     pub terminal: bool,
-    /// The rule that decided.
+    /// Name of the rule that classified the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<Cow<'static, str>>,
-    /// How to find out whether the call had its effect.
+    /// Instructions for checking if the call took effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verify: Option<Arc<str>>,
-    /// When to come again.
+    /// Time to wait before the next try.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -217,255 +221,267 @@ pub struct Failure {
         rename = "retryAfterMs"
     )]
     pub retry_after: Option<Duration>,
-    /// What the tool itself said, word for word.
+    /// The tool's own output, unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub output: Option<Output>,
+    pub output: Option<ToolOutput>,
 }
 
-/// One attempt, as the record remembers it.
+/// One attempt as stored in the record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub struct AttemptFact {
-    /// Its number within the call, from one. Zero in records of an older version.
+pub struct AttemptRecord {
+    /// Number of the attempt within the call, starting at one. Zero in records of an older version.
     #[serde(default)]
     pub number: u32,
-    /// When it started.
+    /// Start time.
     #[serde(rename = "startedAtMs")]
     pub started: Timestamp,
-    /// When it ended.
+    /// End time.
     #[serde(rename = "finishedAtMs")]
     pub finished: Timestamp,
-    /// The code of its failure; nothing if it succeeded, and in records of an older version.
+    /// Error code of the failure. Absent if the attempt succeeded, and in records of an older version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<Code>,
-    /// The rule that classified its failure; nothing if it succeeded.
+    /// Name of the rule that classified the failure. Absent if the attempt succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<Cow<'static, str>>,
-    /// Whether the failure was transient.
+    /// True if the failure was transient.
     pub retriable: bool,
 }
 
-/// What is remembered of a call.
+/// The record of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
-    /// Where it lives.
-    pub key: Key,
-    /// Who can find it there.
-    pub origin: Origin,
-    /// The index entry that was moved here by the claim.
-    pub index: Option<Key>,
-    /// The client's id of the dispatch that made the claim, if it had one.
-    pub call_id: Option<Key>,
-    /// The tool.
+pub struct DedupeRecord {
+    /// Key of the record.
+    pub key: RecordKey,
+    /// Kind of the key.
+    pub origin: RecordOrigin,
+    /// Index entry that the claim pointed at this record.
+    pub index: Option<RecordKey>,
+    /// Client's id of the dispatch that made the claim, if it had one.
+    pub call_id: Option<RecordKey>,
+    /// Tool of the call.
     pub tool: ToolRef,
-    /// What became of it.
-    pub state: RecordState,
-    /// Whose it is.
-    pub owner: Owner,
-    /// Whether an attempt may have been sent.
+    /// State of the call.
+    pub state: DedupeState,
+    /// Owner of the claim.
+    pub owner: ClaimOwner,
+    /// True if an attempt may have been sent.
     pub started: bool,
-    /// Whether it may run again if nobody knows.
+    /// True if the call may run again after an unknown outcome.
     pub retry_safe: bool,
-    /// The canonical arguments; compared in every state.
+    /// Digest of the canonical arguments. Compared in every state.
     pub digest: Digest,
-    /// The run, for the tool to recognise it.
+    /// Id of the run, by which the tool can recognise it.
     pub run: RunId,
-    /// How long the claim holds.
+    /// Lease of the claim.
     pub lease: Lease,
-    /// Where the owner can see the end of an attempt: when it will have seen it at the latest.
+    /// Latest time at which the owner will have observed the end of an attempt, if it can observe it.
     pub seen_end_by: Option<Timestamp>,
-    /// When the answer now in the record reached a client.
+    /// Time at which the current result reached a client.
     pub delivered: Option<Timestamp>,
-    /// Grows with each write.
+    /// Version of the record. Grows with each write.
     pub version: u64,
-    /// When the first call for it came.
+    /// Time at which the first call arrived.
     pub arrived: Timestamp,
-    /// When it was first written.
+    /// Time of the first write.
     pub created: Timestamp,
-    /// When it was last written.
+    /// Time of the last write.
     pub updated: Timestamp,
-    /// When it is forgotten; nothing means not before someone settles it.
+    /// Expiry time. `None` if the record stays until it is resolved.
     pub expires: Option<Timestamp>,
-    /// Who asked.
+    /// Request that made the claim.
     pub request: RequestId,
-    /// The model's id of the call.
+    /// Model's id of the call.
     pub tool_call: Option<ToolCallId>,
-    /// The caller's own words about it.
+    /// Context that the caller sent with the call.
     pub context: Option<Arc<CallContext>>,
-    /// The conversation.
+    /// Session of the call.
     pub session: Option<SessionKey>,
-    /// Who acts.
+    /// Actor that makes the call.
     pub actor: Option<ActorId>,
-    /// Whose data it is.
+    /// Tenant whose data the call uses.
     pub tenant: Option<TenantId>,
-    /// The attempts so far; only the last [`Record::MOST_ATTEMPTS`] are kept.
-    pub attempts: Vec<AttemptFact>,
+    /// Attempts so far. Only the last [`DedupeRecord::MOST_ATTEMPTS`] are stored.
+    pub attempts: Vec<AttemptRecord>,
 }
 
-/// Names the answer that was given, so that its arrival can be marked and nothing else.
+/// The identity of one response, so that only its own delivery can be marked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Receipt {
-    /// The record.
-    pub key: Key,
-    /// Its owner: a key that was released and claimed again carries another answer.
-    pub owner: Owner,
-    /// The version that carried the answer.
+pub struct DeliveryReceipt {
+    /// Key of the record.
+    pub key: RecordKey,
+    /// Owner of the record. A key that was released and claimed again holds another result.
+    pub owner: ClaimOwner,
+    /// Version of the record that held the result.
     pub version: u64,
 }
 
-/// How a run ended, as far as the record is concerned.
+/// The end of a run, as it is recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// With an answer; none if it is too large to keep.
-    Done(Option<Output>),
-    /// With a failure that is an answer.
-    Failed(Failure),
-    /// It may have had its effect.
-    Unknown(UnknownEnding),
+pub enum RunOutcome {
+    /// The run succeeded. `None` if the output is too large to store.
+    Done(Option<ToolOutput>),
+    /// The run failed, and the failure is a result.
+    Failed(CallFailure),
+    /// The run may have taken effect.
+    Unknown(UnknownOutcomeReport),
 }
 
-/// An outcome that is not known, as its owner records it.
+/// An unknown outcome as its owner records it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnknownEnding {
-    /// From when on the attempt can take no effect any more.
-    pub settles: SettlesIn,
-    /// What was seen of it.
-    pub observed: Observed,
-    /// What was said about it.
-    pub words: Option<Arc<str>>,
-    /// What the tool itself said, word for word.
-    pub output: Option<Output>,
+pub struct UnknownOutcomeReport {
+    /// The time until the attempt can no longer take effect.
+    pub settles: SettleDelay,
+    /// The reason why the outcome is unknown.
+    pub observed: UnknownOutcomeReason,
+    /// Details of that reason.
+    pub details: Option<Arc<str>>,
+    /// The tool's own output, unchanged.
+    pub output: Option<ToolOutput>,
 }
 
-impl UnknownEnding {
-    /// Nothing but this was seen, and it can take no effect any more.
-    pub fn settled(observed: Observed) -> Self {
-        Self { settles: SettlesIn::Settled, observed, words: None, output: None }
+impl UnknownOutcomeReport {
+    /// Returns an outcome of which only this is known, and which can no longer change.
+    pub fn settled(observed: UnknownOutcomeReason) -> Self {
+        Self { settles: SettleDelay::Settled, observed, details: None, output: None }
     }
 }
 
-/// The same as [`Settles`], counted from the moment at which it is written.
+/// The same as [`SettleTime`], relative to the time of the write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SettlesIn {
-    /// The owner will say so.
-    WhenOwnerSays,
-    /// After so long.
+pub enum SettleDelay {
+    /// The owner will report it.
+    WhenOwnerReports,
+    /// The attempt settles after this time.
     After(Duration),
-    /// It has.
+    /// The attempt has settled.
     Settled,
 }
 
-impl SettlesIn {
-    pub(super) fn at(self, now: Timestamp) -> Settles {
+impl SettleDelay {
+    pub(super) fn at(self, now: Timestamp) -> SettleTime {
         match self {
-            Self::WhenOwnerSays => Settles::WhenOwnerSays,
-            Self::After(span) => Settles::By(now + span),
-            Self::Settled => Settles::Settled,
+            Self::WhenOwnerReports => SettleTime::WhenOwnerReports,
+            Self::After(span) => SettleTime::By(now + span),
+            Self::Settled => SettleTime::Settled,
         }
     }
 }
 
-/// What a store has to write, in the same atomic operation.
+/// The write that a store applies in the same atomic operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Write {
-    /// Nothing.
+pub enum RecordWrite {
+    /// No write.
     Nothing,
-    /// This record under its key.
+    /// Store this record under its key.
     Put {
         /// The record.
-        record: Arc<Record>,
-        /// Whether the index entry (if the record has one) is pointed at it.
-        index: IndexMove,
+        record: Arc<DedupeRecord>,
+        /// Update of the record's index entry, if it has one.
+        index: IndexUpdate,
         /// Records that this one replaces.
-        remove: Vec<Key>,
+        remove: Vec<RecordKey>,
     },
-    /// Remove the record under this key, and the index entry if it points there.
+    /// Remove the record with this key, and the index entry if it points to it.
     Remove {
-        /// The record.
-        key: Key,
-        /// The index entry that may point to it.
-        index: Option<Key>,
+        /// Key of the record.
+        key: RecordKey,
+        /// Index entry that may point to the record.
+        index: Option<RecordKey>,
     },
 }
 
-/// What happens to the index entry of a record that is written.
+/// The update of the index entry of a written record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IndexMove {
-    /// It stays as it is.
+pub enum IndexUpdate {
+    /// The entry does not change.
     Keep,
-    /// It points to this record from now on.
+    /// The entry points to this record from now on.
     Point,
-    /// It points to this record if it points to nothing.
+    /// The entry points to this record if it was empty.
     PointIfFree,
 }
 
-impl Record {
-    /// Attempts remembered per record.
+impl DedupeRecord {
+    /// Number of attempts stored per record.
     pub const MOST_ATTEMPTS: usize = 16;
 
-    /// Whether a run is going on or its outcome is open. Such a record is pinned: within its lifetime no cap, no
-    /// sweep and no unqualified flush removes it.
+    /// Returns true if a run is in flight or its outcome is unknown. Such a record is pinned: within its lifetime no
+    /// cap, no sweep and no unqualified flush removes it.
     pub fn is_open(&self) -> bool {
         match self.state {
-            RecordState::Inflight | RecordState::Unknown(_) => true,
-            RecordState::Done(_) | RecordState::Failed(_) | RecordState::Cancelled => false,
+            DedupeState::Inflight | DedupeState::Unknown(_) => true,
+            DedupeState::Done(_) | DedupeState::Failed(_) | DedupeState::Cancelled => false,
         }
     }
 
-    /// Whether it is past its lifetime. A record that is treated as absent may be removed by anyone.
+    /// Returns true if the record is past its lifetime. Any process may remove such a record.
     pub fn is_expired(&self, now: Timestamp) -> bool {
         self.expires.is_some_and(|expires| expires <= now)
     }
 
-    /// Whether its outcome is unknown as soon as its holder is gone, and nobody has recorded that yet.
+    /// Returns true if the outcome becomes unknown once the owner is gone, and that is not recorded yet.
     pub fn may_be_abandoned(&self) -> bool {
         match &self.state {
-            RecordState::Inflight => !self.may_be_taken_over(),
-            RecordState::Unknown(unknown) => unknown.settles == Settles::WhenOwnerSays,
-            RecordState::Done(_) | RecordState::Failed(_) | RecordState::Cancelled => false,
+            DedupeState::Inflight => !self.may_be_taken_over(),
+            DedupeState::Unknown(unknown) => unknown.settles == SettleTime::WhenOwnerReports,
+            DedupeState::Done(_) | DedupeState::Failed(_) | DedupeState::Cancelled => false,
         }
     }
 
-    /// Whether somebody else may run it once its holder is gone: nothing was sent, or it does no harm twice.
+    /// Returns true if another owner may run the call once this owner is gone: nothing was sent, or running it twice
+    /// does no harm.
     pub fn may_be_taken_over(&self) -> bool {
         !self.started || self.retry_safe
     }
 
-    /// Whether the claim still holds, given what the store knows about its owner.
-    pub fn lease_holds(&self, sight: LeaseSight, now: Timestamp) -> bool {
+    /// Returns true if the claim still holds, given the store's knowledge about its owner.
+    pub fn lease_holds(&self, sight: LeaseOwnerState, now: Timestamp) -> bool {
         match (sight, self.lease) {
-            (LeaseSight::Alive, _) | (LeaseSight::Time, Lease::Record) => true,
-            (LeaseSight::Gone, _) => false,
-            (LeaseSight::Time, Lease::Until(until)) => now < until,
+            (LeaseOwnerState::Alive, _) | (LeaseOwnerState::Time, Lease::Record) => true,
+            (LeaseOwnerState::Gone, _) => false,
+            (LeaseOwnerState::Time, Lease::Until(until)) => now < until,
         }
     }
 
-    /// This record after its outcome became unknown.
-    pub(super) fn now_unknown(&self, unknown: UnknownOutcome, rules: &Rules, now: Timestamp) -> Self {
-        let hold = rules.after_unknown == AfterUnknown::Hold || self.expires.is_none();
-        self.written(RecordState::Unknown(unknown), &rules.keep, hold, now)
+    /// Returns this record with an unknown outcome.
+    pub(super) fn with_unknown_outcome(
+        &self,
+        unknown: UnknownOutcome,
+        rules: &DedupeRules,
+        now: Timestamp,
+    ) -> Self {
+        let hold = rules.after_unknown == UnknownOutcomePolicy::Hold || self.expires.is_none();
+        self.after_write(DedupeState::Unknown(unknown), &rules.keep, hold, now)
     }
 
-    /// The receipt of the answer now in the record.
-    pub fn receipt(&self) -> Receipt {
-        Receipt { key: self.key, owner: self.owner.clone(), version: self.version }
+    /// Returns the receipt of the current result.
+    pub fn receipt(&self) -> DeliveryReceipt {
+        DeliveryReceipt { key: self.key, owner: self.owner.clone(), version: self.version }
     }
 
-    /// This record after one more write. Every write that changes the answer empties the delivery mark.
-    pub(super) fn written(&self, state: RecordState, keep: &Lifetimes, hold: bool, now: Timestamp) -> Self {
+    /// Returns this record after one more write. Every write that changes the result clears the delivery mark.
+    pub(super) fn after_write(
+        &self,
+        state: DedupeState,
+        keep: &RecordLifetimes,
+        hold: bool,
+        now: Timestamp,
+    ) -> Self {
         let expires = lifetime(&state, keep, hold).map(|life| now + life);
         Self { state, delivered: None, version: self.version + 1, updated: now, expires, ..self.clone() }
     }
 }
 
-/// How long a record in this state is kept; nothing means until someone settles it.
-pub(super) fn lifetime(state: &RecordState, keep: &Lifetimes, hold: bool) -> Option<Duration> {
+/// Returns the lifetime of a record in this state, or `None` if it stays until it is resolved.
+pub(super) fn lifetime(state: &DedupeState, keep: &RecordLifetimes, hold: bool) -> Option<Duration> {
     match state {
-        RecordState::Done(_) => Some(keep.done),
-        RecordState::Failed(_) | RecordState::Cancelled => Some(keep.failed),
-        RecordState::Inflight => Some(keep.open),
-        RecordState::Unknown(_) => (!hold).then_some(keep.open),
+        DedupeState::Done(_) => Some(keep.done),
+        DedupeState::Failed(_) | DedupeState::Cancelled => Some(keep.failed),
+        DedupeState::Inflight => Some(keep.open),
+        DedupeState::Unknown(_) => (!hold).then_some(keep.open),
     }
 }
 

@@ -1,48 +1,48 @@
-//! Records in memory, with the tables in front of them: the simplest store there is.
+//! An in-memory store of records that applies the tables.
 //!
-//! It adds nothing to the decisions but a place for what they write. The memory store, the simulation, the
-//! fuzzer and the benchmarks stand on it, so that there is one way in which a [`Write`] is carried out.
+//! It only holds the records. The memory store, the simulation, the fuzzer and the benchmarks are built on it, so a
+//! [`RecordWrite`] is applied in exactly one way.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::claim::{Claim, ClaimVerdict, Found, Known, Role, Rules, decide_claim};
+use super::claim::{Claim, ClaimRole, ClaimVerdict, DedupeRules, FoundRecords, LocalKnowledge, decide_claim};
 use super::owner::{
-    Absence, Release, RenewVerdict, Resolve, ResolveVerdict, Save, SaveVerdict, StartVerdict,
-    decide_abandoned, decide_delivered, decide_release, decide_renew, decide_resolve, decide_save,
-    decide_start,
+    RecordAbsence, ReleaseRequest, RenewVerdict, ResolutionRequest, ResolveVerdict, SaveRequest, SaveVerdict,
+    StartVerdict, decide_abandoned, decide_delivered, decide_release, decide_renew, decide_resolve,
+    decide_save, decide_start,
 };
-use super::record::{IndexMove, LeaseSight, Owner, Receipt, Record, Write};
+use super::record::{ClaimOwner, DedupeRecord, DeliveryReceipt, IndexUpdate, LeaseOwnerState, RecordWrite};
 use crate::Timestamp;
-use crate::key::Key;
-use crate::policy::Lifetimes;
+use crate::key::RecordKey;
+use crate::policy::RecordLifetimes;
 
-/// Records and the index of equal arguments.
+/// The records and the index of equal arguments.
 #[derive(Clone, Debug, Default)]
-pub struct Records {
-    records: BTreeMap<Key, Arc<Record>>,
-    index: BTreeMap<Key, Key>,
-    changed: Vec<Key>,
+pub struct MemoryRecords {
+    records: BTreeMap<RecordKey, Arc<DedupeRecord>>,
+    index: BTreeMap<RecordKey, RecordKey>,
+    changed: Vec<RecordKey>,
 }
 
-impl Records {
-    /// Decides a claim. `known` is what the process of the caller knows beside the records, `sight` says what is known of an
-    /// owner.
+impl MemoryRecords {
+    /// Decides a claim. `known` holds the facts that only the caller's process knows. `sight` returns the liveness of
+    /// an owner.
     pub fn claim(
         &mut self,
         claim: &Claim,
-        known: &Known,
-        sight: impl Fn(&Owner) -> LeaseSight,
+        known: &LocalKnowledge,
+        sight: impl Fn(&ClaimOwner) -> LeaseOwnerState,
         now: Timestamp,
     ) -> ClaimVerdict {
-        let see = |record: Option<&Record>| record.map(|record| sight(&record.owner));
+        let see = |record: Option<&DedupeRecord>| record.map(|record| sight(&record.owner));
         let followed = match claim.role {
-            Role::Waiter { followed } => self.get(&followed),
-            Role::Fresh => None,
+            ClaimRole::Waiter { followed } => self.get(&followed),
+            ClaimRole::Fresh => None,
         };
         let own = self.get(&claim.address.own());
         let indexed = self.indexed(claim.address.index());
-        let found = Found {
+        let found = FoundRecords {
             followed: followed.zip(see(followed)),
             own: own.zip(see(own)),
             indexed: indexed.zip(see(indexed)),
@@ -53,7 +53,7 @@ impl Records {
     }
 
     /// Marks a record as started.
-    pub fn start(&mut self, key: &Key, owner: &Owner, now: Timestamp) -> StartVerdict {
+    pub fn start(&mut self, key: &RecordKey, owner: &ClaimOwner, now: Timestamp) -> StartVerdict {
         let decided = decide_start(owner, self.get(key), now);
         self.apply(decided.write);
         decided.verdict
@@ -62,9 +62,9 @@ impl Records {
     /// Renews a lease.
     pub fn renew(
         &mut self,
-        claimed: &Record,
-        keep: &Lifetimes,
-        absence: Absence,
+        claimed: &DedupeRecord,
+        keep: &RecordLifetimes,
+        absence: RecordAbsence,
         now: Timestamp,
     ) -> RenewVerdict {
         let decided = decide_renew(claimed, keep, self.get(&claimed.key), absence, now);
@@ -72,22 +72,22 @@ impl Records {
         decided.verdict
     }
 
-    /// Saves an answer.
-    pub fn save(&mut self, save: &Save, now: Timestamp) -> SaveVerdict {
+    /// Saves a result.
+    pub fn save(&mut self, save: &SaveRequest, now: Timestamp) -> SaveVerdict {
         let own = self.get(&save.claimed.key);
         let decided = decide_save(save, own, self.indexed(save.claimed.index), now);
         self.apply(decided.write);
         decided.verdict
     }
 
-    /// Gives a claim back.
-    pub fn release(&mut self, release: &Release) {
+    /// Releases a claim.
+    pub fn release(&mut self, release: &ReleaseRequest) {
         let write = decide_release(release, self.get(&release.key), self.indexed(release.index));
         self.apply(write);
     }
 
-    /// Marks an answer as delivered.
-    pub fn delivered(&mut self, receipt: &Receipt, at: Timestamp) {
+    /// Marks a response as delivered.
+    pub fn mark_delivered(&mut self, receipt: &DeliveryReceipt, at: Timestamp) {
         let write = decide_delivered(receipt, at, self.get(&receipt.key));
         self.apply(write);
     }
@@ -95,9 +95,9 @@ impl Records {
     /// Resolves an unknown outcome.
     pub fn resolve(
         &mut self,
-        resolve: &Resolve,
-        rules: &Rules,
-        sight: impl Fn(&Owner) -> LeaseSight,
+        resolve: &ResolutionRequest,
+        rules: &DedupeRules,
+        sight: impl Fn(&ClaimOwner) -> LeaseOwnerState,
         now: Timestamp,
     ) -> ResolveVerdict {
         let found = self.get(&resolve.key).map(|record| (record, sight(&record.owner)));
@@ -106,35 +106,35 @@ impl Records {
         decided.verdict
     }
 
-    /// Records that an outcome is unknown whose run was abandoned.
+    /// Records the unknown outcome of an abandoned run.
     pub fn mark_abandoned(
         &mut self,
-        key: &Key,
-        rules: &Rules,
-        sight: impl Fn(&Owner) -> LeaseSight,
+        key: &RecordKey,
+        rules: &DedupeRules,
+        sight: impl Fn(&ClaimOwner) -> LeaseOwnerState,
         now: Timestamp,
-    ) -> Option<Arc<Record>> {
+    ) -> Option<Arc<DedupeRecord>> {
         let found = self.get(key).map(|record| (record, sight(&record.owner)));
         let decided = decide_abandoned(found, rules, now);
         self.apply(decided.write);
         decided.verdict
     }
 
-    /// Carries out what a table decided.
-    pub fn apply(&mut self, write: Write) {
+    /// Applies a write.
+    pub fn apply(&mut self, write: RecordWrite) {
         self.changed.clear();
         match write {
-            Write::Nothing => {}
-            Write::Put { record, index, remove } => {
+            RecordWrite::Nothing => {}
+            RecordWrite::Put { record, index, remove } => {
                 for gone in remove {
                     self.records.remove(&gone);
                     self.changed.push(gone);
                 }
                 if let Some(entry) = record.index {
                     let points = match index {
-                        IndexMove::Keep => false,
-                        IndexMove::Point => true,
-                        IndexMove::PointIfFree => self.indexed(record.index).is_none(),
+                        IndexUpdate::Keep => false,
+                        IndexUpdate::Point => true,
+                        IndexUpdate::PointIfFree => self.indexed(record.index).is_none(),
                     };
                     if points {
                         self.index.insert(entry, record.key);
@@ -143,7 +143,7 @@ impl Records {
                 self.changed.push(record.key);
                 self.records.insert(record.key, record);
             }
-            Write::Remove { key, index } => {
+            RecordWrite::Remove { key, index } => {
                 self.records.remove(&key);
                 self.changed.push(key);
                 if let Some(entry) = index
@@ -155,39 +155,39 @@ impl Records {
         }
     }
 
-    /// The records that the last operation wrote or removed: whose followers have to be woken.
-    pub fn changed(&self) -> &[Key] {
+    /// Returns the keys that the last operation wrote or removed. Their waiters have to be woken.
+    pub fn changed(&self) -> &[RecordKey] {
         &self.changed
     }
 
-    /// The record under this key.
-    pub fn get(&self, key: &Key) -> Option<&Record> {
+    /// Returns the record with this key.
+    pub fn get(&self, key: &RecordKey) -> Option<&DedupeRecord> {
         self.records.get(key).map(|record| &**record)
     }
 
-    /// All of them, in the order of their keys.
-    pub fn iter(&self) -> impl Iterator<Item = &Record> {
+    /// Returns all records in the order of their keys.
+    pub fn iter(&self) -> impl Iterator<Item = &DedupeRecord> {
         self.records.values().map(|record| &**record)
     }
 
-    /// How many there are.
+    /// Returns the number of records.
     pub fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no records.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// Removes what is past its lifetime.
+    /// Removes expired records.
     pub fn sweep(&mut self, now: Timestamp) {
         self.records.retain(|_, record| !record.is_expired(now));
         self.index.retain(|_, key| self.records.contains_key(key));
     }
 
-    /// The record that this entry of the index points to.
-    pub fn indexed(&self, index: Option<Key>) -> Option<&Record> {
+    /// Returns the record that this index entry points to.
+    pub fn indexed(&self, index: Option<RecordKey>) -> Option<&DedupeRecord> {
         self.get(self.index.get(&index?)?)
     }
 }

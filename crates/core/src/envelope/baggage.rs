@@ -1,12 +1,12 @@
-//! W3C baggage as the text of a header, which MCP has in `_meta` too.
+//! W3C baggage in the form of a header, which MCP also uses in `_meta`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::{MAX_BAGGAGE_BYTES, MAX_BAGGAGE_ENTRIES};
 
-/// Returns the entries of a baggage text. Entries that are not well formed and those beyond the limits are left out, and so
-/// are properties of entries.
+/// Returns the entries of a baggage text. Malformed entries, entries beyond the limits, and properties of entries are
+/// left out.
 pub fn read_baggage(text: &str) -> BTreeMap<String, String> {
     let mut entries = BTreeMap::new();
     let mut bytes = 0;
@@ -25,7 +25,8 @@ pub fn read_baggage(text: &str) -> BTreeMap<String, String> {
     entries
 }
 
-/// Returns the text of these entries; nothing if there are none. Entries whose names no header can carry are left out.
+/// Returns the text of these entries, or `None` if there are none. Entries whose names are not valid in a header are
+/// left out.
 pub fn write_baggage(entries: &BTreeMap<String, String>) -> Option<String> {
     let mut text = String::new();
     for (name, value) in entries.iter().filter(|(name, _)| is_name(name)) {
@@ -78,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_as_it_was() {
+    fn written_baggage_is_read_unchanged() {
         let entries: BTreeMap<String, String> =
             [("user", "ann, \"the\" 1%;\\ ä\n"), ("a.b", ""), ("c", "x=y")]
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_write_is_read_as_far_as_it_is_baggage() {
+    fn malformed_baggage_is_read_as_far_as_it_is_valid() {
         let pairs = |pairs: &[(&str, &str)]| -> Vec<_> {
             pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
         };

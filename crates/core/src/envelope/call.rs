@@ -1,4 +1,4 @@
-//! The call envelope, read and right.
+//! The call envelope, parsed and valid.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,65 +14,65 @@ use crate::id::{
     ActorId, AgentId, CorrelationId, Domain, InvalidId, ModelId, Namespace, RequestId, SessionKey, TenantId,
     ToolCallId, ToolName, ToolRef, TurnId, WorkspaceId, check_id,
 };
-use crate::key::{DedupeMode, GivenKey};
+use crate::key::{DedupeMode, KeySource};
 use crate::output::RawJson;
 use crate::redact::Redacted;
 use crate::retry::CallerLimits;
 
-/// Fields that we do not know, kept so that what is passed on is what came.
-pub type Unknown = BTreeMap<String, RawJson>;
+/// Unknown fields, kept so that they can be passed on unchanged.
+pub type ExtraFields = BTreeMap<String, RawJson>;
 
-/// One call of a tool, as a caller asks for it.
+/// One call of a tool, as requested by a caller.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CallEnvelope {
-    /// The contract that the envelope follows.
+    /// Version of the contract that the envelope follows.
     pub contract_version: ContractVersion,
-    /// This request; a UUIDv7 or ULID by custom.
+    /// Id of this request, usually a UUIDv7 or ULID.
     pub request_id: RequestId,
-    /// The id that the model gave to its call.
+    /// Id that the model gave to its call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<ToolCallId>,
-    /// The tool.
+    /// Name of the tool.
     pub tool_name: ToolName,
-    /// The group that the tool belongs to.
+    /// Namespace of the tool.
     pub tool_namespace: Namespace,
-    /// Who calls, and on whose behalf.
-    pub target: Target,
-    /// What is asked of the tool.
-    pub payload: Payload,
-    /// How the call may be carried out.
+    /// Caller of the tool, and the tenant or user on whose behalf it calls.
+    pub target: CallerIdentity,
+    /// Request to the tool.
+    pub payload: CallPayload,
+    /// Options for running the call.
     #[serde(default, skip_serializing_if = "is_default")]
-    #[cfg_attr(feature = "schema", schemars(with = "Option<Transport>"))]
-    pub transport: Transport,
-    /// When it has to be over, and what it is tagged with.
+    #[cfg_attr(feature = "schema", schemars(with = "Option<TransportOptions>"))]
+    pub transport: TransportOptions,
+    /// Deadline and tags of the call.
     #[serde(default, skip_serializing_if = "is_default")]
-    #[cfg_attr(feature = "schema", schemars(with = "Option<Control>"))]
-    pub control: Control,
-    /// The trace that it belongs to.
+    #[cfg_attr(feature = "schema", schemars(with = "Option<CallControl>"))]
+    pub control: CallControl,
+    /// Trace of the call.
     #[serde(default, skip_serializing_if = "is_default")]
-    #[cfg_attr(feature = "schema", schemars(with = "Option<Trace>"))]
-    pub trace: Trace,
-    /// Fields that we do not know.
+    #[cfg_attr(feature = "schema", schemars(with = "Option<EnvelopeTrace>"))]
+    pub trace: EnvelopeTrace,
+    /// Unknown fields.
     #[serde(flatten)]
-    pub unknown: Unknown,
+    pub unknown: ExtraFields,
 }
 
 impl CallEnvelope {
-    /// The id of the trace that it belongs to, if that is one as W3C has it.
+    /// Returns the id of the trace, if it is a valid W3C one.
     pub fn trace_id(&self) -> Option<&str> {
         let id = self.trace.traceparent.as_deref()?.split('-').nth(1)?;
         let is_sound = id.len() == 32 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         is_sound.then_some(id)
     }
 
-    /// The tool with its namespace.
+    /// Returns the tool with its namespace.
     pub fn tool(&self) -> ToolRef {
         ToolRef { namespace: self.tool_namespace.clone(), tool: self.tool_name.clone() }
     }
 
-    /// What the caller allows. It can only lower what the policy allows (D5); the policy takes the smaller.
+    /// Returns the limits that the caller sets. They can only lower those of the policy (D5): the smaller one counts.
     pub fn caller_limits(&self) -> CallerLimits {
         let retries = &self.transport.retry_budget;
         CallerLimits {
@@ -84,93 +84,93 @@ impl CallEnvelope {
         }
     }
 
-    /// What counts for duplicates of this call if no hook gives a key (D5).
+    /// Returns the mode of deduplication for this call if no hook returns a key (D5).
     pub fn dedupe_mode(&self) -> DedupeMode {
         let key = self.payload.idempotency_key.as_ref().map(IdempotencyKey::as_str);
-        DedupeMode::resolve(self.transport.dedupe_mode, GivenKey::choose(key, None))
+        DedupeMode::resolve(self.transport.dedupe_mode, KeySource::choose(key, None))
     }
 }
 
-/// The contract that we speak.
+/// The supported versions of the contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum ContractVersion {
-    /// The one of today.
+    /// The current version.
     #[serde(rename = "1.1")]
     V1_1,
 }
 
-/// The form of the payload that we speak.
+/// The supported versions of the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum PayloadVersion {
-    /// The one of today.
+    /// The current version.
     #[serde(rename = "1.0")]
     V1_0,
 }
 
-/// Who calls, and on whose behalf.
+/// The caller of a tool, and the tenant or user on whose behalf it calls.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Target {
-    /// The agent that made the call.
+pub struct CallerIdentity {
+    /// Agent that made the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<AgentId>,
-    /// The conversation.
+    /// Session of the call.
     pub session_key: SessionKey,
-    /// The user or account. Over the network it comes from the token and need not be here; an envelope that names another
-    /// is refused. Where callers need no token, and with the admin token, it is the user who runs the gateway unless the
-    /// envelope names another.
+    /// User or account. Over the network it comes from the token and need not be given here. An envelope with another
+    /// one is refused. If callers need no token, and with the admin token, it is the user who runs the gateway unless
+    /// the envelope names another.
     #[cfg_attr(feature = "schema", schemars(with = "Option<ActorId>"))]
     pub actor_id: ActorId,
-    /// The workspace, where the host has such a thing.
+    /// Workspace, if the host has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workspace_id: Option<WorkspaceId>,
-    /// Ties the call to other records of the host.
+    /// Links the call to other records of the host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub correlation_id: Option<CorrelationId>,
-    /// Whose data it is. Over the network it comes from the token as well.
+    /// Tenant whose data the call uses. Over the network it comes from the token as well.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant_id: Option<TenantId>,
-    /// The turn of the assistant, if the host tells.
+    /// Turn of the assistant, if the host reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn_id: Option<TurnId>,
-    /// The model that made the call, if the host tells.
+    /// Model that made the call, if the host reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model_id: Option<ModelId>,
-    /// What the tool depends on, if the host tells.
+    /// Domain that the tool depends on, if the host reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub domain: Option<Domain>,
-    /// Fields that we do not know.
+    /// Unknown fields.
     #[serde(flatten)]
-    pub unknown: Unknown,
+    pub unknown: ExtraFields,
 }
 
-/// What is asked of the tool.
+/// The request to a tool.
 #[derive(Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Payload {
-    /// The form of the payload.
+pub struct CallPayload {
+    /// Version of the payload.
     pub version: PayloadVersion,
-    /// The arguments: an object, kept as the text it came in.
+    /// Arguments: an object, kept as its original text.
     #[cfg_attr(feature = "schema", schemars(with = "BTreeMap<String, RawJson>"))]
     pub params: RawJson,
-    /// Same key, same call.
+    /// Idempotency key of the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<IdempotencyKey>,
-    /// What the caller knows about the call.
+    /// Hints from the caller about the call.
     #[serde(default, skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<CallHints>"))]
     pub call_hints: CallHints,
-    /// Fields that we do not know.
+    /// Unknown fields.
     #[serde(flatten)]
-    pub unknown: Unknown,
+    pub unknown: ExtraFields,
 }
 
-/// Arguments may hold anything, so only their size is shown.
-impl fmt::Debug for Payload {
+/// Arguments may contain anything, so only their size is shown.
+impl fmt::Debug for CallPayload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Payload")
             .field("version", &self.version)
@@ -181,20 +181,20 @@ impl fmt::Debug for Payload {
     }
 }
 
-/// The caller's own key. It is somebody's data: logs show the fingerprint of its digest, and only the admin sees it, in
-/// [`CallContext`](super::CallContext).
+/// An idempotency key chosen by the caller. It may contain user data: logs show the fingerprint of its digest, and only
+/// the admin sees it, in [`CallContext`](super::CallContext).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdempotencyKey(Redacted<Arc<str>>);
 
 impl IdempotencyKey {
-    /// The key, if the text can be one: what holds for identifiers holds for keys.
+    /// Returns the key, if the text is valid. The rules are those of identifiers.
     pub fn new(text: impl AsRef<str>) -> Result<Self, InvalidId> {
         let text = text.as_ref();
         check_id(text)?;
         Ok(Self(Redacted::new(Arc::from(text))))
     }
 
-    /// The text of it.
+    /// Returns the text of the key.
     pub fn as_str(&self) -> &str {
         self.0.expose()
     }
@@ -223,7 +223,7 @@ impl schemars::JsonSchema for IdempotencyKey {
     }
 }
 
-/// The schema of texts that are no identifiers and must look like one.
+/// The schema of texts that are not identifiers but have the same rules.
 #[cfg(feature = "schema")]
 struct ShortText;
 
@@ -237,53 +237,53 @@ impl schemars::JsonSchema for ShortText {
     }
 }
 
-/// What the caller knows about the call.
+/// The hints from the caller about a call.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CallHints {
-    /// Rather refuse the call than run it without a record.
+    /// True if the call should be refused when it cannot be recorded.
     #[serde(default, skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<bool>"))]
     pub safety_critical: bool,
-    /// Whether running it twice does no harm; nothing if the caller does not say.
+    /// True if running the call twice does no harm. Absent if the caller does not know.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected_retry_safe: Option<bool>,
-    /// Time for one attempt; lowers the tool's time-out.
+    /// Timeout of one attempt. Lowers the tool's timeout.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = u64::MAX)))]
     pub timeout_ms: Option<u64>,
-    /// Fields that we do not know.
+    /// Unknown fields.
     #[serde(flatten)]
-    pub unknown: Unknown,
+    pub unknown: ExtraFields,
 }
 
-/// How the call may be carried out.
+/// The options for running a call.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Transport {
-    /// What to do about duplicates, if the caller says. What counts otherwise: [`CallEnvelope::dedupe_mode`].
+pub struct TransportOptions {
+    /// Mode of deduplication, if the caller sets it. [`CallEnvelope::dedupe_mode`] returns the effective one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dedupe_mode: Option<DedupeMode>,
-    /// How often and how long it may be tried.
+    /// Limits for attempts.
     #[serde(default, skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<RetryLimits>"))]
     pub retry_budget: RetryLimits,
-    /// Which coarser breaker guards the call too.
+    /// Additional circuit breaker for the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub circuit_breaker_hint: Option<BreakerHint>,
-    /// Fields that we do not know.
+    /// Unknown fields.
     #[serde(flatten)]
-    pub unknown: Unknown,
+    pub unknown: ExtraFields,
 }
 
-/// How often and how long a call may be tried; lowers what the policy allows.
+/// The limits for the attempts of a call. They lower those of the policy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RetryLimits {
-    /// Attempts in all, the first one included.
+    /// Maximum number of attempts, including the first one.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<u64>", range(min = 1, max = u64::MAX)))]
     pub max_attempts: Option<u32>,
@@ -291,87 +291,87 @@ pub struct RetryLimits {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(max = u64::MAX)))]
     pub max_elapsed_ms: Option<u64>,
-    /// Fields that we do not know.
+    /// Unknown fields.
     #[serde(flatten)]
-    pub unknown: Unknown,
+    pub unknown: ExtraFields,
 }
 
-/// Which breaker guards the call. The tool's own always does.
+/// The circuit breakers for a call. The tool's own breaker always applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum BreakerHint {
-    /// The tool's own and no other.
+    /// Only the breaker of the tool.
     Tool,
-    /// Also the one of what the tool depends on.
+    /// Also the breaker of the tool's dependency.
     Dependency,
-    /// Also the one of everything.
+    /// Also the global breaker.
     Global,
 }
 
-/// When the call has to be over, and what it is tagged with.
+/// The deadline and tags of a call.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Control {
-    /// When it has to be over.
+pub struct CallControl {
+    /// Deadline of the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_at_ms: Option<Timestamp>,
-    /// Tags, for logs.
+    /// Tags for logs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<Vec<ShortText>>", length(max = MAX_TAGS)))]
     pub request_tags: Vec<String>,
-    /// The hook that made the call, if one did.
+    /// Hook that made the call, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<ShortText>"))]
     pub from_hook: Option<String>,
-    /// Fields that we do not know.
+    /// Unknown fields.
     #[serde(flatten)]
-    pub unknown: Unknown,
+    pub unknown: ExtraFields,
 }
 
-/// Tags for the calls of a turn. The turn's deadline is in its plan.
+/// The tags for the calls of a turn. The turn's deadline is in its plan.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TurnControl {
-    /// Tags, for logs.
+    /// Tags for logs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<Vec<ShortText>>", length(max = MAX_TAGS)))]
     pub request_tags: Vec<String>,
-    /// The hook that made the turn, if one did.
+    /// Hook that made the turn, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<ShortText>"))]
     pub from_hook: Option<String>,
-    /// Fields that we do not know.
+    /// Unknown fields.
     #[serde(flatten)]
-    pub unknown: Unknown,
+    pub unknown: ExtraFields,
 }
 
-/// The trace that the call belongs to.
+/// The trace of a call.
 #[derive(Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Trace {
+pub struct EnvelopeTrace {
     /// W3C trace context.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<ShortText>"))]
     pub traceparent: Option<String>,
-    /// W3C baggage: names and values are at most 8192 bytes together. It is passed on to the tool; only its names are kept and
-    /// logged.
+    /// W3C baggage: names and values have at most 8192 bytes together. It is passed on to the tool. Only its names are
+    /// stored and logged.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[cfg_attr(
         feature = "schema",
         schemars(with = "Option<BTreeMap<String, String>>", extend("maxProperties" = MAX_BAGGAGE_ENTRIES))
     )]
     pub baggage: BTreeMap<String, String>,
-    /// Fields that we do not know.
+    /// Unknown fields.
     #[serde(flatten)]
-    pub unknown: Unknown,
+    pub unknown: ExtraFields,
 }
 
 /// Baggage is passed on, never logged.
-impl fmt::Debug for Trace {
+impl fmt::Debug for EnvelopeTrace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Trace")
             .field("traceparent", &self.traceparent)

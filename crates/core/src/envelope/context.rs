@@ -1,42 +1,42 @@
-//! The caller's own words about a call, as they are kept for people: bounded, and without what looks like a secret.
+//! The context of a call, as stored for display: bounded and redacted.
 
 use serde::{Deserialize, Serialize};
 
 use super::CallEnvelope;
 use crate::redact;
 
-/// What the caller said about a call beside what it asks for. Nothing is decided by it.
+/// The context that a caller sends with a call. It affects no decision.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CallContext {
-    /// The agent that made the call.
+    /// Agent that made the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
-    /// Ties the call to other records of the host.
+    /// Links the call to other records of the host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub correlation_id: Option<String>,
-    /// The tags of the request.
+    /// Tags of the request.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub request_tags: Vec<String>,
-    /// The hook that made the call.
+    /// Hook that made the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from_hook: Option<String>,
-    /// The names in the W3C baggage. Its values are passed on to the tool and kept nowhere.
+    /// Names in the W3C baggage. Its values are passed on to the tool and not stored.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub baggage_keys: Vec<String>,
 }
 
 impl CallContext {
-    /// Returns what an envelope says; nothing if it says nothing. The idempotency key is not among it: that is somebody's data
-    /// and is kept as a hash alone.
+    /// Returns the context of an envelope, or `None` if it has none. The idempotency key is not included: it may
+    /// contain user data and is stored only as a hash.
     pub fn of(envelope: &CallEnvelope) -> Option<Self> {
         let short = |text: &str| redact::excerpt(text, LONGEST);
         let (target, control) = (&envelope.target, &envelope.control);
         let context = Self {
             agent_id: target.agent_id.as_ref().map(|id| redact::text(id.as_str()).into_owned()),
             correlation_id: target.correlation_id.as_ref().map(|id| match envelope.trace_id() {
-                // It looks like a secret, and is in every trace.
+                // It looks like a secret, but is public: it is in every trace.
                 Some(trace) if trace == id.as_str() => trace.to_owned(),
                 Some(_) | None => redact::text(id.as_str()).into_owned(),
             }),
@@ -48,15 +48,15 @@ impl CallContext {
     }
 }
 
-/// Bytes that are kept of a tag, a hook or a name.
+/// The maximum stored bytes of a tag, a hook or a name.
 const LONGEST: usize = 64;
-/// Tags and names that are kept.
+/// The maximum number of stored tags and names.
 const MOST: usize = 16;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::envelope::UnknownFields;
+    use crate::envelope::UnknownFieldPolicy;
 
     fn context(control: &str, trace: &str) -> Option<CallContext> {
         let text = format!(
@@ -64,11 +64,11 @@ mod tests {
                 "target":{{"sessionKey":"s","actorId":"ann"}},"payload":{{"version":"1.0","params":{{}}}},
                 "control":{control},"trace":{trace}}}"#
         );
-        CallContext::of(&CallEnvelope::parse(text.as_bytes(), UnknownFields::Keep).unwrap())
+        CallContext::of(&CallEnvelope::parse(text.as_bytes(), UnknownFieldPolicy::Keep).unwrap())
     }
 
     #[test]
-    fn what_a_caller_says_is_bounded_and_without_secrets() {
+    fn the_context_of_a_call_is_bounded_and_without_secrets() {
         assert_eq!(context("{}", "{}"), None);
         let secret = "Bearer abcdefghijklmnopqrstuvwxyz0123456789";
         let tags: Vec<_> = (0..40).map(|number| format!("{number} {}", "x".repeat(99))).collect();

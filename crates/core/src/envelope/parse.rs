@@ -1,87 +1,91 @@
-//! Reading a call envelope: all mistakes at once, each with the path to its field, what was expected there,
-//! and what was found.
+//! Parsing of a call envelope: reports all errors at once, each with the path to its field, the expected value and the
+//! actual value.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
 use super::call::{
-    BreakerHint, CallEnvelope, CallHints, ContractVersion, Control, Payload, PayloadVersion, RetryLimits,
-    Target, Trace, Transport, TurnControl, Unknown,
+    BreakerHint, CallControl, CallEnvelope, CallHints, CallPayload, CallerIdentity, ContractVersion,
+    EnvelopeTrace, ExtraFields, PayloadVersion, RetryLimits, TransportOptions, TurnControl,
 };
 use super::{MAX_BAGGAGE_BYTES, MAX_BAGGAGE_ENTRIES, MAX_TAGS};
 use crate::Timestamp;
 use crate::code::Code;
 use crate::id::{ActorId, InvalidId, check_id};
-use crate::json::{Document, JsonError, Kind, Limits, Position, Value};
+use crate::json::{JsonDocument, JsonError, JsonKind, JsonLimits, JsonValue, TextPosition};
 use crate::key::DedupeMode;
 use crate::output::RawJson;
 use crate::redact;
 
 impl CallEnvelope {
-    /// Reads an envelope, or says everything that is wrong with it.
-    pub fn parse(text: &[u8], unknown: UnknownFields) -> Result<Self, EnvelopeError> {
+    /// Parses an envelope, or returns all its errors.
+    pub fn parse(text: &[u8], unknown: UnknownFieldPolicy) -> Result<Self, EnvelopeError> {
         Self::parse_from(text, unknown, None)
     }
 
-    /// The same from a sender who is known, if it is: an envelope that does not say who calls is theirs.
+    /// Parses an envelope from a known sender, if there is one. An envelope without an actor belongs to the sender.
     pub fn parse_from(
         text: &[u8],
-        unknown: UnknownFields,
+        unknown: UnknownFieldPolicy,
         sender: Option<&ActorId>,
     ) -> Result<Self, EnvelopeError> {
-        let document = Document::parse(text, Limits::ENVELOPE).map_err(EnvelopeError::Json)?;
-        let mut reader = Reader::from(unknown, sender);
+        let document = JsonDocument::parse(text, JsonLimits::ENVELOPE).map_err(EnvelopeError::Json)?;
+        let mut reader = EnvelopeReader::from(unknown, sender);
         let call = reader.call(document.root());
         reader.finish(call)
     }
 }
 
-/// What to do with fields that we do not know.
+/// The handling of unknown fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UnknownFields {
-    /// Keep and ignore them: a newer client may know more than we do.
+pub enum UnknownFieldPolicy {
+    /// Unknown fields are kept and ignored. A newer client may know more fields.
     Keep,
-    /// Refuse the envelope: strict mode, for those who want to hear of a misspelt field.
+    /// The envelope is refused. For strict callers that want to detect misspelt fields.
     Refuse,
 }
 
-/// Why an envelope cannot be read. The same envelope will never be readable, so this is final.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The reason why an envelope is invalid. The same envelope will never be valid, so this is final.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnvelopeError {
-    /// It is not JSON, or too large, or too deep.
-    Json(JsonError),
-    /// The arguments of a call that came without an envelope are not JSON that every reader understands in the same way.
+    /// The text is not JSON, or is too large or too deep.
+    #[error("the envelope is not readable JSON: {0}")]
+    Json(#[source] JsonError),
+    /// The arguments of a call without an envelope are not JSON that every reader parses in the same way.
+    #[error("the arguments at line {}, column {}: {}", .position.line, .position.column, .error.problem)]
     Arguments {
-        /// What is wrong with them.
+        /// Problem with the arguments.
+        #[source]
         error: JsonError,
-        /// Where, in the arguments as they were sent.
-        position: Position,
+        /// Position in the arguments as they were sent.
+        position: TextPosition,
     },
-    /// It is JSON, but not an envelope.
+    /// The text is JSON, but not an envelope.
+    #[error("the envelope is not valid: {}", EnvelopeProblem::list(.problems, *.more))]
     Fields {
-        /// `unsupported_version` if a version is one that we do not speak, else `invalid_envelope`.
+        /// `unsupported_version` if a version is not supported, otherwise `invalid_envelope`.
         code: Code,
-        /// What is wrong, in the order of the contract.
-        problems: Vec<Problem>,
-        /// How many more there are beyond those listed.
+        /// Problems in the order of the contract.
+        problems: Vec<EnvelopeProblem>,
+        /// Number of further problems that are not listed.
         more: usize,
-        /// How many of all of them are fields that we do not know, which only a strict caller calls a mistake.
+        /// Number of unknown fields among all problems. Only a strict caller counts them as errors.
         unknown: usize,
     },
 }
 
 impl EnvelopeError {
-    /// True if the envelope fits the schema, and only has fields that we do not know.
-    pub fn is_of_unknown_fields(&self) -> bool {
+    /// Returns true if the envelope matches the schema except for unknown fields.
+    pub fn has_only_unknown_fields(&self) -> bool {
         match self {
             Self::Json(_) | Self::Arguments { .. } => false,
             Self::Fields { problems, more, unknown, .. } => problems.len() + more == *unknown,
         }
     }
 
-    /// The code for the answer.
+    /// Returns the error code for the response.
     pub const fn code(&self) -> Code {
         match self {
             Self::Json(_) | Self::Arguments { .. } => Code::InvalidEnvelope,
@@ -90,92 +94,70 @@ impl EnvelopeError {
     }
 }
 
-impl fmt::Display for EnvelopeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Json(error) => write!(f, "the envelope is not readable JSON: {error}"),
-            Self::Arguments { error, position: Position { line, column } } => {
-                write!(f, "the arguments at line {line}, column {column}: {}", error.problem)
-            }
-            Self::Fields { problems, more, .. } => {
-                f.write_str("the envelope is not valid: ")?;
-                for (place, problem) in problems.iter().enumerate() {
-                    if place > 0 {
-                        f.write_str("; ")?;
-                    }
-                    problem.fmt(f)?;
-                }
-                if *more > 0 {
-                    write!(f, "; and {more} more")?;
-                }
-                Ok(())
-            }
-        }
-    }
-}
-
-impl std::error::Error for EnvelopeError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Json(error) | Self::Arguments { error, .. } => Some(error),
-            Self::Fields { .. } => None,
-        }
-    }
-}
-
-/// One mistake. Everything in it is bounded and redacted, so that it may be logged.
+/// A problem of an envelope. Everything in it is bounded and redacted, so it may be logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    /// The field, as `payload.callHints.timeoutMs`; empty for the envelope itself.
+pub struct EnvelopeProblem {
+    /// Path of the field, as `payload.callHints.timeoutMs`. Empty for the envelope itself.
     pub path: String,
-    /// What should be there.
+    /// Expected value.
     pub expected: Cow<'static, str>,
-    /// What is there.
+    /// Actual value.
     pub found: String,
 }
 
-impl fmt::Display for Problem {
+impl EnvelopeProblem {
+    /// Lists these problems and the number of further ones.
+    pub(crate) fn list(problems: &[Self], more: usize) -> String {
+        let mut listed: Vec<_> = problems.iter().map(ToString::to_string).collect();
+        if more > 0 {
+            listed.push(format!("and {more} more"));
+        }
+        listed.join("; ")
+    }
+}
+
+impl fmt::Display for EnvelopeProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = if self.path.is_empty() { "the envelope" } else { &self.path };
         write!(f, "{path}: expected {}, found {}", self.expected, self.found)
     }
 }
 
-/// Reads objects field by field, and gathers everything that is wrong with them.
-pub(crate) struct Reader {
-    unknown: UnknownFields,
-    /// Who calls, where nobody says it.
+/// A reader that reads objects field by field and collects all problems.
+pub(crate) struct EnvelopeReader {
+    unknown: UnknownFieldPolicy,
+    /// Actor that counts if the envelope names none.
     sender: Option<ActorId>,
-    /// Set as soon as a version is not ours.
+    /// Set once a version is not supported.
     version: Option<Code>,
-    problems: Vec<Problem>,
+    problems: Vec<EnvelopeProblem>,
     more: usize,
-    /// How many of them are fields that we do not know.
+    /// Number of unknown fields among the problems.
     refused: usize,
 }
 
-/// An object that is being read. Without a value it is absent or was already complained about.
+/// An object that is being read. Without a value it is absent, or its problem was already reported.
 #[derive(Clone, Copy)]
-pub(crate) struct Object<'d> {
+pub(crate) struct EnvelopeObject<'d> {
     pub(crate) path: &'static str,
-    pub(crate) value: Option<Value<'d>>,
+    pub(crate) value: Option<JsonValue<'d>>,
     pub(crate) known: &'static [&'static str],
 }
 
-/// What was found instead.
-pub(crate) type Wrong = String;
+/// Description of the actual value.
+pub(crate) type ValueDescription = String;
 
-impl Reader {
-    pub(crate) const fn new(unknown: UnknownFields) -> Self {
+impl EnvelopeReader {
+    pub(crate) const fn new(unknown: UnknownFieldPolicy) -> Self {
         Self { unknown, sender: None, version: None, problems: Vec::new(), more: 0, refused: 0 }
     }
 
-    /// For an envelope of this sender.
-    pub(super) fn from(unknown: UnknownFields, sender: Option<&ActorId>) -> Self {
+    /// Returns a reader for an envelope of this sender.
+    pub(super) fn from(unknown: UnknownFieldPolicy, sender: Option<&ActorId>) -> Self {
         Self { sender: sender.cloned(), ..Self::new(unknown) }
     }
 
-    /// What was read, if nothing is wrong with it.
+    /// Returns the parsed value if there are no problems.
     pub(super) fn finish<T>(self, read: Option<T>) -> Result<T, EnvelopeError> {
         match read {
             Some(read) if self.problems.is_empty() => Ok(read),
@@ -188,17 +170,17 @@ impl Reader {
         }
     }
 
-    /// What is wrong, and how much more beyond that.
-    pub(crate) fn problems(self) -> (Vec<Problem>, usize) {
+    /// Returns the problems, and the number of further ones.
+    pub(crate) fn problems(self) -> (Vec<EnvelopeProblem>, usize) {
         (self.problems, self.more)
     }
 
-    fn call(&mut self, root: Value<'_>) -> Option<CallEnvelope> {
+    fn call(&mut self, root: JsonValue<'_>) -> Option<CallEnvelope> {
         if !root.is_object() {
             self.problem(String::new(), "an object", describe(root));
             return None;
         }
-        let call = Object { path: "", value: Some(root), known: CALL };
+        let call = EnvelopeObject { path: "", value: Some(root), known: CALL };
         let contract_version = self.version(call, "contractVersion", ContractVersion::V1_1, "1.1");
         let request_id = self.required(call, "requestId", ID, id);
         let tool_call_id = self.optional(call, "toolCallId", ID, id);
@@ -225,7 +207,7 @@ impl Reader {
         })
     }
 
-    pub(super) fn target(&mut self, call: Object<'_>) -> Option<Target> {
+    pub(super) fn target(&mut self, call: EnvelopeObject<'_>) -> Option<CallerIdentity> {
         let target = self.required_object(call, "target", "target", TARGET);
         let agent_id = self.optional(target, "agentId", ID, id);
         let session_key = self.required(target, "sessionKey", ID, id);
@@ -233,7 +215,7 @@ impl Reader {
             Some(sender) => self.optional(target, "actorId", ID, id).or(Some(sender)),
             None => self.required(target, "actorId", ID, id),
         };
-        let target = Target {
+        let target = CallerIdentity {
             agent_id,
             workspace_id: self.optional(target, "workspaceId", ID, id),
             correlation_id: self.optional(target, "correlationId", ID, id),
@@ -248,7 +230,7 @@ impl Reader {
         Some(target)
     }
 
-    fn payload(&mut self, call: Object<'_>) -> Option<Payload> {
+    fn payload(&mut self, call: EnvelopeObject<'_>) -> Option<CallPayload> {
         let payload = self.required_object(call, "payload", "payload", PAYLOAD);
         let version = self.version(payload, "version", PayloadVersion::V1_0, "1.0");
         let params = self.required(payload, "params", "an object", |value| {
@@ -257,8 +239,8 @@ impl Reader {
         let idempotency_key = self.optional(payload, "idempotencyKey", ID, id);
         let hints = self.object(payload, "callHints", "payload.callHints", CALL_HINTS);
         let call_hints = CallHints {
-            safety_critical: self.optional(hints, "safetyCritical", TRUTH, truth).unwrap_or_default(),
-            expected_retry_safe: self.optional(hints, "expectedRetrySafe", TRUTH, truth),
+            safety_critical: self.optional(hints, "safetyCritical", TRUTH, boolean).unwrap_or_default(),
+            expected_retry_safe: self.optional(hints, "expectedRetrySafe", TRUTH, boolean),
             timeout_ms: self.optional(
                 hints,
                 "timeoutMs",
@@ -268,10 +250,10 @@ impl Reader {
             unknown: self.unknown(hints),
         };
         let unknown = self.unknown(payload);
-        Some(Payload { version: version?, params: params?, idempotency_key, call_hints, unknown })
+        Some(CallPayload { version: version?, params: params?, idempotency_key, call_hints, unknown })
     }
 
-    fn transport(&mut self, call: Object<'_>) -> Transport {
+    fn transport(&mut self, call: EnvelopeObject<'_>) -> TransportOptions {
         let transport = self.object(call, "transport", "transport", TRANSPORT);
         let dedupe_mode = self.optional(
             transport,
@@ -287,10 +269,10 @@ impl Reader {
         let budget = self.object(transport, "retryBudget", "transport.retryBudget", RETRY_BUDGET);
         let retry_budget = RetryLimits {
             max_attempts: self.optional(budget, "maxAttempts", "a whole number, at least 1", |value| {
-                // More attempts than can be counted are as many as can be counted.
+                // A number of attempts that does not fit is the largest one that does.
                 positive(value).map(|count| u32::try_from(count).unwrap_or(u32::MAX))
             }),
-            max_elapsed_ms: self.optional(budget, "maxElapsedMs", MILLISECONDS, whole),
+            max_elapsed_ms: self.optional(budget, "maxElapsedMs", MILLISECONDS, integer),
             unknown: self.unknown(budget),
         };
         let circuit_breaker_hint = self.optional(
@@ -303,14 +285,14 @@ impl Reader {
                 ("global", BreakerHint::Global),
             ]),
         );
-        Transport { dedupe_mode, retry_budget, circuit_breaker_hint, unknown: self.unknown(transport) }
+        TransportOptions { dedupe_mode, retry_budget, circuit_breaker_hint, unknown: self.unknown(transport) }
     }
 
-    fn control(&mut self, call: Object<'_>) -> Control {
+    fn control(&mut self, call: EnvelopeObject<'_>) -> CallControl {
         let control = self.object(call, "control", "control", CONTROL);
-        Control {
+        CallControl {
             deadline_at_ms: self
-                .optional(control, "deadlineAtMs", "milliseconds since the epoch, a whole number", whole)
+                .optional(control, "deadlineAtMs", "milliseconds since the epoch, a whole number", integer)
                 .map(Timestamp::from_millis),
             request_tags: self.tags(control),
             from_hook: self.optional(control, "fromHook", ID, text),
@@ -318,7 +300,7 @@ impl Reader {
         }
     }
 
-    pub(super) fn turn_control(&mut self, turn: Object<'_>) -> TurnControl {
+    pub(super) fn turn_control(&mut self, turn: EnvelopeObject<'_>) -> TurnControl {
         let control = self.object(turn, "control", "control", TURN_CONTROL);
         TurnControl {
             request_tags: self.tags(control),
@@ -327,7 +309,7 @@ impl Reader {
         }
     }
 
-    fn tags(&mut self, control: Object<'_>) -> Vec<String> {
+    fn tags(&mut self, control: EnvelopeObject<'_>) -> Vec<String> {
         let tags = self.optional(control, "requestTags", "an array of at most 64 texts", |value| {
             let items = value.items().ok_or_else(|| describe(value))?;
             let count = items.clone().count();
@@ -343,16 +325,16 @@ impl Reader {
         read
     }
 
-    pub(super) fn trace(&mut self, call: Object<'_>) -> Trace {
+    pub(super) fn trace(&mut self, call: EnvelopeObject<'_>) -> EnvelopeTrace {
         let trace = self.object(call, "trace", "trace", TRACE);
-        Trace {
+        EnvelopeTrace {
             traceparent: self.optional(trace, "traceparent", ID, text),
             baggage: self.baggage(trace),
             unknown: self.unknown(trace),
         }
     }
 
-    fn baggage(&mut self, trace: Object<'_>) -> BTreeMap<String, String> {
+    fn baggage(&mut self, trace: EnvelopeObject<'_>) -> BTreeMap<String, String> {
         let expected = "an object of at most 64 texts and 8192 bytes";
         let members = self.optional(trace, "baggage", expected, |value| {
             let members = value.members().ok_or_else(|| describe(value))?;
@@ -375,7 +357,7 @@ impl Reader {
                 Some(text) => {
                     read.insert(name.into_owned(), text.into_owned());
                 }
-                // Baggage is never shown, so only the kind of the value is.
+                // Baggage is never shown, only the kind of its value.
                 None => self.problem(join("trace.baggage", &shown(&name)), "a text", value.kind().describe()),
             }
         }
@@ -384,7 +366,7 @@ impl Reader {
 
     pub(super) fn version<V>(
         &mut self,
-        object: Object<'_>,
+        object: EnvelopeObject<'_>,
         name: &'static str,
         ours: V,
         written: &'static str,
@@ -403,36 +385,36 @@ impl Reader {
 
     fn required_object<'d>(
         &mut self,
-        parent: Object<'d>,
+        parent: EnvelopeObject<'d>,
         name: &'static str,
         path: &'static str,
         known: &'static [&'static str],
-    ) -> Object<'d> {
-        let value = self.required(parent, name, "an object", an_object);
-        Object { path, value, known }
+    ) -> EnvelopeObject<'d> {
+        let value = self.required(parent, name, "an object", object_value);
+        EnvelopeObject { path, value, known }
     }
 
     fn object<'d>(
         &mut self,
-        parent: Object<'d>,
+        parent: EnvelopeObject<'d>,
         name: &'static str,
         path: &'static str,
         known: &'static [&'static str],
-    ) -> Object<'d> {
-        let value = self.optional(parent, name, "an object", an_object);
-        Object { path, value, known }
+    ) -> EnvelopeObject<'d> {
+        let value = self.optional(parent, name, "an object", object_value);
+        EnvelopeObject { path, value, known }
     }
 
     pub(crate) fn required<'d, T>(
         &mut self,
-        object: Object<'d>,
+        object: EnvelopeObject<'d>,
         name: &'static str,
         expected: impl Into<Cow<'static, str>>,
-        read: impl FnOnce(Value<'d>) -> Result<T, Wrong>,
+        read: impl FnOnce(JsonValue<'d>) -> Result<T, ValueDescription>,
     ) -> Option<T> {
         let parent = object.value?;
         let Some(value) = parent.get(name) else {
-            let found = match lookalike(object, name) {
+            let found = match find_similar_field(object, name) {
                 Some(other) => format!("nothing (\"{}\" is spelled \"{name}\")", shown(&other)),
                 None => "nothing".to_owned(),
             };
@@ -442,13 +424,13 @@ impl Reader {
         self.read(object, name, value, expected, read)
     }
 
-    /// A field that may be absent; `null` counts as absent.
+    /// Returns a field that may be absent. `null` counts as absent.
     pub(crate) fn optional<'d, T>(
         &mut self,
-        object: Object<'d>,
+        object: EnvelopeObject<'d>,
         name: &'static str,
         expected: impl Into<Cow<'static, str>>,
-        read: impl FnOnce(Value<'d>) -> Result<T, Wrong>,
+        read: impl FnOnce(JsonValue<'d>) -> Result<T, ValueDescription>,
     ) -> Option<T> {
         let value = object.value?.get(name).filter(|value| !value.is_null())?;
         self.read(object, name, value, expected, read)
@@ -456,11 +438,11 @@ impl Reader {
 
     fn read<'d, T>(
         &mut self,
-        object: Object<'d>,
+        object: EnvelopeObject<'d>,
         name: &'static str,
-        value: Value<'d>,
+        value: JsonValue<'d>,
         expected: impl Into<Cow<'static, str>>,
-        read: impl FnOnce(Value<'d>) -> Result<T, Wrong>,
+        read: impl FnOnce(JsonValue<'d>) -> Result<T, ValueDescription>,
     ) -> Option<T> {
         match read(value) {
             Ok(value) => Some(value),
@@ -471,17 +453,24 @@ impl Reader {
         }
     }
 
-    pub(crate) fn unknown(&mut self, object: Object<'_>) -> Unknown {
-        let mut kept = Unknown::new();
-        for (name, value) in object.value.and_then(Value::members).into_iter().flatten() {
+    pub(crate) fn unknown(&mut self, object: EnvelopeObject<'_>) -> ExtraFields {
+        let mut kept = ExtraFields::new();
+        for (name, value) in object.value.and_then(JsonValue::members).into_iter().flatten() {
             if object.known.contains(&name.as_ref()) {
                 continue;
             }
+            // A caller that sends a key relies on it, so a key that would have no effect is an error.
+            if is_alike(KEY_FIELD, &name) {
+                self.refused += 1;
+                let expected = format!("no idempotency key here; in a call it is \"payload.{KEY_FIELD}\"");
+                self.problem(join(object.path, &shown(&name)), expected, describe(value));
+                continue;
+            }
             match self.unknown {
-                UnknownFields::Keep => {
+                UnknownFieldPolicy::Keep => {
                     kept.insert(name.into_owned(), RawJson::from_trusted(value.raw()));
                 }
-                UnknownFields::Refuse => {
+                UnknownFieldPolicy::Refuse => {
                     let meant = object.known.iter().find(|known| is_alike(known, &name));
                     let expected = match meant {
                         Some(known) => format!("no such field; \"{known}\" may be meant"),
@@ -502,41 +491,43 @@ impl Reader {
         found: impl Into<String>,
     ) {
         if self.problems.len() < MAX_PROBLEMS {
-            self.problems.push(Problem { path, expected: expected.into(), found: found.into() });
+            self.problems.push(EnvelopeProblem { path, expected: expected.into(), found: found.into() });
         } else {
             self.more += 1;
         }
     }
 }
 
-pub(crate) fn id<T: TryFrom<String, Error = InvalidId>>(value: Value<'_>) -> Result<T, Wrong> {
+pub(crate) fn id<T: TryFrom<String, Error = InvalidId>>(value: JsonValue<'_>) -> Result<T, ValueDescription> {
     let text = value.as_str().ok_or_else(|| describe(value))?;
     T::try_from(text.into_owned()).map_err(describe_invalid)
 }
 
-pub(crate) fn text(value: Value<'_>) -> Result<String, Wrong> {
+pub(crate) fn text(value: JsonValue<'_>) -> Result<String, ValueDescription> {
     let text = value.as_str().ok_or_else(|| describe(value))?;
     check_id(&text).map_err(describe_invalid)?;
     Ok(text.into_owned())
 }
 
-pub(crate) fn truth(value: Value<'_>) -> Result<bool, Wrong> {
+pub(crate) fn boolean(value: JsonValue<'_>) -> Result<bool, ValueDescription> {
     value.as_bool().ok_or_else(|| describe(value))
 }
 
-pub(crate) fn whole(value: Value<'_>) -> Result<u64, Wrong> {
+pub(crate) fn integer(value: JsonValue<'_>) -> Result<u64, ValueDescription> {
     value.as_u64().ok_or_else(|| describe(value))
 }
 
-fn positive(value: Value<'_>) -> Result<u64, Wrong> {
+fn positive(value: JsonValue<'_>) -> Result<u64, ValueDescription> {
     value.as_u64().filter(|number| *number > 0).ok_or_else(|| describe(value))
 }
 
-pub(crate) fn an_object(value: Value<'_>) -> Result<Value<'_>, Wrong> {
+pub(crate) fn object_value(value: JsonValue<'_>) -> Result<JsonValue<'_>, ValueDescription> {
     if value.is_object() { Ok(value) } else { Err(describe(value)) }
 }
 
-pub(crate) fn one_of<'d, T: Copy>(choices: &[(&str, T)]) -> impl FnOnce(Value<'d>) -> Result<T, Wrong> {
+pub(crate) fn one_of<'d, T: Copy>(
+    choices: &[(&str, T)],
+) -> impl FnOnce(JsonValue<'d>) -> Result<T, ValueDescription> {
     move |value| {
         let text = value.as_str().ok_or_else(|| describe(value))?;
         choices
@@ -547,7 +538,7 @@ pub(crate) fn one_of<'d, T: Copy>(choices: &[(&str, T)]) -> impl FnOnce(Value<'d
     }
 }
 
-fn describe_invalid(invalid: InvalidId) -> Wrong {
+fn describe_invalid(invalid: InvalidId) -> ValueDescription {
     match invalid {
         InvalidId::Empty => "an empty text".to_owned(),
         InvalidId::TooLong { length } => format!("{length} characters"),
@@ -555,14 +546,14 @@ fn describe_invalid(invalid: InvalidId) -> Wrong {
     }
 }
 
-/// A value in words. Of containers only that they are there.
-pub(crate) fn describe(value: Value<'_>) -> Wrong {
+/// Describes a value in words. Of containers, only their kind is shown.
+pub(crate) fn describe(value: JsonValue<'_>) -> ValueDescription {
     match value.kind() {
-        Kind::Null => "null".to_owned(),
-        Kind::Bool(truth) => truth.to_string(),
-        Kind::Number(digits) => format!("the number {}", redact::excerpt(digits, MAX_SHOWN)),
-        Kind::String(text) => quoted(&text),
-        kind @ (Kind::Array(_) | Kind::Object(_)) => kind.describe().to_owned(),
+        JsonKind::Null => "null".to_owned(),
+        JsonKind::Bool(truth) => truth.to_string(),
+        JsonKind::Number(digits) => format!("the number {}", redact::excerpt(digits, MAX_SHOWN)),
+        JsonKind::String(text) => quoted(&text),
+        kind @ (JsonKind::Array(_) | JsonKind::Object(_)) => kind.describe().to_owned(),
     }
 }
 
@@ -570,7 +561,7 @@ fn quoted(text: &str) -> String {
     format!("the text {:?}", shown(text))
 }
 
-/// What of the caller's text may stand in a message.
+/// Returns the part of the caller's text that may appear in a message.
 fn shown(text: &str) -> String {
     redact::excerpt(text, MAX_SHOWN)
 }
@@ -579,12 +570,12 @@ fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
-/// A field that is there under nearly the name that is missed.
-fn lookalike<'d>(object: Object<'d>, name: &str) -> Option<Cow<'d, str>> {
+/// Returns a field with nearly the name of a missing one.
+fn find_similar_field<'d>(object: EnvelopeObject<'d>, name: &str) -> Option<Cow<'d, str>> {
     object.value?.members()?.map(|(other, _)| other).find(|other| is_alike(name, other))
 }
 
-/// Whether two names differ only in case, underscores and dashes.
+/// Returns true if two names differ only in case, underscores and dashes.
 fn is_alike(known: &str, other: &str) -> bool {
     fn letters(name: &str) -> impl Iterator<Item = u8> {
         name.bytes().filter(|byte| !matches!(byte, b'_' | b'-')).map(|byte| byte.to_ascii_lowercase())
@@ -592,9 +583,11 @@ fn is_alike(known: &str, other: &str) -> bool {
     letters(known).eq(letters(other))
 }
 
-/// Mistakes that are listed; the rest are counted.
+/// The field of the payload with the idempotency key.
+const KEY_FIELD: &str = "idempotencyKey";
+/// The maximum number of listed problems. The others are counted.
 const MAX_PROBLEMS: usize = 32;
-/// Bytes of the caller's own text in one mistake.
+/// The maximum bytes of the caller's text in one problem.
 const MAX_SHOWN: usize = 48;
 
 pub(crate) const ID: &str = "a text of 1 to 256 characters without control characters";

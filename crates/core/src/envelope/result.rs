@@ -1,113 +1,112 @@
-//! The result envelope: what a call came to.
+//! The result envelope: the result of a call.
 
 use serde::{Deserialize, Serialize};
 
 use super::{CallEnvelope, EnvelopeError};
 use crate::breaker;
-use crate::code::{Code, Status};
-use crate::dedupe::Observed;
+use crate::code::{CallStatus, Code};
+use crate::dedupe::UnknownOutcomeReason;
 use crate::id::{RequestId, ToolName, TurnId};
-use crate::large_result::Shortened;
-use crate::output::Output;
+use crate::large_result::ShortenedText;
+use crate::output::ToolOutput;
 
-/// What a call came to. A failed tool is an answer like any other.
+/// The result of a call. A failed tool is a result like any other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ResultEnvelope {
-    /// The request that this answers.
+    /// Id of the request.
     pub request_id: RequestId,
-    /// How it ended.
-    pub status: Status,
-    /// Whether the answer is that of another call.
+    /// Final status of the call.
+    pub status: CallStatus,
+    /// True if the result is that of another call.
     pub from_cache: bool,
-    /// Which one, if so.
+    /// Details of the other call, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheHit>,
-    /// The tool.
+    /// Name of the tool.
     pub tool_name: ToolName,
-    /// From the arrival of the call to this answer.
+    /// Time from the arrival of the call to this response.
     pub duration_ms: u64,
-    /// How often the tool was tried for this call.
+    /// Number of attempts for this call.
     pub attempts: u32,
-    /// What the tool gave back, if it did.
+    /// Output of the tool, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub output: Option<Output>,
-    /// Why there is no output, if there is none.
+    pub output: Option<ToolOutput>,
+    /// Error, if there is no output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ErrorBody>,
-    /// The retries, in order.
+    /// Retries in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub retried_by: Vec<Retried>,
-    /// `false`: the answer could not be recorded, so a duplicate may run again. Absent where nothing was to be
-    /// recorded.
+    pub retried_by: Vec<RetryEntry>,
+    /// `false` if the result could not be recorded, so a duplicate may run again. Absent if there was nothing to
+    /// record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded: Option<bool>,
-    /// Whether the error handler of a turn wants a person to look at it. Nothing waits for that.
+    /// True if the error handler of a turn requests a review by an operator. No call waits for it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub escalated: bool,
-    /// The turn that the call was counted in, told or guessed.
+    /// Turn of the call, reported or detected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<TurnId>,
-    /// Where the whole text of the output is, if only its beginning and its end stand here.
+    /// Location of the whole text of the output, if only its beginning and end are given here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub shortened: Option<Shortened>,
+    pub shortened: Option<ShortenedText>,
 }
 
-/// Whose answer a duplicate got.
+/// The call whose result a duplicate received.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CacheHit {
-    /// Whether the other call was running or had ended.
-    pub matched_on: MatchedOn,
-    /// How old the answer is.
+    /// State of the other call: in flight or completed.
+    pub matched_on: CacheMatch,
+    /// Age of the result.
     pub age_ms: u64,
-    /// The key that both calls have, as a fingerprint.
+    /// Fingerprint of the key that both calls have.
     pub key_fingerprint: String,
 }
 
-/// What a duplicate found.
+/// The state of the call that a duplicate found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum MatchedOn {
-    /// A call that was running; its answer was waited for.
+pub enum CacheMatch {
+    /// A call in flight. The duplicate waited for its result.
     Inflight,
-    /// A call that had ended.
+    /// A completed call.
     Completed,
 }
 
-/// Why a call did not succeed, and what that means for the next one.
+/// The error of a failed call, and its meaning for the next call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ErrorBody {
-    /// The stable code; each has a page in `docs/errors`.
+    /// Stable error code. Each has a page in `docs/errors`.
     pub code: Code,
-    /// The same in words, with the next thing to do.
+    /// Description of the error, with the next thing to do.
     pub message: String,
-    /// Whether the same call may succeed later.
+    /// True if the same call may succeed later.
     pub retriable: bool,
-    /// Whether nothing more will come of this call.
+    /// True if the state of this call is final.
     pub terminal: bool,
-    /// The state of the tool's breaker, where it mattered.
+    /// State of the tool's circuit breaker, if it affected the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub breaker_state: Option<breaker::State>,
-    /// The rule that decided.
+    /// Name of the rule that decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// How to find out whether the call had its effect, where nobody knows.
+    /// Instructions for checking if the call took effect, if the outcome is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verify: Option<String>,
-    /// When it is worth trying again.
+    /// Time after which a retry is useful.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
-    /// Where nobody knows whether the call had its effect: what was observed of it.
+    /// Reason why the outcome is unknown, if it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub observed: Option<Observed>,
-    /// Where nobody knows whether the call had its effect: whether it can have none any more. Only then does looking prove
-    /// anything.
+    pub observed: Option<UnknownOutcomeReason>,
+    /// True if the attempt can no longer take effect, if the outcome is unknown. A check proves nothing before that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<bool>,
 }
@@ -130,8 +129,8 @@ impl From<&EnvelopeError> for ErrorBody {
 }
 
 impl ResultEnvelope {
-    /// The answer to a call that was turned away at the door, before it became one.
-    pub fn turned_away(call: &CallEnvelope, error: ErrorBody) -> Self {
+    /// Returns the response to a call that was refused before it was started.
+    pub fn refused(call: &CallEnvelope, error: ErrorBody) -> Self {
         Self {
             request_id: call.request_id.clone(),
             status: error.code.status(error.retriable),
@@ -152,8 +151,8 @@ impl ResultEnvelope {
 }
 
 impl ErrorBody {
-    /// A refusal that passes: the same call may succeed in a moment.
-    pub fn for_now(code: Code, message: impl Into<String>) -> Self {
+    /// Returns a temporary refusal: the same call may succeed in a moment.
+    pub fn temporary(code: Code, message: impl Into<String>) -> Self {
         Self {
             code,
             message: message.into(),
@@ -169,17 +168,17 @@ impl ErrorBody {
     }
 }
 
-/// One retry: why it was made, and what it cost.
+/// A retry: its reason and its cost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Retried {
-    /// The attempt that failed, counted from one.
+pub struct RetryEntry {
+    /// Number of the failed attempt, starting at one.
     pub attempt: u32,
-    /// The wait after it.
+    /// Delay after the attempt.
     pub delay_ms: u64,
-    /// Why it failed.
+    /// Error code of the attempt.
     pub reason_code: String,
-    /// How long it took.
+    /// Duration of the attempt.
     pub latency_ms: u64,
 }

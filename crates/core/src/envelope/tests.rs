@@ -7,11 +7,11 @@ use serde_json::{Value as Json, json};
 use super::*;
 use crate::Timestamp;
 use crate::breaker;
-use crate::code::{Code, Status};
+use crate::code::{CallStatus, Code};
 use crate::id::{ActorId, RequestId, ToolName, TurnId};
 use crate::key::DedupeMode;
-use crate::large_result::Shortened;
-use crate::output::{Output, RawJson};
+use crate::large_result::ShortenedText;
+use crate::output::{RawJson, ToolOutput};
 use crate::retry::CallerLimits;
 
 fn minimal() -> Json {
@@ -53,10 +53,10 @@ fn full() -> Json {
 }
 
 fn parse(envelope: &Json) -> Result<CallEnvelope, EnvelopeError> {
-    CallEnvelope::parse(envelope.to_string().as_bytes(), UnknownFields::Keep)
+    CallEnvelope::parse(envelope.to_string().as_bytes(), UnknownFieldPolicy::Keep)
 }
 
-/// The minimal envelope with one field set, or removed where the value is nothing.
+/// Returns the minimal envelope with one field set, or removed if the value is `None`.
 fn with(pointer: &str, value: Option<Json>) -> Json {
     let mut envelope = minimal();
     let mut place = &mut envelope;
@@ -87,10 +87,10 @@ fn tr_1_a_malformed_envelope_is_a_terminal_error_and_never_becomes_a_call() {
     let mut envelope = minimal();
     envelope.as_object_mut().unwrap().remove("toolName");
     envelope["contractVersion"] = json!("9.0");
-    // No call comes of it, so there is nothing that could be recorded, claimed or retried.
+    // It never becomes a call, so there is nothing to record, claim or retry.
     let error = parse(&envelope).unwrap_err();
     let body = ErrorBody::from(&error);
-    assert_eq!((body.code, body.code.status(body.retriable)), (Code::UnsupportedVersion, Status::Error));
+    assert_eq!((body.code, body.code.status(body.retriable)), (Code::UnsupportedVersion, CallStatus::Error));
     assert!(body.terminal && !body.retriable && body.retry_after_ms.is_none());
     assert_eq!(
         body.message,
@@ -183,12 +183,12 @@ fn tr_1_every_mistake_is_named_with_its_path() {
         assert_eq!(result.as_ref().unwrap_err().code(), code, "{message}");
         assert_eq!(problems(result), [message]);
     }
-    let not_an_object = CallEnvelope::parse(b"[]", UnknownFields::Keep);
+    let not_an_object = CallEnvelope::parse(b"[]", UnknownFieldPolicy::Keep);
     assert_eq!(problems(not_an_object), ["the envelope: expected an object, found an array"]);
 }
 
 #[test]
-fn all_mistakes_are_told_at_once_and_their_number_is_bounded() {
+fn all_problems_are_reported_at_once_and_their_number_is_bounded() {
     assert_eq!(problems(parse(&json!({}))).len(), 6);
     let envelope = json!({ "contractVersion": 1, "target": {}, "payload": { "callHints": 3 }, "transport": { "retryBudget": 4 } });
     assert_eq!(problems(parse(&envelope)).len(), 10);
@@ -197,7 +197,7 @@ fn all_mistakes_are_told_at_once_and_their_number_is_bounded() {
     for n in 0..1000 {
         envelope[format!("field{n}")] = json!(n);
     }
-    let error = CallEnvelope::parse(envelope.to_string().as_bytes(), UnknownFields::Refuse).unwrap_err();
+    let error = CallEnvelope::parse(envelope.to_string().as_bytes(), UnknownFieldPolicy::Refuse).unwrap_err();
     assert!(error.to_string().ends_with("; and 968 more"), "{error}");
     assert!(error.to_string().len() < 10_000);
 }
@@ -210,7 +210,7 @@ fn unknown_fields_are_kept_or_refused_with_a_suggestion() {
     assert_eq!(kept.payload.call_hints.unknown["colour"], RawJson::from_trusted(r#"{"a":[1]}"#));
     assert_eq!(serde_json::to_value(&kept).unwrap(), envelope);
 
-    let refused = CallEnvelope::parse(envelope.to_string().as_bytes(), UnknownFields::Refuse);
+    let refused = CallEnvelope::parse(envelope.to_string().as_bytes(), UnknownFieldPolicy::Refuse);
     assert_eq!(
         problems(refused),
         [
@@ -230,12 +230,31 @@ fn unknown_fields_are_kept_or_refused_with_a_suggestion() {
 }
 
 #[test]
-fn what_may_be_absent_has_a_default_and_null_counts_as_absent() {
+fn an_idempotency_key_in_the_wrong_place_is_refused_and_never_ignored() {
+    let places = ["idempotencyKey", "idempotency_key", "Idempotency-Key"];
+    let parents = ["", "target.", "payload.callHints.", "transport.", "control.", "trace."];
+    for parent in parents {
+        for name in places {
+            let path = format!("{parent}{name}");
+            let error = parse(&with(&path, Some(json!("invoice 42")))).unwrap_err();
+            let told = format!(
+                "{path}: expected no idempotency key here; in a call it is \"payload.idempotencyKey\""
+            );
+            assert!(error.to_string().contains(&told), "{error}");
+            assert!(error.has_only_unknown_fields(), "{path}");
+        }
+    }
+    let misspelt = parse(&with("payload.idempotency_key", Some(json!("invoice 42")))).unwrap_err();
+    assert!(misspelt.to_string().contains("payload.idempotency_key"), "{misspelt}");
+}
+
+#[test]
+fn optional_fields_have_defaults_and_null_counts_as_absent() {
     let call = parse(&minimal()).unwrap();
     assert_eq!(call.caller_limits(), CallerLimits::default());
     assert_eq!(
         (&call.transport, &call.control, &call.trace),
-        (&Transport::default(), &Control::default(), &Trace::default())
+        (&TransportOptions::default(), &CallControl::default(), &EnvelopeTrace::default())
     );
     for field in [
         "toolCallId",
@@ -278,11 +297,11 @@ fn the_caller_may_set_limits_and_the_mode_follows_the_key() {
 fn params_keep_every_digit_and_every_space() {
     let text =
         minimal().to_string().replace(r#"{"to":"ann@example.com"}"#, r#"{ "n" : 12345678901234567890.10 }"#);
-    let call = CallEnvelope::parse(text.as_bytes(), UnknownFields::Refuse).unwrap();
+    let call = CallEnvelope::parse(text.as_bytes(), UnknownFieldPolicy::Refuse).unwrap();
     assert_eq!(call.payload.params.as_str(), r#"{ "n" : 12345678901234567890.10 }"#);
 }
 
-/// The core's part of hostile input: a clear error for each, and no panic.
+/// Hostile input gets a clear error, and never causes a panic.
 #[test]
 fn hostile_texts_get_a_clear_error_with_the_place() {
     let valid = minimal().to_string();
@@ -303,17 +322,17 @@ fn hostile_texts_get_a_clear_error_with_the_place() {
         ("lone surrogate", br#"{"requestId":"\ud800"}"#.to_vec()),
     ];
     for (what, text) in hostile {
-        let error = CallEnvelope::parse(&text, UnknownFields::Keep).unwrap_err();
+        let error = CallEnvelope::parse(&text, UnknownFieldPolicy::Keep).unwrap_err();
         assert!(matches!(&error, EnvelopeError::Json(json) if json.offset <= text.len()), "{what}: {error}");
         assert!(error.to_string().contains(" at byte "), "{what}: {error}");
         assert_eq!(error.code(), Code::InvalidEnvelope);
         assert!(ErrorBody::from(&error).terminal);
     }
     for cut in 0..valid.len() {
-        assert!(CallEnvelope::parse(&valid.as_bytes()[..cut], UnknownFields::Keep).is_err());
+        assert!(CallEnvelope::parse(&valid.as_bytes()[..cut], UnknownFieldPolicy::Keep).is_err());
     }
     let huge = valid.replace("\"1.0\"", &"9".repeat(100_000));
-    let error = CallEnvelope::parse(huge.as_bytes(), UnknownFields::Keep).unwrap_err();
+    let error = CallEnvelope::parse(huge.as_bytes(), UnknownFieldPolicy::Keep).unwrap_err();
     assert!(error.to_string().len() < 300, "{error}");
 }
 
@@ -328,7 +347,7 @@ fn tr_15_neither_errors_nor_debug_show_what_the_caller_sent() {
     }
     let mut envelope = minimal();
     envelope[&secret] = json!(1);
-    let error = CallEnvelope::parse(envelope.to_string().as_bytes(), UnknownFields::Refuse).unwrap_err();
+    let error = CallEnvelope::parse(envelope.to_string().as_bytes(), UnknownFieldPolicy::Refuse).unwrap_err();
     assert!(!error.to_string().contains(&secret), "{error}");
 
     let mut envelope = full();
@@ -341,7 +360,7 @@ fn tr_15_neither_errors_nor_debug_show_what_the_caller_sent() {
 
 #[test]
 fn the_full_envelope_survives_its_text_form() {
-    let call = CallEnvelope::parse(full().to_string().as_bytes(), UnknownFields::Refuse).unwrap();
+    let call = CallEnvelope::parse(full().to_string().as_bytes(), UnknownFieldPolicy::Refuse).unwrap();
     assert_eq!(serde_json::to_value(&call).unwrap(), full());
 }
 
@@ -349,17 +368,17 @@ fn the_full_envelope_survives_its_text_form() {
 fn results_have_the_fields_of_the_contract() {
     let result = ResultEnvelope {
         request_id: RequestId::new("r-1").unwrap(),
-        status: Status::CircuitOpen,
+        status: CallStatus::CircuitOpen,
         from_cache: true,
         cache: Some(CacheHit {
-            matched_on: MatchedOn::Inflight,
+            matched_on: CacheMatch::Inflight,
             age_ms: 3,
             key_fingerprint: "ba7816bf8f01".into(),
         }),
         tool_name: ToolName::new("t").unwrap(),
         duration_ms: 12,
         attempts: 2,
-        output: Some(Output { content: RawJson::from_trusted("[1.10]"), metadata: None }),
+        output: Some(ToolOutput { content: RawJson::from_trusted("[1.10]"), metadata: None }),
         error: Some(ErrorBody {
             code: Code::CircuitOpen,
             message: "m".into(),
@@ -372,7 +391,7 @@ fn results_have_the_fields_of_the_contract() {
             observed: None,
             ended: None,
         }),
-        retried_by: vec![Retried {
+        retried_by: vec![RetryEntry {
             attempt: 1,
             delay_ms: 200,
             reason_code: "http_503".into(),
@@ -381,7 +400,7 @@ fn results_have_the_fields_of_the_contract() {
         recorded: Some(false),
         escalated: true,
         turn: Some(TurnId::new("turn-7").unwrap()),
-        shortened: Some(Shortened {
+        shortened: Some(ShortenedText {
             id: "a-1".to_owned(),
             bytes: 9000,
             gap_start: 750,
@@ -430,16 +449,16 @@ fn every_code_has_a_page_that_names_its_status() {
 }
 
 #[test]
-fn an_envelope_that_does_not_say_who_calls_is_of_its_sender() {
+fn an_envelope_without_an_actor_belongs_to_its_sender() {
     let with = |actor: &str| {
         let text = format!(
             r#"{{"contractVersion":"1.1","requestId":"r","toolName":"t","toolNamespace":"n","target":{{"sessionKey":"s"{actor}}},"payload":{{"version":"1.0","params":{{}}}}}}"#
         );
         let sender = ActorId::new("ann").unwrap();
-        let read = CallEnvelope::parse_from(text.as_bytes(), UnknownFields::Refuse, Some(&sender));
+        let read = CallEnvelope::parse_from(text.as_bytes(), UnknownFieldPolicy::Refuse, Some(&sender));
         (
             read.map(|call| call.target.actor_id.to_string()),
-            CallEnvelope::parse(text.as_bytes(), UnknownFields::Refuse),
+            CallEnvelope::parse(text.as_bytes(), UnknownFieldPolicy::Refuse),
         )
     };
     for absent in ["", r#","actorId":null"#] {
@@ -447,7 +466,7 @@ fn an_envelope_that_does_not_say_who_calls_is_of_its_sender() {
         assert_eq!(of_sender.unwrap(), "ann");
         assert!(of_nobody.unwrap_err().to_string().contains("target.actorId"));
     }
-    // Whether it may say so is not for the reader to decide.
+    // The reader does not decide if the caller may name this actor.
     assert_eq!(with(r#","actorId":"bob""#).0.unwrap(), "bob");
     assert!(with(r#","actorId":17"#).0.unwrap_err().to_string().contains("target.actorId"));
 }
@@ -505,11 +524,11 @@ fn an_envelope() -> impl Strategy<Value = Json> {
 
 proptest! {
     #[test]
-    fn what_was_read_can_be_written_and_read_again(envelope in an_envelope()) {
+    fn a_parsed_envelope_survives_serialization(envelope in an_envelope()) {
         let call = parse(&envelope).unwrap();
         let text = serde_json::to_string(&call).unwrap();
         prop_assert_eq!(&serde_json::from_str::<Json>(&text).unwrap(), &envelope);
-        prop_assert_eq!(CallEnvelope::parse(text.as_bytes(), UnknownFields::Keep).unwrap(), call);
+        prop_assert_eq!(CallEnvelope::parse(text.as_bytes(), UnknownFieldPolicy::Keep).unwrap(), call);
     }
 
     #[test]
@@ -518,7 +537,7 @@ proptest! {
             let place = place.index(text.len());
             text[place] = byte;
         }
-        if let Err(error) = CallEnvelope::parse(&text, UnknownFields::Refuse) {
+        if let Err(error) = CallEnvelope::parse(&text, UnknownFieldPolicy::Refuse) {
             prop_assert!(error.to_string().len() < 10_000);
         }
     }

@@ -1,53 +1,53 @@
-//! The envelope of a turn: for whom several calls are made, and the plan of them.
+//! The envelope of a turn: the caller of several calls, and their plan.
 
 use serde::Serialize;
 
-use super::call::{ContractVersion, Target, Trace, TurnControl, Unknown};
-use super::parse::{EnvelopeError, Object, Reader, UnknownFields, describe};
+use super::call::{CallerIdentity, ContractVersion, EnvelopeTrace, ExtraFields, TurnControl};
+use super::parse::{EnvelopeError, EnvelopeObject, EnvelopeReader, UnknownFieldPolicy, describe};
 use crate::id::ActorId;
-use crate::json::{Document, Limits};
+use crate::json::{JsonDocument, JsonLimits};
 use crate::output::RawJson;
 
-/// A turn as it comes in.
+/// A turn as submitted by a caller.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TurnEnvelope {
-    /// The form of the envelope.
+    /// Version of the contract that the envelope follows.
     pub contract_version: ContractVersion,
-    /// For whom its calls are made. The turn is named in the plan.
-    pub target: Target,
-    /// What its calls are tagged with.
+    /// Caller of the tools. The plan contains the id of the turn.
+    pub target: CallerIdentity,
+    /// Tags of the calls.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(with = "Option<TurnControl>"))]
     pub control: TurnControl,
-    /// The trace that the turn belongs to.
+    /// Trace of the turn.
     #[serde(default)]
-    #[cfg_attr(feature = "schema", schemars(with = "Option<Trace>"))]
-    pub trace: Trace,
-    /// What is to be done, read by [`Plan::parse`](crate::turn::Plan::parse).
-    #[cfg_attr(feature = "schema", schemars(with = "crate::turn::shape::PlanShape"))]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<EnvelopeTrace>"))]
+    pub trace: EnvelopeTrace,
+    /// Plan of the turn, parsed by [`TurnPlan::parse`](crate::turn::TurnPlan::parse).
+    #[cfg_attr(feature = "schema", schemars(with = "crate::turn::shape::PlanSchema"))]
     pub plan: RawJson,
-    /// Fields that we do not know.
+    /// Unknown fields.
     #[serde(flatten)]
-    pub unknown: Unknown,
+    pub unknown: ExtraFields,
 }
 
 impl TurnEnvelope {
-    /// Reads an envelope from a sender who is known, if it is, or says everything that is wrong with it. The plan is not
-    /// looked into.
+    /// Parses an envelope from a known sender, if there is one, or returns all its errors. The plan is not parsed.
     pub fn parse_from(
         text: &[u8],
-        unknown: UnknownFields,
+        unknown: UnknownFieldPolicy,
         sender: Option<&ActorId>,
     ) -> Result<Self, EnvelopeError> {
-        let document = Document::parse(text, Limits::ENVELOPE).map_err(EnvelopeError::Json)?;
+        let document = JsonDocument::parse(text, JsonLimits::ENVELOPE).map_err(EnvelopeError::Json)?;
         let root = document.root();
-        let mut reader = Reader::from(unknown, sender);
+        let mut reader = EnvelopeReader::from(unknown, sender);
         if !root.is_object() {
             reader.problem(String::new(), "an object", describe(root));
         }
-        let turn = Object { path: "", value: Some(root).filter(|root| root.is_object()), known: TURN };
+        let turn =
+            EnvelopeObject { path: "", value: Some(root).filter(|root| root.is_object()), known: TURN };
         let contract_version = reader.version(turn, "contractVersion", ContractVersion::V1_1, "1.1");
         let target = reader.target(turn);
         let control = reader.turn_control(turn);

@@ -1,84 +1,89 @@
-//! What is wrong with arguments, said from the tool's own schema.
+//! Hints for invalid arguments, based on the tool's own schema.
 //!
-//! A model that only hears "invalid arguments" tries the same again; one that hears what is missing, what
-//! it sent and what the schema wants usually gets it right the next time.
+//! A model that only gets "invalid arguments" sends the same arguments again. With the missing members, the sent types
+//! and the expected types it usually succeeds with the next call.
 //!
-//! This is not a JSON Schema validator. It knows `type`, `required`, `enum` and `additionalProperties:
-//! false` in an object and a few levels below it, because these are what models get wrong. What it does not
-//! know (`$ref`, `anyOf`, `pattern`, ranges, …) it passes over: arguments without a problem may still be
-//! refused by the tool, but arguments with a problem are wrong under any reading of the schema.
+//! This is not a JSON Schema validator. It checks `type`, `required`, `enum` and `additionalProperties: false` in an
+//! object and a few levels below it, because models get these wrong. It ignores the rest (`$ref`, `anyOf`, `pattern`,
+//! ranges, …). So arguments without a problem may still be refused by the tool, but arguments with a problem are wrong
+//! under any reading of the schema.
 
 use std::fmt::{self, Write as _};
 
 use super::text::beginning;
-use crate::json::{Kind, Value};
+use crate::json::{JsonKind, JsonValue};
 
-/// Something in the arguments that the schema does not allow.
+/// A violation of the schema in the arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    /// Where it is, as a JSON Pointer; empty for the arguments as a whole.
+pub struct ArgumentProblem {
+    /// Path of the value, as a JSON Pointer. Empty for the arguments as a whole.
     pub at: String,
-    /// What it is.
-    pub wrong: Wrong,
+    /// The violation.
+    pub wrong: SchemaViolation,
 }
 
-/// How arguments can break a schema.
+/// A kind of schema violation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wrong {
-    /// It must be there and is not.
+pub enum SchemaViolation {
+    /// A required member is missing.
     Missing {
-        /// What the schema says of it.
+        /// The description of the member in the schema.
         wanted: String,
     },
-    /// It is of another type.
+    /// The value has another type.
     Type {
-        /// What the schema says of it.
+        /// The description of the value in the schema.
         wanted: String,
         /// The type that was sent.
         sent: &'static str,
     },
-    /// It is not one of the values that are allowed.
+    /// The value is not one of the allowed values.
     NotOneOf {
-        /// Those values.
+        /// The allowed values.
         allowed: String,
     },
     /// The schema has no such member and allows no others.
     Unexpected,
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for ArgumentProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = if self.at.is_empty() { "the arguments" } else { self.at.trim_start_matches('/') };
         match &self.wrong {
-            Wrong::Missing { wanted } => write!(f, "\"{place}\" is missing ({wanted})"),
-            Wrong::Type { wanted, sent } if self.at.is_empty() => {
+            SchemaViolation::Missing { wanted } => write!(f, "\"{place}\" is missing ({wanted})"),
+            SchemaViolation::Type { wanted, sent } if self.at.is_empty() => {
                 write!(f, "{place} are {sent} instead of {wanted}")
             }
-            Wrong::Type { wanted, sent } => write!(f, "\"{place}\" is {sent} instead of {wanted}"),
-            Wrong::NotOneOf { allowed } => write!(f, "\"{place}\" is not one of {allowed}"),
-            Wrong::Unexpected => write!(f, "\"{place}\" is not known to the tool"),
+            SchemaViolation::Type { wanted, sent } => write!(f, "\"{place}\" is {sent} instead of {wanted}"),
+            SchemaViolation::NotOneOf { allowed } => write!(f, "\"{place}\" is not one of {allowed}"),
+            SchemaViolation::Unexpected => write!(f, "\"{place}\" is not known to the tool"),
         }
     }
 }
 
-/// Where these arguments break the schema, as far as it is looked at; the first few places. The argument that is `put_there`
-/// before the tool gets them may be missing.
-pub fn check_arguments(schema: Value<'_>, arguments: Value<'_>, put_there: Option<&str>) -> Vec<Problem> {
-    let mut search = Search { at: String::new(), problems: Vec::new(), put_there };
+/// Returns the first few violations of the schema in these arguments. The argument `put_there` may be missing, because
+/// it is added before the tool gets the arguments.
+pub fn check_arguments(
+    schema: JsonValue<'_>,
+    arguments: JsonValue<'_>,
+    put_there: Option<&str>,
+) -> Vec<ArgumentProblem> {
+    let mut search = SchemaCheck { at: String::new(), problems: Vec::new(), put_there };
     search.visit(schema, arguments, DEEPEST);
     search.problems
 }
 
-/// What to tell a model whose arguments were refused: what is wrong, what was sent, what the schema wants.
+/// Returns the hint for a model whose arguments were refused: the problems, the arguments sent, the arguments expected.
 ///
-/// Of what was sent it names members and types, never values. `message` is what the tool said; members that
-/// it mentions are described first. Names come from outside, so the caller redacts the text as any other.
-pub fn hint(schema: Value<'_>, sent: Value<'_>, message: &str, put_there: Option<&str>) -> String {
+/// It names the members and types of the arguments sent, never their values. `message` is the error message of the
+/// tool. Members mentioned in it are described first. Names come from outside, so the caller redacts the text like any
+/// other.
+pub fn hint(schema: JsonValue<'_>, sent: JsonValue<'_>, message: &str, put_there: Option<&str>) -> String {
     let problems = check_arguments(schema, sent, put_there);
     let mut text = String::new();
     if !problems.is_empty() {
-        let listed: Vec<String> = problems.iter().map(Problem::to_string).collect();
-        // Writing to a String cannot fail; so it is below.
+        let listed: Vec<String> = problems.iter().map(ArgumentProblem::to_string).collect();
+        // Writing to a string cannot fail, here and below.
         let _ = write!(text, "What is wrong: {}. ", listed.join("; "));
     }
     let _ = write!(
@@ -96,56 +101,57 @@ pub fn hint(schema: Value<'_>, sent: Value<'_>, message: &str, put_there: Option
     text
 }
 
-struct Search<'a> {
+struct SchemaCheck<'a> {
     at: String,
-    problems: Vec<Problem>,
+    problems: Vec<ArgumentProblem>,
     put_there: Option<&'a str>,
 }
 
-impl Search<'_> {
-    fn visit(&mut self, schema: Value<'_>, value: Value<'_>, levels: usize) {
-        // What a reference means stands elsewhere, and older drafts ignore everything beside it.
+impl SchemaCheck<'_> {
+    fn visit(&mut self, schema: JsonValue<'_>, value: JsonValue<'_>, levels: usize) {
+        // The target of a reference is elsewhere, and older drafts ignore its siblings.
         if schema.get("$ref").is_some() || schema.get("$dynamicRef").is_some() || self.is_full() {
             return;
         }
         if !has_wanted_type(schema, value) {
-            let wrong = Wrong::Type { wanted: describe(schema), sent: type_name(value) };
+            let wrong = SchemaViolation::Type { wanted: describe(schema), sent: type_name(value) };
             return self.report(wrong);
         }
         if let Some(allowed) = schema.get("enum").filter(|allowed| !is_one_of(*allowed, value)) {
-            return self.report(Wrong::NotOneOf { allowed: list_of(allowed) });
+            return self.report(SchemaViolation::NotOneOf { allowed: list_of(allowed) });
         }
         let Some(levels) = levels.checked_sub(1) else { return };
         match value.kind() {
-            Kind::Object(_) => self.visit_object(schema, value, levels),
-            Kind::Array(items) => {
+            JsonKind::Object(_) => self.visit_object(schema, value, levels),
+            JsonKind::Array(items) => {
                 let Some(schema) = schema.get("items") else { return };
                 for (index, item) in items.take(MOST_MEMBERS).enumerate() {
                     self.below(&index.to_string(), |search| search.visit(schema, item, levels));
                 }
             }
-            Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::String(_) => {}
+            JsonKind::Null | JsonKind::Bool(_) | JsonKind::Number(_) | JsonKind::String(_) => {}
         }
     }
 
-    fn visit_object(&mut self, schema: Value<'_>, object: Value<'_>, levels: usize) {
+    fn visit_object(&mut self, schema: JsonValue<'_>, object: JsonValue<'_>, levels: usize) {
         let properties = schema.get("properties");
         let property = |name: &str| properties.and_then(|properties| properties.get(name));
-        for name in items(schema.get("required")).take(MOST_MEMBERS).filter_map(Value::as_str) {
+        for name in items(schema.get("required")).take(MOST_MEMBERS).filter_map(JsonValue::as_str) {
             let is_put_there = self.at.is_empty() && self.put_there == Some(&*name);
             if object.get(&name).is_none() && !is_put_there {
                 let wanted = property(&name).map_or_else(|| "anything".to_owned(), describe);
-                self.below(&name, |search| search.report(Wrong::Missing { wanted }));
+                self.below(&name, |search| search.report(SchemaViolation::Missing { wanted }));
             }
         }
-        let closed =
-            schema.get("additionalProperties").is_some_and(|more| matches!(more.kind(), Kind::Bool(false)))
-                && schema.get("patternProperties").is_none();
-        let Kind::Object(members) = object.kind() else { return };
+        let closed = schema
+            .get("additionalProperties")
+            .is_some_and(|more| matches!(more.kind(), JsonKind::Bool(false)))
+            && schema.get("patternProperties").is_none();
+        let JsonKind::Object(members) = object.kind() else { return };
         for (name, value) in members.take(MOST_MEMBERS) {
             match property(&name) {
                 Some(schema) => self.below(&name, |search| search.visit(schema, value, levels)),
-                None if closed => self.below(&name, |search| search.report(Wrong::Unexpected)),
+                None if closed => self.below(&name, |search| search.report(SchemaViolation::Unexpected)),
                 None => {}
             }
         }
@@ -159,9 +165,9 @@ impl Search<'_> {
         self.at.truncate(length);
     }
 
-    fn report(&mut self, wrong: Wrong) {
+    fn report(&mut self, wrong: SchemaViolation) {
         if !self.is_full() {
-            self.problems.push(Problem { at: self.at.clone(), wrong });
+            self.problems.push(ArgumentProblem { at: self.at.clone(), wrong });
         }
     }
 
@@ -170,93 +176,111 @@ impl Search<'_> {
     }
 }
 
-/// Whether a value is of a type that the schema names. A type that JSON Schema does not have allows anything.
-fn has_wanted_type(schema: Value<'_>, value: Value<'_>) -> bool {
-    let nullable = schema.get("nullable").is_some_and(|flag| matches!(flag.kind(), Kind::Bool(true)));
-    if nullable && matches!(value.kind(), Kind::Null) {
+/// Returns true if a value has a type of the schema. An unknown type allows any value.
+fn has_wanted_type(schema: JsonValue<'_>, value: JsonValue<'_>) -> bool {
+    let nullable = schema.get("nullable").is_some_and(|flag| matches!(flag.kind(), JsonKind::Bool(true)));
+    if nullable && matches!(value.kind(), JsonKind::Null) {
         return true;
     }
     let Some(wanted) = schema.get("type") else { return true };
     match wanted.kind() {
-        Kind::String(name) => is_of_type(value, &name),
-        Kind::Array(mut names) => names.any(|name| name.as_str().is_none_or(|name| is_of_type(value, &name))),
-        Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Object(_) => true,
+        JsonKind::String(name) => is_of_type(value, &name),
+        JsonKind::Array(mut names) => {
+            names.any(|name| name.as_str().is_none_or(|name| is_of_type(value, &name)))
+        }
+        JsonKind::Null | JsonKind::Bool(_) | JsonKind::Number(_) | JsonKind::Object(_) => true,
     }
 }
 
-fn is_of_type(value: Value<'_>, name: &str) -> bool {
+fn is_of_type(value: JsonValue<'_>, name: &str) -> bool {
     match name {
-        "null" => matches!(value.kind(), Kind::Null),
-        "boolean" => matches!(value.kind(), Kind::Bool(_)),
-        "number" => matches!(value.kind(), Kind::Number(_)),
-        "integer" => matches!(value.kind(), Kind::Number(digits) if is_whole(digits)),
-        "string" => matches!(value.kind(), Kind::String(_)),
-        "array" => matches!(value.kind(), Kind::Array(_)),
-        "object" => matches!(value.kind(), Kind::Object(_)),
+        "null" => matches!(value.kind(), JsonKind::Null),
+        "boolean" => matches!(value.kind(), JsonKind::Bool(_)),
+        "number" => matches!(value.kind(), JsonKind::Number(_)),
+        "integer" => matches!(value.kind(), JsonKind::Number(digits) if is_whole(digits)),
+        "string" => matches!(value.kind(), JsonKind::String(_)),
+        "array" => matches!(value.kind(), JsonKind::Array(_)),
+        "object" => matches!(value.kind(), JsonKind::Object(_)),
         _ => true,
     }
 }
 
-/// `1.0` and `1e3` are integers to JSON Schema.
+/// Returns true for an integer of JSON Schema, which includes `1.0` and `1e3`.
 fn is_whole(digits: &str) -> bool {
     !digits.contains(['.', 'e', 'E']) || digits.parse::<f64>().is_ok_and(|number| number.fract() == 0.0)
 }
 
-fn type_name(value: Value<'_>) -> &'static str {
+fn type_name(value: JsonValue<'_>) -> &'static str {
     match value.kind() {
-        Kind::Null => "null",
-        Kind::Bool(_) => "boolean",
-        Kind::Number(_) => "number",
-        Kind::String(_) => "string",
-        Kind::Array(_) => "array",
-        Kind::Object(_) => "object",
+        JsonKind::Null => "null",
+        JsonKind::Bool(_) => "boolean",
+        JsonKind::Number(_) => "number",
+        JsonKind::String(_) => "string",
+        JsonKind::Array(_) => "array",
+        JsonKind::Object(_) => "object",
     }
 }
 
-fn is_one_of(allowed: Value<'_>, value: Value<'_>) -> bool {
+fn is_one_of(allowed: JsonValue<'_>, value: JsonValue<'_>) -> bool {
     match allowed.kind() {
-        Kind::Array(mut values) => values.any(|allowed| is_equal(allowed, value)),
-        Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::String(_) | Kind::Object(_) => true,
+        JsonKind::Array(mut values) => values.any(|allowed| is_equal(allowed, value)),
+        JsonKind::Null
+        | JsonKind::Bool(_)
+        | JsonKind::Number(_)
+        | JsonKind::String(_)
+        | JsonKind::Object(_) => true,
     }
 }
 
-/// Whether two values may be equal. Containers are not compared any further than their kind: an `enum` of
-/// them is rare, and in doubt the tool decides.
-fn is_equal(one: Value<'_>, another: Value<'_>) -> bool {
+/// Returns true if two values may be equal. Of containers only the kind is compared: an `enum` of containers is rare,
+/// and in doubt the tool decides.
+fn is_equal(one: JsonValue<'_>, another: JsonValue<'_>) -> bool {
     match (one.kind(), another.kind()) {
-        (Kind::Null, Kind::Null) | (Kind::Array(_), Kind::Array(_)) | (Kind::Object(_), Kind::Object(_)) => {
-            true
-        }
-        (Kind::Bool(one), Kind::Bool(another)) => one == another,
-        (Kind::String(one), Kind::String(another)) => one == another,
-        (Kind::Number(one), Kind::Number(another)) => {
+        (JsonKind::Null, JsonKind::Null)
+        | (JsonKind::Array(_), JsonKind::Array(_))
+        | (JsonKind::Object(_), JsonKind::Object(_)) => true,
+        (JsonKind::Bool(one), JsonKind::Bool(another)) => one == another,
+        (JsonKind::String(one), JsonKind::String(another)) => one == another,
+        (JsonKind::Number(one), JsonKind::Number(another)) => {
             one == another || one.parse::<f64>() == another.parse::<f64>()
         }
         (
-            Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::String(_) | Kind::Array(_) | Kind::Object(_),
-            Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::String(_) | Kind::Array(_) | Kind::Object(_),
+            JsonKind::Null
+            | JsonKind::Bool(_)
+            | JsonKind::Number(_)
+            | JsonKind::String(_)
+            | JsonKind::Array(_)
+            | JsonKind::Object(_),
+            JsonKind::Null
+            | JsonKind::Bool(_)
+            | JsonKind::Number(_)
+            | JsonKind::String(_)
+            | JsonKind::Array(_)
+            | JsonKind::Object(_),
         ) => false,
     }
 }
 
-/// A schema in a few words: its values if it lists them, else its type.
-fn describe(schema: Value<'_>) -> String {
+/// Returns a short description of a schema: its values if it lists them, else its type.
+fn describe(schema: JsonValue<'_>) -> String {
     if let Some(allowed) = schema.get("enum") {
         return format!("one of {}", list_of(allowed));
     }
     let Some(wanted) = schema.get("type") else { return "any type".to_owned() };
     match wanted.kind() {
-        Kind::String(name) => shown(&name),
-        Kind::Array(names) => {
+        JsonKind::String(name) => shown(&name),
+        JsonKind::Array(names) => {
             let names: Vec<String> =
-                names.take(MOST_LISTED).filter_map(Value::as_str).map(|name| shown(&name)).collect();
+                names.take(MOST_LISTED).filter_map(JsonValue::as_str).map(|name| shown(&name)).collect();
             names.join(" or ")
         }
-        Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Object(_) => "any type".to_owned(),
+        JsonKind::Null | JsonKind::Bool(_) | JsonKind::Number(_) | JsonKind::Object(_) => {
+            "any type".to_owned()
+        }
     }
 }
 
-fn list_of(values: Value<'_>) -> String {
+fn list_of(values: JsonValue<'_>) -> String {
     let mut listed: Vec<String> =
         items(Some(values)).take(MOST_LISTED + 1).map(|value| shown(value.raw())).collect();
     if listed.len() > MOST_LISTED {
@@ -266,9 +290,9 @@ fn list_of(values: Value<'_>) -> String {
     listed.join(", ")
 }
 
-/// What was sent, as names and types.
-fn outline(sent: Value<'_>) -> String {
-    let Kind::Object(mut members) = sent.kind() else { return type_name(sent).to_owned() };
+/// Returns the names and types of the arguments sent.
+fn outline(sent: JsonValue<'_>) -> String {
+    let JsonKind::Object(mut members) = sent.kind() else { return type_name(sent).to_owned() };
     let listed: Vec<String> = members
         .by_ref()
         .take(MOST_LISTED)
@@ -281,14 +305,14 @@ fn outline(sent: Value<'_>) -> String {
     format!("{{{}{more}}}", listed.join(", "))
 }
 
-/// The members that the schema knows: those with a problem first, then those that the tool's message
-/// mentions, then the required ones, then the rest.
-fn wanted_members(schema: Value<'_>, problems: &[Problem], message: &str) -> String {
-    let Some(Kind::Object(members)) = schema.get("properties").map(Value::kind) else {
+/// Returns the members in the schema: first those with a problem, then those mentioned in the tool's message, then the
+/// required ones, then the others.
+fn wanted_members(schema: JsonValue<'_>, problems: &[ArgumentProblem], message: &str) -> String {
+    let Some(JsonKind::Object(members)) = schema.get("properties").map(JsonValue::kind) else {
         return describe(schema);
     };
     let required: Vec<_> =
-        items(schema.get("required")).take(MOST_MEMBERS).filter_map(Value::as_str).collect();
+        items(schema.get("required")).take(MOST_MEMBERS).filter_map(JsonValue::as_str).collect();
     let mut wanted: Vec<(u8, String)> = members
         .take(MOST_MEMBERS)
         .map(|(name, member)| {
@@ -313,22 +337,29 @@ fn wanted_members(schema: Value<'_>, problems: &[Problem], message: &str) -> Str
     format!("{}{more}", listed.join(", "))
 }
 
-/// Whether the name stands in the message as a word of its own.
+/// Returns true if the message has the name as a separate word.
 fn mentions(message: &str, name: &str) -> bool {
     beginning(message, LONGEST_HINT)
         .split(|c: char| !c.is_alphanumeric() && c != '_' && c != '-')
         .any(|word| word == name)
 }
 
-fn items(list: Option<Value<'_>>) -> impl Iterator<Item = Value<'_>> {
-    let items = match list.map(Value::kind) {
-        Some(Kind::Array(items)) => Some(items),
-        Some(Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::String(_) | Kind::Object(_)) | None => None,
+fn items(list: Option<JsonValue<'_>>) -> impl Iterator<Item = JsonValue<'_>> {
+    let items = match list.map(JsonValue::kind) {
+        Some(JsonKind::Array(items)) => Some(items),
+        Some(
+            JsonKind::Null
+            | JsonKind::Bool(_)
+            | JsonKind::Number(_)
+            | JsonKind::String(_)
+            | JsonKind::Object(_),
+        )
+        | None => None,
     };
     items.into_iter().flatten()
 }
 
-/// A name or value from outside, short and on one line.
+/// Returns a name or value from outside, shortened and on one line.
 fn shown(text: &str) -> String {
     let short = beginning(text, LONGEST_NAME);
     let mut clean: String = short.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
@@ -338,38 +369,38 @@ fn shown(text: &str) -> String {
     clean
 }
 
-/// How far down the schema is followed.
+/// Maximum depth of the schema check.
 const DEEPEST: usize = 4;
-/// How many problems are told.
+/// Maximum number of problems in a hint.
 const MOST_PROBLEMS: usize = 8;
-/// How many members, items or required names of one value are looked at.
+/// Maximum number of members, items or required names of one value that are checked.
 const MOST_MEMBERS: usize = 256;
-/// How many names or values are listed in a text.
+/// Maximum number of names or values in one list.
 const MOST_LISTED: usize = 12;
-/// How much of one name or value is shown, in bytes.
+/// Maximum length of one name or value, in bytes.
 const LONGEST_NAME: usize = 64;
-/// How long a hint may get, in bytes.
+/// Maximum length of a hint, in bytes.
 const LONGEST_HINT: usize = 1500;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::json::{Document, Limits};
+    use crate::json::{JsonDocument, JsonLimits};
 
     const READ: &str = r#"{"type":"object","required":["path"],"additionalProperties":false,"properties":{
         "offset":{"type":"integer"},"path":{"type":"string"},"mode":{"enum":["text","binary"]},
         "limit":{"type":["integer","null"]},"edits":{"type":"array","items":{"type":"object","required":["oldText"]}}}}"#;
 
-    fn with<R>(schema: &str, arguments: &str, look: impl FnOnce(Value<'_>, Value<'_>) -> R) -> R {
-        let schema = Document::parse(schema.as_bytes(), Limits::ENVELOPE).unwrap();
-        let arguments = Document::parse(arguments.as_bytes(), Limits::ENVELOPE).unwrap();
+    fn with<R>(schema: &str, arguments: &str, look: impl FnOnce(JsonValue<'_>, JsonValue<'_>) -> R) -> R {
+        let schema = JsonDocument::parse(schema.as_bytes(), JsonLimits::ENVELOPE).unwrap();
+        let arguments = JsonDocument::parse(arguments.as_bytes(), JsonLimits::ENVELOPE).unwrap();
         look(schema.root(), arguments.root())
     }
 
     fn problems(schema: &str, arguments: &str) -> Vec<String> {
         with(schema, arguments, |schema, sent| check_arguments(schema, sent, None))
             .iter()
-            .map(Problem::to_string)
+            .map(ArgumentProblem::to_string)
             .collect()
     }
 
@@ -379,7 +410,7 @@ mod tests {
             "required":["key","id"]}"#;
         let found = |arguments: &str| -> Vec<String> {
             let problems = with(schema, arguments, |schema, sent| check_arguments(schema, sent, Some("key")));
-            problems.iter().map(Problem::to_string).collect()
+            problems.iter().map(ArgumentProblem::to_string).collect()
         };
         assert_eq!(found(r#"{"id":"a"}"#), [""; 0]);
         assert_eq!(found("{}"), [r#""id" is missing (anything)"#]);
@@ -425,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hint_says_what_is_missing_what_was_sent_and_what_is_wanted() {
+    fn a_hint_has_the_missing_the_sent_and_the_expected_members() {
         let said = with(READ, r#"{"file":"secret text"}"#, |schema, sent| {
             hint(schema, sent, "Validation failed: offset is odd", None)
         });
@@ -443,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_of_json_is_told_from_the_others() {
+    fn every_type_of_json_is_distinct() {
         const VALUES: [(&str, &str); 6] = [
             ("null", "null"),
             ("boolean", "true"),

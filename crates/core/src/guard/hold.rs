@@ -7,44 +7,44 @@ use serde::{Deserialize, Serialize};
 use crate::Timestamp;
 use crate::policy::GuardPolicy;
 
-/// Refuse until this moment; then let one try through and wait twice as long.
+/// A refusal until a time. After that one try is admitted, and the next refusal lasts twice as long.
 ///
-/// Refused calls do not move the moment, so that a model that hammers is let through as often as a patient
-/// one. A try that is never heard of again does not matter either: the next one is due in any case.
+/// Refused calls do not extend the refusal, so that an impatient model gets as many tries as a patient one. A try
+/// without a result does not matter either, because the next one becomes due in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Hold {
+pub(super) struct RefusalHold {
     until: Timestamp,
     span: Duration,
-    /// When it began; those of older versions do not know.
+    /// Start of the refusal. Absent in snapshots of older versions.
     #[serde(default)]
     since: Option<Timestamp>,
 }
 
-impl Hold {
-    /// The first refusal.
+impl RefusalHold {
+    /// Starts the first refusal.
     pub(super) fn start(policy: &GuardPolicy, now: Timestamp) -> Self {
         let span = policy.hold.min(policy.longest_hold);
         Self { until: now + span, span, since: Some(now) }
     }
 
-    /// Whether calls are still refused.
+    /// Returns true if calls are still refused.
     pub(super) fn lasts(self, now: Timestamp) -> bool {
         now < self.until
     }
 
-    /// Since when and until when, for people who look at it.
+    /// Returns the start and the end of the refusal.
     pub(super) fn span(self) -> (Timestamp, Timestamp) {
         (self.since.unwrap_or(self.until.before(self.span)), self.until)
     }
 
-    /// The try that is due goes out.
-    pub(super) fn spend(&mut self, policy: &GuardPolicy, now: Timestamp) {
+    /// Records that the due try was admitted.
+    pub(super) fn admit_try(&mut self, policy: &GuardPolicy, now: Timestamp) {
         self.span = self.span.saturating_mul(2).min(policy.longest_hold);
         self.until = now + self.span;
     }
 
-    /// A try has failed: it is as long again from here.
-    pub(super) fn again(&mut self, now: Timestamp) {
+    /// Restarts the refusal after a failed try, with the same duration.
+    pub(super) fn restart(&mut self, now: Timestamp) {
         self.until = now + self.span;
     }
 }

@@ -1,10 +1,10 @@
-//! Layer D: which model made which malformed call, one JSON line each.
+//! Layer D: the log of malformed calls by model, one JSON line each.
 //!
-//! [`Attribution`] is the one place that names the model behind a call, and it says from where the name is
-//! known: the host tells it, or the form of the call id suggests it.
+//! [`ModelAttribution`] is the one place that names the model of a call. It also has the source of the name: the host, or
+//! the form of the call id.
 //!
-//! The line is for people and scripts that compare models, so its field names stay as they are. Writing
-//! and rotating the file is the business of the shells.
+//! The lines are for comparisons of models, by readers and scripts, so their field names must not change. The caller
+//! writes and rotates the file.
 
 use std::fmt;
 
@@ -12,94 +12,93 @@ use serde::Serialize;
 
 use super::text::beginning;
 use crate::Timestamp;
-use crate::classify::Mistake;
+use crate::classify::ModelMistake;
 use crate::id::{ModelId, ToolCallId, ToolRef};
 
-/// What was wrong with a call.
+/// The error of a malformed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Malformed {
+pub enum MalformedCallKind {
     /// A mistake of the model.
-    By(Mistake),
-    /// It repeated what had failed before, and was refused.
+    Mistake(ModelMistake),
+    /// It was refused because it repeats a failed call.
     Loop,
-    /// Too many calls of its turn had failed, and it was refused.
+    /// It was refused because too many calls of its turn had failed.
     TurnLimit,
 }
 
-/// A call that failed by a mistake of the model, or was refused because the model loops.
+/// A call that failed because of a mistake of the model, or was refused because the model loops.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MalformedCall {
-    /// Who made it.
-    pub model: Attribution,
-    /// The tool that was called.
+    /// The model that made it.
+    pub model: ModelAttribution,
+    /// The tool.
     pub tool: ToolRef,
-    /// What it was called with, already redacted.
+    /// The arguments, already redacted.
     pub arguments: String,
-    /// What was wrong.
-    pub error_type: Malformed,
-    /// When the answer went out.
+    /// The error.
+    pub error_type: MalformedCallKind,
+    /// Time of the response.
     pub at: Timestamp,
 }
 
-/// The model behind a call, and how sure that is. A wrong name is worse than none, so a guess says that it
-/// is one.
+/// The model of a call, with the certainty of that. A wrong name is worse than none, so a guess is marked as one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Attribution {
-    /// The host says so.
-    Told(ModelId),
-    /// The form of the call id suggests it.
-    Guessed(Family),
-    /// Nobody says, and the call id does not help.
+pub enum ModelAttribution {
+    /// The host named the model.
+    Named(ModelId),
+    /// The form of the call id suggests the family.
+    Guessed(ModelFamily),
+    /// The host did not name the model, and the call id does not help.
     Unknown,
 }
 
-/// Makers of call ids that can be told by their form.
+/// Model families that are recognised by the form of their call ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
+pub enum ModelFamily {
     /// Ids that begin with `toolu_`.
     Anthropic,
-    /// Ids that begin with `call_`: Fireworks, and everyone else who speaks OpenAI's protocol.
+    /// Ids that begin with `call_`: Fireworks, and all others with OpenAI's protocol.
     OpenAiCompatible,
 }
 
-impl Attribution {
-    /// The model as the host tells it; from the prefix of the call id only if nobody does.
+impl ModelAttribution {
+    /// Returns the model that the host named, or else the family that the prefix of the call id suggests.
     pub fn of(told: Option<&ModelId>, call: Option<&ToolCallId>) -> Self {
         if let Some(model) = told {
-            return Self::Told(model.clone());
+            return Self::Named(model.clone());
         }
         match call.map(ToolCallId::as_str) {
-            Some(id) if id.starts_with("toolu_") => Self::Guessed(Family::Anthropic),
-            Some(id) if id.starts_with("call_") => Self::Guessed(Family::OpenAiCompatible),
+            Some(id) if id.starts_with("toolu_") => Self::Guessed(ModelFamily::Anthropic),
+            Some(id) if id.starts_with("call_") => Self::Guessed(ModelFamily::OpenAiCompatible),
             Some(_) | None => Self::Unknown,
         }
     }
 
-    /// From where it is known.
+    /// Returns the source of the name.
     const fn source(&self) -> &'static str {
         match self {
-            Self::Told(_) => "host",
+            Self::Named(_) => "host",
             Self::Guessed(_) => "call_id",
             Self::Unknown => "none",
         }
     }
 }
 
-impl fmt::Display for Attribution {
+impl fmt::Display for ModelAttribution {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Told(model) => model.as_str(),
-            Self::Guessed(Family::Anthropic) => "anthropic",
-            Self::Guessed(Family::OpenAiCompatible) => "fireworks/openai-compat",
+            Self::Named(model) => model.as_str(),
+            Self::Guessed(ModelFamily::Anthropic) => "anthropic",
+            Self::Guessed(ModelFamily::OpenAiCompatible) => "fireworks/openai-compat",
             Self::Unknown => "unknown",
         })
     }
 }
 
 impl MalformedCall {
-    /// The line, without the line break at its end. Long arguments are cut.
+    /// Returns the line without a line break. Long arguments are cut.
     pub fn to_line(&self) -> String {
-        let line = Line {
+        let line = MalformedCallLine {
             timestamp: self.at.to_string(),
             model: self.model.to_string(),
             model_source: self.model.source(),
@@ -107,19 +106,19 @@ impl MalformedCall {
             tool: self.tool.tool.as_str(),
             arguments: beginning(&self.arguments, LONGEST_ARGUMENTS),
             error_type: match self.error_type {
-                Malformed::By(Mistake::Arguments) => "invalid_arguments",
-                Malformed::By(Mistake::UnknownTool) => "unknown_tool",
-                Malformed::Loop => "loop_detected",
-                Malformed::TurnLimit => "tool_error_limit",
+                MalformedCallKind::Mistake(ModelMistake::Arguments) => "invalid_arguments",
+                MalformedCallKind::Mistake(ModelMistake::UnknownTool) => "unknown_tool",
+                MalformedCallKind::Loop => "loop_detected",
+                MalformedCallKind::TurnLimit => "tool_error_limit",
             },
         };
-        // Text fields only: there is nothing in it that could fail to become JSON.
+        // It has text fields only, so serialization cannot fail.
         serde_json::to_string(&line).unwrap_or_default()
     }
 }
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct MalformedCallLine<'a> {
     timestamp: String,
     model: String,
     model_source: &'static str,
@@ -129,7 +128,7 @@ struct Line<'a> {
     error_type: &'static str,
 }
 
-/// As much of the arguments as goes into a line, in bytes.
+/// Maximum length of the arguments in a line, in bytes.
 const LONGEST_ARGUMENTS: usize = 2048;
 
 #[cfg(test)]
@@ -137,7 +136,7 @@ mod tests {
     use super::*;
     use crate::id::{Namespace, ToolName};
 
-    fn malformed(model: Attribution, arguments: &str) -> MalformedCall {
+    fn malformed(model: ModelAttribution, arguments: &str) -> MalformedCall {
         MalformedCall {
             model,
             tool: ToolRef {
@@ -145,7 +144,7 @@ mod tests {
                 tool: ToolName::new("read").unwrap(),
             },
             arguments: arguments.to_owned(),
-            error_type: Malformed::By(Mistake::Arguments),
+            error_type: MalformedCallKind::Mistake(ModelMistake::Arguments),
             at: Timestamp::from_millis(1_762_338_645_007),
         }
     }
@@ -164,19 +163,19 @@ mod tests {
             (Some(&told), Some(id("toolu_01A")), "minimax-m2.5", "host"),
             (Some(&told), None, "minimax-m2.5", "host"),
         ] {
-            let attribution = Attribution::of(model, call.as_ref());
+            let attribution = ModelAttribution::of(model, call.as_ref());
             assert_eq!((attribution.to_string().as_str(), attribution.source()), (name, source));
         }
     }
 
     #[test]
     fn tg_5_a_line_has_stable_names_and_is_one_line() {
-        let line = malformed(Attribution::Guessed(Family::OpenAiCompatible), "{\n}").to_line();
+        let line = malformed(ModelAttribution::Guessed(ModelFamily::OpenAiCompatible), "{\n}").to_line();
         assert_eq!(
             line,
             r#"{"timestamp":"2025-11-05T10:30:45.007Z","model":"fireworks/openai-compat","model_source":"call_id","namespace":"files","tool":"read","arguments":"{\n}","error_type":"invalid_arguments"}"#
         );
-        let long = malformed(Attribution::Unknown, &"é".repeat(5000)).to_line();
+        let long = malformed(ModelAttribution::Unknown, &"é".repeat(5000)).to_line();
         assert!(long.len() < 2500 && !long.contains('\n'));
     }
 }

@@ -1,22 +1,21 @@
-//! What stays of an error text when everything that changes from call to call is taken out.
+//! Masking of an error text: removes the parts that change from call to call.
 
 use super::text::beginning;
 
-/// The error text with its accidents masked, so that `request 123 failed` equals `request 124 failed`.
+/// Returns the error text with its variable parts masked, so that `request 123 failed` equals `request 124 failed`.
 ///
 /// - Every word with a digit in it becomes `#`: numbers, sizes, durations, ids, UUIDs, hashes, addresses,
 ///   timestamps. Several that are joined by punctuation (`10:30:45.007`, `10.0.0.1:80`) become one.
 /// - A word of eight or more hex letters becomes `#`: a hash may happen to have no digit.
 /// - A number after `status`, `http`, `code`, `errno`, `exit` or `signal` stays: 404 and 500 are two errors.
 /// - An absolute path becomes `<path>`, also within a URL: temporary files get a new name each time.
-/// - Letters become small, and runs of white space become one space.
+/// - Letters become lowercase, and runs of white space become one space.
 ///
-/// Masking may throw two errors together that a person would tell apart. That does little harm, because
-/// identical failures must have the same tool and the same arguments as well. Only the beginning of a very
-/// long text is looked at.
+/// Masking may make two different errors equal. That does little harm, because identical failures must also have the
+/// same tool and the same arguments. Only the beginning of a very long text is used.
 pub fn mask(message: &str) -> String {
     let beginning = beginning(message, LONGEST);
-    let mut masked = Masked { text: String::with_capacity(beginning.len().min(256)), named: false };
+    let mut masked = MaskedText { text: String::with_capacity(beginning.len().min(256)), named: false };
     let mut rest = beginning;
     while let Some(first) = rest.chars().next() {
         let taken = if first.is_whitespace() {
@@ -40,13 +39,13 @@ pub fn mask(message: &str) -> String {
     masked.text
 }
 
-struct Masked {
+struct MaskedText {
     text: String,
-    /// Whether the last word says that the number after it has a meaning.
+    /// True if the last word gives meaning to the number after it.
     named: bool,
 }
 
-impl Masked {
+impl MaskedText {
     fn space(&mut self) {
         if !self.text.is_empty() && !self.text.ends_with(' ') {
             self.text.push(' ');
@@ -65,7 +64,7 @@ impl Masked {
         self.named = NAMES.iter().any(|name| word.eq_ignore_ascii_case(name));
     }
 
-    /// Every failure passes here, and nearly all of its text is ASCII, which is copied as a whole.
+    /// Appends text in lowercase. Every failure passes here, and most of its text is ASCII, which is copied as a whole.
     fn small_letters(&mut self, text: &str) {
         if text.is_ascii() {
             let start = self.text.len();
@@ -78,7 +77,7 @@ impl Masked {
         }
     }
 
-    /// A number that continues another one (`#:` before it) melts into it.
+    /// Appends a masked number. A number that continues another one (`#:` before it) is merged into it.
     fn number(&mut self) {
         let joint =
             self.text.strip_suffix(['.', ':', ',', '/', '+']).is_some_and(|before| before.ends_with('#'));
@@ -94,13 +93,13 @@ impl Masked {
         self.text.push_str("<path>");
     }
 
-    /// A slash within a word (`and/or`) starts no path.
+    /// Returns true if a path may start here. A slash within a word (`and/or`) starts none.
     fn may_start_path(&self) -> bool {
         !self.text.ends_with(|c: char| is_word(c) || c == '#' || c == '>')
     }
 }
 
-/// The length of the absolute path that the text starts with, if it has more than one part.
+/// Returns the length of the absolute path at the start of the text, if it has more than one part.
 fn path_length(text: &str) -> Option<usize> {
     if !text.starts_with('/') {
         return None;
@@ -117,7 +116,7 @@ fn is_word(c: char) -> bool {
 
 /// Words before a number that has a meaning of its own.
 const NAMES: [&str; 6] = ["status", "http", "code", "errno", "exit", "signal"];
-/// As much of a text as is looked at, in bytes.
+/// Maximum length of a text that is used, in bytes.
 const LONGEST: usize = 4096;
 
 #[cfg(test)]
@@ -144,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_error_says_keeps_it_apart() {
+    fn errors_with_different_texts_are_distinct() {
         for (one, another) in [
             ("missing required parameter: path", "missing required parameter: oldText"),
             ("permission denied", "not found"),

@@ -1,38 +1,38 @@
-//! Loops of malformed calls, and how they end.
+//! The loop guard: detects loops of malformed calls and ends them.
 //!
-//! A model that gets an error often sends the very same call again, for minutes, until its context is
-//! full. The guard of a session sees every call before it runs and every answer before it goes out, and
-//! ends such loops in three steps: it marks errors that a repetition cannot cure (layer A), it tells the
-//! model about identical failures and then refuses the call (layer B), and it stops a turn in which too
-//! much fails (layer C). Layer D, the [`log`], says which model did it.
+//! A model that gets an error often sends the very same call again, for minutes, until its context is full. The guard
+//! of a session checks every call before it runs and every response before it is sent. It ends such loops in three
+//! steps. It marks errors that a repetition cannot cure (layer A). It informs the model about identical failures and
+//! then refuses the call (layer B). It stops a turn with too many failures (layer C). Layer D, the [`log`], records the
+//! model.
 //!
-//! Two failures are identical if tool, canonical arguments and the masked error text ([`mask`]) are. For a
-//! tool that does not exist the arguments are left out: no arguments make it exist.
+//! Two failures are identical if the tool, the canonical arguments and the masked error text ([`mask`]) are. For a tool
+//! that does not exist the arguments are ignored, because no arguments make it exist.
 //!
 //! ```text
 //!            failure                    identical failure, n-th
 //!   unknown ─────────▶ watched ───────────────────────────────────▶ held ──┐ one more failure:
-//!      ▲                  │ turn changed: the count starts anew      │  ▲  │ held on
+//!      ▲                  │ turn changed: the count restarts         │  ▲  │ still held
 //!      │                  ▼                                          │  └──┘
 //!      └────── success ───┴──────────────────────────────────────────┘
 //! ```
 //!
-//! A held call is refused. It is tried again
-//! - when another call succeeded since its last failure, or the turn is another one (not for mistakes of
-//!   the model: what is refused for its shape stays wrong however much else works), once each time;
-//! - when the hold is over, once, whatever kind of failure it was; the hold then doubles. So nothing is
-//!   locked out for good, not even a validation failure: schemas change and servers are restarted.
+//! A held call is refused. A try is admitted
+//! - when another call has succeeded since its last failure, or the turn has changed, once each time. This does not
+//!   apply to invalid calls by the model: a malformed call stays wrong when other calls succeed;
+//! - when the hold is over, once, for any kind of failure. The hold then doubles. So nothing is refused forever, not
+//!   even after a validation failure: schemas change and servers are restarted.
 //!
-//! What is remembered is bounded: at most [`MOST_CALLS`] failing calls and [`MOST_TURNS`] turns, the oldest
-//! forgotten first. Failures of a turn are a number of their own, so that a model that varies its arguments
-//! neither grows the memory nor gets around the limit.
+//! The memory is bounded: at most [`MOST_CALLS`] failing calls and [`MOST_TURNS`] turns, with the oldest evicted first.
+//! Failures of a turn are counted separately, so that a model that varies its arguments neither grows the memory nor
+//! avoids the limit.
 
 mod hint;
 mod hold;
 pub mod log;
 mod mask;
+mod refusals;
 mod snapshot;
-mod stopped;
 mod text;
 mod turns;
 
@@ -45,61 +45,61 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use hint::{Problem, Wrong, check_arguments, hint};
+pub use hint::{ArgumentProblem, SchemaViolation, check_arguments, hint};
 pub use mask::mask;
-pub use snapshot::{Snapshot, UnsupportedSnapshot};
-pub use stopped::Stopped;
+pub use refusals::ActiveRefusal;
+pub use snapshot::{GuardSnapshot, UnsupportedGuardSnapshot};
 
 use crate::Timestamp;
-use crate::classify::Mistake;
+use crate::classify::ModelMistake;
 use crate::code::Code;
 use crate::id::{Digest, ToolRef, TurnId};
-use crate::output::Output;
-use crate::policy::{GuardPolicy, RepeatedSuccess};
-use hold::Hold;
-use turns::{Certainty, Reached, TurnMark, Turns};
+use crate::output::ToolOutput;
+use crate::policy::{GuardPolicy, RepeatedSuccessPolicy};
+use hold::RefusalHold;
+use turns::{LoopEvidence, SessionTurns, TurnLimitStatus, TurnMark};
 
-/// How many failing calls are remembered per session.
+/// Maximum number of failing calls stored per session.
 pub const MOST_CALLS: usize = 64;
-/// How many turns that the host named are remembered per session, and how many traces that may be turns.
+/// Maximum number of turns named by the host that are stored per session, and of traces that may be turns.
 pub const MOST_TURNS: usize = 32;
 
-/// A call as the guard sees it.
+/// A call, reduced to the data that the guard needs.
 #[derive(Clone, Copy, Debug)]
 pub struct GuardedCall<'a> {
     /// The tool.
     pub tool: &'a ToolRef,
     /// Its canonical arguments.
     pub arguments: Digest,
-    /// The turn, if the host tells it; guessed otherwise.
+    /// The turn, if the host names it. Otherwise the turn is guessed.
     pub turn: Option<&'a TurnId>,
 }
 
-/// How a finished call ended, as the guard sees it.
+/// The result of a finished call, reduced to the data that the guard needs.
 #[derive(Clone, Copy, Debug)]
-pub enum Ending<'a> {
-    /// It worked.
+pub enum GuardedResult<'a> {
+    /// The call succeeded.
     Success {
-        /// The digest of its result, where repeated successes are watched.
+        /// The digest of its result, if repeated successes are watched.
         result: Option<Digest>,
     },
-    /// It failed, after all retries.
+    /// The call failed, after all retries.
     Failure {
-        /// What was said.
+        /// The error message.
         message: &'a str,
-        /// Whether it was a mistake of the model.
-        mistake: Option<Mistake>,
+        /// The mistake of the model, if it was one.
+        mistake: Option<ModelMistake>,
     },
 }
 
 /// A refusal that the model gets instead of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct GuardRefusal {
     /// `loop_detected` or `tool_error_limit`.
     pub code: Code,
-    /// Which layer.
-    pub layer: Layer,
-    /// What the model is told.
+    /// The layer that refused.
+    pub layer: GuardLayer,
+    /// The text for the model.
     pub text: String,
 }
 
@@ -107,8 +107,8 @@ pub struct Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Layer {
-    /// A: the error is marked as not worth a retry.
+pub enum GuardLayer {
+    /// A: the error is marked as not retryable.
     NonRetryable,
     /// B: identical failures.
     Loop,
@@ -116,12 +116,12 @@ pub enum Layer {
     TurnLimit,
     /// Two failing calls that alternate.
     PingPong,
-    /// The same success again and again.
+    /// The same success repeatedly.
     RepeatedSuccess,
 }
 
-impl Layer {
-    /// The label in logs and metrics.
+impl GuardLayer {
+    /// Returns the label in logs and metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::NonRetryable => "non_retryable",
@@ -133,77 +133,78 @@ impl Layer {
     }
 }
 
-/// What the guard adds to an answer.
+/// A text that the guard adds to a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Remark {
-    /// Which layer.
-    pub layer: Layer,
-    /// What is put with the answer.
+pub struct GuardRemark {
+    /// The layer.
+    pub layer: GuardLayer,
+    /// The text.
     pub text: Cow<'static, str>,
 }
 
-/// The digest of a result, where repeated successes are watched; it costs a pass over the whole of it.
-pub fn result_digest(policy: &GuardPolicy, output: &Output) -> Option<Digest> {
+/// Returns the digest of a result if repeated successes are watched. It costs a pass over the whole result.
+pub fn result_digest(policy: &GuardPolicy, output: &ToolOutput) -> Option<Digest> {
     match policy.repeated_success {
-        RepeatedSuccess::Ignore => None,
-        RepeatedSuccess::Warn(_) | RepeatedSuccess::Refuse(_) => {
+        RepeatedSuccessPolicy::Ignore => None,
+        RepeatedSuccessPolicy::Warn(_) | RepeatedSuccessPolicy::Refuse(_) => {
             Some(Digest::of(output.content.as_str().as_bytes()))
         }
     }
 }
 
-/// A word that is the same for errors that are the same to the guard, and says nothing of what was in them. It stays as it
-/// is when it is [masked](mask).
-pub fn error_word(message: &str) -> String {
+/// Returns a word that is equal for errors that the guard treats as equal. It reveals nothing of their text, and
+/// masking ([`mask`]) does not change it.
+pub fn error_digest(message: &str) -> String {
     let ErrorMark(mark) = ErrorMark::of(message);
-    // From g to v: none of the letters is a hex digit, so that it is not taken for a hash.
+    // The letters g to v are not hex digits, so the word is not masked as a hash.
     let letters = mark.to_be_bytes().into_iter().flat_map(|byte| [byte >> 4, byte & 15]);
     letters.map(|nibble| char::from(b'g' + nibble)).collect()
 }
 
-/// The guard of one session.
+/// The loop guard of one session.
 ///
-/// For each call, in this order: [`would_refuse`](Self::would_refuse) looks ahead; a call that is then
-/// really refused goes through [`check`](Self::check) once and through nothing else; any other call goes
-/// through [`begin`](Self::begin), and then through exactly one of [`end`](Self::end) and
-/// [`abandon`](Self::abandon). An answer that is replayed without a begin goes through `end` alone.
+/// For each call, in this order: [`would_refuse`](Self::would_refuse) checks in advance. A call that is then actually
+/// refused goes through [`check`](Self::check) once and through nothing else. Any other call goes through
+/// [`begin`](Self::begin), and then through exactly one of [`end`](Self::end) and [`abandon`](Self::abandon). A
+/// replayed response without a begin goes through `end` alone.
 #[derive(Clone, Debug, Default)]
 pub struct LoopGuard {
-    /// Calls that failed and have not succeeded since; the one that failed last is last.
-    failing: VecDeque<Failing>,
-    /// The last failures in a row, for finding two calls that alternate.
-    row: VecDeque<Subject>,
-    /// Successes that repeat, where they are watched; the newest is last.
-    repeats: VecDeque<Repeat>,
-    turns: Turns,
-    /// Traces of which there was a call; the newest is last. Not kept across restarts: a trace is seldom older than that.
+    /// Calls that failed and have not succeeded since, ordered by their last failure.
+    failing: VecDeque<FailingCall>,
+    /// The last failures in a row, to find two calls that alternate.
+    row: VecDeque<GuardSubject>,
+    /// Repeated successes, if they are watched, the newest last.
+    repeats: VecDeque<RepeatedCall>,
+    turns: SessionTurns,
+    /// Traces with a call, the newest last. Not stored across restarts, because a trace seldom lasts longer.
     traces: VecDeque<TurnId>,
-    /// Successes so far; two readings that differ say that something worked in between.
+    /// Number of successes so far. Two different values mean that a call succeeded in between.
     successes: u64,
-    /// When a person last set the conversation free, by which other processes that serve it know that one did.
+    /// Time of the last reset of the session by an operator. Other processes that serve the session detect a reset by
+    /// it.
     reset: Option<Timestamp>,
 }
 
-/// What a failure is about: a call, or a tool that does not exist.
+/// The subject of a failure: a call, or a tool that does not exist.
 #[derive(Clone, Debug, Eq, Serialize, Deserialize)]
-struct Subject {
+struct GuardSubject {
     tool: ToolRef,
-    /// Nothing for a tool that does not exist.
+    /// The digest of the arguments. None for a tool that does not exist.
     arguments: Option<Digest>,
 }
 
-/// The arguments tell nearly all of them apart, so they are looked at first: every failure is compared with many.
-impl PartialEq for Subject {
+/// Compares the arguments first, because they differ in most cases and every failure is compared with many.
+impl PartialEq for GuardSubject {
     fn eq(&self, other: &Self) -> bool {
         self.arguments == other.arguments && self.tool == other.tool
     }
 }
 
-impl Subject {
-    fn of(call: GuardedCall<'_>, mistake: Option<Mistake>) -> Self {
+impl GuardSubject {
+    fn of(call: GuardedCall<'_>, mistake: Option<ModelMistake>) -> Self {
         let arguments = match mistake {
-            Some(Mistake::UnknownTool) => None,
-            Some(Mistake::Arguments) | None => Some(call.arguments),
+            Some(ModelMistake::UnknownTool) => None,
+            Some(ModelMistake::Arguments) | None => Some(call.arguments),
         };
         Self { tool: call.tool.clone(), arguments }
     }
@@ -215,25 +216,25 @@ impl Subject {
 
 /// A call that failed and has not succeeded since.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Failing {
-    subject: Subject,
-    /// How often each error was seen; the last [`MOST_ERRORS`] kinds.
+struct FailingCall {
+    subject: GuardSubject,
+    /// The count of each error, for the last [`MOST_ERRORS`] kinds.
     errors: VecDeque<(ErrorMark, u32)>,
-    /// All of them together.
+    /// The count of all errors.
     failures: u32,
-    /// What the last failure was.
-    mistake: Option<Mistake>,
-    /// When it was.
-    last: Moment,
-    /// When a try was let through since, because something had changed.
-    tried: Option<Moment>,
-    /// Set once the model was told.
-    hold: Option<Hold>,
+    /// The mistake of the last failure.
+    mistake: Option<ModelMistake>,
+    /// The time of the last failure.
+    last: SessionMoment,
+    /// The time of the last try that was admitted because of a change.
+    tried: Option<SessionMoment>,
+    /// The hold, once the model was informed.
+    hold: Option<RefusalHold>,
 }
 
-/// Tells the errors of one call apart, by the FNV-1a hash of their masked text. Every refusal and every
-/// failure is marked, so it must cost little; who makes two errors of one call collide gains nothing but that
-/// they count as the same.
+/// The identity of an error among the errors of one call: the FNV-1a hash of its masked text. Every refusal and every
+/// failure computes it, so it must be cheap. An attacker who makes two errors of one call collide only makes them count
+/// as the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 struct ErrorMark(u64);
@@ -245,28 +246,28 @@ impl ErrorMark {
     }
 }
 
-/// A point in the story of a session: two that differ lie apart by a success or by a change of turn.
+/// A position in a session: two different positions are separated by a success or by a change of turn.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Moment {
+struct SessionMoment {
     turn: TurnMark,
     successes: u64,
 }
 
-impl Failing {
-    /// Whether something has changed that may make the call work now, and no try was spent on it yet.
-    fn is_excused(&self, now: &Moment) -> bool {
+impl FailingCall {
+    /// Returns true if a change may let the call succeed now, and no try was admitted for that change yet.
+    fn may_retry(&self, now: &SessionMoment) -> bool {
         self.mistake.is_none() && self.tried.as_ref().unwrap_or(&self.last) != now
     }
 
-    /// Whether a failure of now starts the count anew. A gap alone does not do it: a model that waits
-    /// between identical failures still loops.
-    fn is_forgotten(&self, now: &Moment) -> bool {
+    /// Returns true if a failure restarts the count. A gap alone does not: a model that waits between identical
+    /// failures still loops.
+    fn restarts_count(&self, now: &SessionMoment) -> bool {
         self.hold.is_none()
             && self.last.turn != now.turn
-            && (self.last.turn.is_told_apart(&now.turn) || self.last.successes != now.successes)
+            && (self.last.turn.is_distinct(&now.turn) || self.last.successes != now.successes)
     }
 
-    /// Counts a failure and gives how often this very error was seen.
+    /// Counts a failure and returns the count of this error.
     fn count(&mut self, error: ErrorMark) -> u32 {
         self.failures = self.failures.saturating_add(1);
         if let Some((_, seen)) = self.errors.iter_mut().find(|(known, _)| *known == error) {
@@ -281,20 +282,20 @@ impl Failing {
     }
 }
 
-/// A call that gives the same result again and again.
+/// A call that repeatedly has the same result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Repeat {
-    subject: Subject,
+struct RepeatedCall {
+    subject: GuardSubject,
     result: Digest,
     count: u32,
     turn: TurnMark,
-    hold: Option<Hold>,
+    hold: Option<RefusalHold>,
 }
 
 impl LoopGuard {
-    /// A call belongs to this trace and its host names no turn; whether the trace is its turn. It is once an earlier call of
-    /// the session shared it: a client may give every call a trace of its own, and those are no turns. The first call of a
-    /// trace is therefore not of the turn that it begins; what it did counts where the turn is guessed.
+    /// Records a call of this trace whose host names no turn. Returns true if the trace is its turn, i.e. if an earlier
+    /// call of the session had the same trace. A client may give every call its own trace, and those are not turns. So
+    /// the first call of a trace does not belong to the turn that it begins, and counts in the guessed turn.
     pub fn is_turn(&mut self, trace: &TurnId) -> bool {
         let known = self.traces.iter().position(|known| known == trace);
         let trace = known.and_then(|at| self.traces.remove(at)).unwrap_or_else(|| trace.clone());
@@ -302,16 +303,16 @@ impl LoopGuard {
         known.is_some()
     }
 
-    /// Whether the call would be refused now. Counts nothing.
+    /// Returns the refusal that the call would get now. Counts nothing.
     pub fn would_refuse(
         &self,
         policy: &GuardPolicy,
         call: GuardedCall<'_>,
         now: Timestamp,
-    ) -> Option<Refusal> {
+    ) -> Option<GuardRefusal> {
         if let Some(failures) = self.turns.limit(policy, call, now) {
             let text = text::turn_limit(call, failures);
-            return Some(Refusal { code: Code::ToolErrorLimit, layer: Layer::TurnLimit, text });
+            return Some(GuardRefusal { code: Code::ToolErrorLimit, layer: GuardLayer::TurnLimit, text });
         }
         if self.failing.is_empty() && self.repeats.is_empty() {
             return None;
@@ -320,11 +321,11 @@ impl LoopGuard {
         let held = self.failing.iter().find(|failing| {
             failing.subject.covers(call)
                 && failing.hold.is_some_and(|hold| hold.lasts(now))
-                && !failing.is_excused(&moment)
+                && !failing.may_retry(&moment)
         });
         if let Some(failing) = held {
             let text = text::refused_loop(call.tool, failing.failures, failing.mistake);
-            return Some(Refusal { code: Code::LoopDetected, layer: Layer::Loop, text });
+            return Some(GuardRefusal { code: Code::LoopDetected, layer: GuardLayer::Loop, text });
         }
         let repeat = self.repeats.iter().find(|repeat| {
             repeat.subject.covers(call)
@@ -332,34 +333,37 @@ impl LoopGuard {
                 && repeat.hold.is_some_and(|hold| hold.lasts(now))
         })?;
         let text = text::refused_repeat(call.tool, repeat.count);
-        Some(Refusal { code: Code::LoopDetected, layer: Layer::RepeatedSuccess, text })
+        Some(GuardRefusal { code: Code::LoopDetected, layer: GuardLayer::RepeatedSuccess, text })
     }
 
-    /// Whether the call may run. A refusal counts as a failure of the turn, so this is asked once per call,
-    /// and neither `begin` nor `end` follows a refusal.
+    /// Returns the refusal of a call, if it is refused. A refusal counts as a failure of the turn, so this is called
+    /// once per call, and neither `begin` nor `end` follows a refusal.
     pub fn check(
         &mut self,
         policy: &GuardPolicy,
         call: GuardedCall<'_>,
         now: Timestamp,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), GuardRefusal> {
         let Some(mut refusal) = self.would_refuse(policy, call, now) else { return Ok(()) };
         let reached = self.turns.refused(policy, call, now);
         match refusal.layer {
-            Layer::TurnLimit => {}
-            Layer::NonRetryable | Layer::Loop | Layer::PingPong | Layer::RepeatedSuccess => match reached {
-                Reached::Limit { failures } => {
+            GuardLayer::TurnLimit => {}
+            GuardLayer::NonRetryable
+            | GuardLayer::Loop
+            | GuardLayer::PingPong
+            | GuardLayer::RepeatedSuccess => match reached {
+                TurnLimitStatus::Limit { failures } => {
                     refusal.text.push('\n');
                     refusal.text.push_str(&text::turn_limit(call, failures));
                 }
-                Reached::Warning { .. } | Reached::Nothing => {}
+                TurnLimitStatus::Warning { .. } | TurnLimitStatus::Nothing => {}
             },
         }
         Err(refusal)
     }
 
-    /// A call that was let through has begun. A try that it owes to a change or to the end of a hold is
-    /// spent here, so that a call which is only looked at spends none.
+    /// Records the start of an admitted call. A try because of a change or an expired hold is used up here, so that a
+    /// check without a run does not use it.
     pub fn begin(&mut self, policy: &GuardPolicy, call: GuardedCall<'_>, now: Timestamp) {
         self.turns.begin(policy, call, now);
         if self.failing.is_empty() && self.repeats.is_empty() {
@@ -367,54 +371,54 @@ impl LoopGuard {
         }
         let moment = self.moment(policy, call, now);
         for failing in self.failing.iter_mut().filter(|failing| failing.subject.covers(call)) {
-            let excused = failing.is_excused(&moment);
+            let excused = failing.may_retry(&moment);
             let Some(hold) = &mut failing.hold else { continue };
             if excused {
                 failing.tried = Some(moment.clone());
             } else if !hold.lasts(now) {
-                hold.spend(policy, now);
+                hold.admit_try(policy, now);
             }
         }
         for repeat in self.repeats.iter_mut().filter(|repeat| repeat.subject.covers(call)) {
             if let Some(hold) = repeat.hold.as_mut().filter(|hold| !hold.lasts(now)) {
-                hold.spend(policy, now);
+                hold.admit_try(policy, now);
             }
         }
     }
 
-    /// A call has ended and its answer goes out; what is added to the answer. Once per finished call,
-    /// however many attempts it took, and also for a failure that is replayed.
+    /// Records the end of a call and returns the remarks for its response. Called once per finished call, after all its
+    /// attempts, and also for a replayed failure.
     pub fn end(
         &mut self,
         policy: &GuardPolicy,
         call: GuardedCall<'_>,
-        ending: Ending<'_>,
+        ending: GuardedResult<'_>,
         now: Timestamp,
-    ) -> Vec<Remark> {
+    ) -> Vec<GuardRemark> {
         self.turns.end(policy, call, now);
         match ending {
-            Ending::Success { result } => {
+            GuardedResult::Success { result } => {
                 self.succeeded(policy, call, result, now).map_or_else(Vec::new, |remark| vec![remark])
             }
-            Ending::Failure { message, mistake } => self.failed(policy, call, message, mistake, now),
+            GuardedResult::Failure { message, mistake } => self.failed(policy, call, message, mistake, now),
         }
     }
 
-    /// A call that had begun is gone without an answer, for instance because its caller withdrew it.
+    /// Records that a started call ended without a response, e.g. because its caller cancelled it.
     pub fn abandon(&mut self, policy: &GuardPolicy, call: GuardedCall<'_>, now: Timestamp) {
         self.turns.end(policy, call, now);
     }
 
-    /// Forgets all that failed or was repeated, because a person says so. What is in flight still counts when it ends.
+    /// Clears all failures and repetitions, on behalf of an operator. Calls in flight still count when they end.
     pub fn reset(&mut self, now: Timestamp) {
-        // Always later than the one before, also where the clocks of two machines differ.
+        // Always later than the last one, even if the clocks of two machines differ.
         let later = self.reset.map(|before| before + Duration::from_millis(1));
         self.forget(later.map_or(now, |later| later.max(now)));
     }
 
-    /// Hears what another process that serves the same conversation has stored. A guard that is in use knows more than
-    /// that, but for one thing: a person may have set the conversation free there.
-    pub fn adopt(&mut self, stored: &Snapshot) -> Result<(), UnsupportedSnapshot> {
+    /// Merges the snapshot of another process that serves the same session. The guard in use has newer data, except
+    /// that an operator may have reset the session in the other process.
+    pub fn adopt(&mut self, stored: &GuardSnapshot) -> Result<(), UnsupportedGuardSnapshot> {
         if let Some(reset) =
             stored.last_reset()?.filter(|reset| self.reset.is_none_or(|known| known < *reset))
         {
@@ -423,7 +427,7 @@ impl LoopGuard {
         Ok(())
     }
 
-    /// Forgets what failed or was repeated of this tool: its server has taken it away, brought it back or changed it.
+    /// Clears the failures and repetitions of this tool, because its server removed, restored or changed it.
     pub fn forget_tool(&mut self, tool: &ToolRef) {
         self.failing.retain(|failing| failing.subject.tool != *tool);
         self.repeats.retain(|repeat| repeat.subject.tool != *tool);
@@ -443,16 +447,16 @@ impl LoopGuard {
         policy: &GuardPolicy,
         call: GuardedCall<'_>,
         message: &str,
-        mistake: Option<Mistake>,
+        mistake: Option<ModelMistake>,
         now: Timestamp,
-    ) -> Vec<Remark> {
-        let subject = Subject::of(call, mistake);
+    ) -> Vec<GuardRemark> {
+        let subject = GuardSubject::of(call, mistake);
         self.repeats.retain(|repeat| repeat.subject != subject);
         self.put_in_row(policy, &subject);
         let moment = self.moment(policy, call, now);
         let mut failing = self.take_failing(&subject, &moment);
         let something_worked = failing.last.successes != moment.successes;
-        if failing.is_forgotten(&moment) {
+        if failing.restarts_count(&moment) {
             failing.errors.clear();
             failing.failures = 0;
         }
@@ -462,9 +466,9 @@ impl LoopGuard {
         failing.tried = None;
         let partner = self.partner(policy, &subject);
         match &mut failing.hold {
-            Some(hold) => hold.again(now),
+            Some(hold) => hold.restart(now),
             None if same >= policy.identical.get() || partner.is_some() => {
-                failing.hold = Some(Hold::start(policy, now));
+                failing.hold = Some(RefusalHold::start(policy, now));
             }
             None => {}
         }
@@ -475,29 +479,29 @@ impl LoopGuard {
         let mut remarks = Vec::new();
         if let Some(mistake) = mistake {
             let text = text::non_retryable(mistake).into();
-            remarks.push(Remark { layer: Layer::NonRetryable, text });
+            remarks.push(GuardRemark { layer: GuardLayer::NonRetryable, text });
         }
         if let Some(partner) = partner {
             self.hold_partner(policy, &partner, now);
             let text = text::ping_pong(call.tool, &partner.tool).into();
-            remarks.push(Remark { layer: Layer::PingPong, text });
+            remarks.push(GuardRemark { layer: GuardLayer::PingPong, text });
         } else if looped {
             let text = text::loop_detected(call.tool, failures, mistake).into();
-            remarks.push(Remark { layer: Layer::Loop, text });
+            remarks.push(GuardRemark { layer: GuardLayer::Loop, text });
         }
-        // A guessed turn may be hours long. A call that fails again while other things work, such as a
-        // test run between edits, is told, but does not bring such a turn nearer to its end.
+        // A guessed turn may be hours long. A call that fails again while other calls succeed, such as a test run
+        // between edits, gets a remark but does not count towards the limit of such a turn.
         let certainty = if mistake.is_some() || (looped && !something_worked) {
-            Certainty::Loops
+            LoopEvidence::Loops
         } else {
-            Certainty::MayBeBadLuck
+            LoopEvidence::Inconclusive
         };
         let text = match self.turns.failed(policy, call, certainty, now) {
-            Reached::Nothing => return remarks,
-            Reached::Warning { failures } => text::many_failures(failures),
-            Reached::Limit { failures } => text::turn_limit(call, failures),
+            TurnLimitStatus::Nothing => return remarks,
+            TurnLimitStatus::Warning { failures } => text::many_failures(failures),
+            TurnLimitStatus::Limit { failures } => text::turn_limit(call, failures),
         };
-        remarks.push(Remark { layer: Layer::TurnLimit, text: text.into() });
+        remarks.push(GuardRemark { layer: GuardLayer::TurnLimit, text: text.into() });
         remarks
     }
 
@@ -507,7 +511,7 @@ impl LoopGuard {
         call: GuardedCall<'_>,
         result: Option<Digest>,
         now: Timestamp,
-    ) -> Option<Remark> {
+    ) -> Option<GuardRemark> {
         self.successes = self.successes.wrapping_add(1);
         self.row.clear();
         let mut cured: u32 = 0;
@@ -518,46 +522,42 @@ impl LoopGuard {
         });
         self.turns.succeeded(call, cured);
         let most = match policy.repeated_success {
-            RepeatedSuccess::Ignore => return None,
-            RepeatedSuccess::Warn(most) | RepeatedSuccess::Refuse(most) => most.get(),
+            RepeatedSuccessPolicy::Ignore => return None,
+            RepeatedSuccessPolicy::Warn(most) | RepeatedSuccessPolicy::Refuse(most) => most.get(),
         };
         let turn = self.turns.mark(policy, call.turn, now);
         let position = self.repeats.iter().position(|repeat| repeat.subject.covers(call));
         let known = position.and_then(|position| self.repeats.remove(position));
         let result = result?;
         let mut repeat =
-            known.filter(|known| known.result == result && known.turn == turn).unwrap_or_else(|| Repeat {
-                subject: Subject::of(call, None),
-                result,
-                count: 0,
-                turn,
-                hold: None,
+            known.filter(|known| known.result == result && known.turn == turn).unwrap_or_else(|| {
+                RepeatedCall { subject: GuardSubject::of(call, None), result, count: 0, turn, hold: None }
             });
         repeat.count = repeat.count.saturating_add(1);
         let count = repeat.count;
         if count >= most {
             match policy.repeated_success {
-                RepeatedSuccess::Ignore | RepeatedSuccess::Warn(_) => repeat.hold = None,
-                RepeatedSuccess::Refuse(_) => match &mut repeat.hold {
-                    Some(hold) => hold.again(now),
-                    None => repeat.hold = Some(Hold::start(policy, now)),
+                RepeatedSuccessPolicy::Ignore | RepeatedSuccessPolicy::Warn(_) => repeat.hold = None,
+                RepeatedSuccessPolicy::Refuse(_) => match &mut repeat.hold {
+                    Some(hold) => hold.restart(now),
+                    None => repeat.hold = Some(RefusalHold::start(policy, now)),
                 },
             }
         }
         push_bounded(&mut self.repeats, repeat, MOST_CALLS);
-        (count >= most).then(|| Remark {
-            layer: Layer::RepeatedSuccess,
+        (count >= most).then(|| GuardRemark {
+            layer: GuardLayer::RepeatedSuccess,
             text: text::repeated_success(call.tool, count).into(),
         })
     }
 
-    fn moment(&self, policy: &GuardPolicy, call: GuardedCall<'_>, now: Timestamp) -> Moment {
-        Moment { turn: self.turns.mark(policy, call.turn, now), successes: self.successes }
+    fn moment(&self, policy: &GuardPolicy, call: GuardedCall<'_>, now: Timestamp) -> SessionMoment {
+        SessionMoment { turn: self.turns.mark(policy, call.turn, now), successes: self.successes }
     }
 
-    fn take_failing(&mut self, subject: &Subject, now: &Moment) -> Failing {
+    fn take_failing(&mut self, subject: &GuardSubject, now: &SessionMoment) -> FailingCall {
         let position = self.failing.iter().position(|failing| failing.subject == *subject);
-        position.and_then(|position| self.failing.remove(position)).unwrap_or_else(|| Failing {
+        position.and_then(|position| self.failing.remove(position)).unwrap_or_else(|| FailingCall {
             subject: subject.clone(),
             errors: VecDeque::new(),
             failures: 0,
@@ -568,20 +568,20 @@ impl LoopGuard {
         })
     }
 
-    fn keep_failing(&mut self, failing: Failing) {
+    fn keep_failing(&mut self, failing: FailingCall) {
         push_bounded(&mut self.failing, failing, MOST_CALLS);
     }
 
-    fn put_in_row(&mut self, policy: &GuardPolicy, subject: &Subject) {
+    fn put_in_row(&mut self, policy: &GuardPolicy, subject: &GuardSubject) {
         self.row.push_back(subject.clone());
         while self.row.len() > row_length(policy) {
             self.row.pop_front();
         }
     }
 
-    /// The call that alternates with this one, if the last failures were nothing but the two in turn, each
-    /// as often as identical failures are allowed. Their errors need not be the same each time.
-    fn partner(&self, policy: &GuardPolicy, subject: &Subject) -> Option<Subject> {
+    /// Returns the call that alternates with this one, if the last failures were only these two in turn, each as often
+    /// as identical failures are allowed. Their errors may differ each time.
+    fn partner(&self, policy: &GuardPolicy, subject: &GuardSubject) -> Option<GuardSubject> {
         if self.row.len() < row_length(policy) {
             return None;
         }
@@ -590,18 +590,18 @@ impl LoopGuard {
         alternate.into_iter().all(|(failed, expected)| failed == expected).then(|| partner.clone())
     }
 
-    fn hold_partner(&mut self, policy: &GuardPolicy, partner: &Subject, now: Timestamp) {
+    fn hold_partner(&mut self, policy: &GuardPolicy, partner: &GuardSubject, now: Timestamp) {
         let known = self.failing.iter_mut().find(|failing| failing.subject == *partner);
         if let Some(failing) = known.filter(|failing| failing.hold.is_none()) {
-            failing.hold = Some(Hold::start(policy, now));
+            failing.hold = Some(RefusalHold::start(policy, now));
         }
     }
 }
 
-/// How many failures in a row show that two calls alternate.
+/// Returns the number of failures in a row that show that two calls alternate.
 fn row_length(policy: &GuardPolicy) -> usize {
     let identical = usize::try_from(policy.identical.get()).unwrap_or(LONGEST_ROW);
-    // One failure each is no alternation yet, however strict the policy is.
+    // One failure each is no alternation yet, under any policy.
     identical.saturating_mul(2).clamp(4, LONGEST_ROW)
 }
 
@@ -612,7 +612,7 @@ fn push_bounded<T>(list: &mut VecDeque<T>, item: T, most: usize) {
     list.push_back(item);
 }
 
-/// How many kinds of errors are told apart per call; enough for a call that fails in turns of two or three.
+/// Maximum number of error kinds per call, enough for a call that alternates between two or three.
 const MOST_ERRORS: usize = 4;
-/// The longest row of failures that is kept, for policies that allow very many identical ones.
+/// Maximum length of a stored row of failures, for policies that allow very many identical ones.
 const LONGEST_ROW: usize = 32;

@@ -1,49 +1,41 @@
-//! The guard as it is kept across restarts, so that a loop does not start anew with the process.
+//! The stored form of the guard, so that a loop does not restart with the process.
 
 use std::collections::VecDeque;
-use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::turns::{SavedGuess, ToldTurn, Turns};
-use super::{Failing, LONGEST_ROW, LoopGuard, MOST_CALLS, MOST_ERRORS, Repeat, Subject};
+use super::turns::{NamedTurn, SavedGuessedTurn, SessionTurns};
+use super::{FailingCall, GuardSubject, LONGEST_ROW, LoopGuard, MOST_CALLS, MOST_ERRORS, RepeatedCall};
 use crate::Timestamp;
 
-/// A guard in a form that can be stored. What was in flight is left out: it ended with its process.
+/// A stored guard. Calls in flight are omitted, because they ended with their process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Snapshot {
+pub struct GuardSnapshot {
     version: u32,
-    failing: VecDeque<Failing>,
-    row: VecDeque<Subject>,
-    repeats: VecDeque<Repeat>,
-    told: VecDeque<ToldTurn>,
-    guess: SavedGuess,
+    failing: VecDeque<FailingCall>,
+    row: VecDeque<GuardSubject>,
+    repeats: VecDeque<RepeatedCall>,
+    told: VecDeque<NamedTurn>,
+    guess: SavedGuessedTurn,
     successes: u64,
-    /// A version of us that does not know it leaves it out.
+    /// Ignored by versions that do not have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reset: Option<Timestamp>,
 }
 
-/// A snapshot that a later version of us wrote.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UnsupportedSnapshot {
-    /// The version it has.
+/// The error for a snapshot of a later version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("guard snapshot has version {version}, this build reads {VERSION}")]
+pub struct UnsupportedGuardSnapshot {
+    /// The version of the snapshot.
     pub version: u32,
 }
 
-impl fmt::Display for UnsupportedSnapshot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "guard snapshot has version {}, this build reads {VERSION}", self.version)
-    }
-}
-
-impl std::error::Error for UnsupportedSnapshot {}
-
 impl LoopGuard {
-    /// The guard as it can be stored.
-    pub fn snapshot(&self) -> Snapshot {
+    /// Returns the stored form of the guard.
+    pub fn snapshot(&self) -> GuardSnapshot {
         let (told, guess) = self.turns.save();
-        Snapshot {
+        GuardSnapshot {
             version: VERSION,
             failing: self.failing.clone(),
             row: self.row.clone(),
@@ -55,9 +47,10 @@ impl LoopGuard {
         }
     }
 
-    /// The guard that was stored. A snapshot larger than a guard may be loses its oldest part.
-    pub fn restore(snapshot: Snapshot) -> Result<Self, UnsupportedSnapshot> {
-        let Snapshot { version, mut failing, mut row, mut repeats, told, guess, successes, reset } = snapshot;
+    /// Restores a stored guard. A snapshot that exceeds the limits loses its oldest part.
+    pub fn restore(snapshot: GuardSnapshot) -> Result<Self, UnsupportedGuardSnapshot> {
+        let GuardSnapshot { version, mut failing, mut row, mut repeats, told, guess, successes, reset } =
+            snapshot;
         readable(version)?;
         failing.drain(..failing.len().saturating_sub(MOST_CALLS));
         for failing in &mut failing {
@@ -65,21 +58,21 @@ impl LoopGuard {
         }
         row.drain(..row.len().saturating_sub(LONGEST_ROW));
         repeats.drain(..repeats.len().saturating_sub(MOST_CALLS));
-        let (turns, traces) = (Turns::restore(told, guess), VecDeque::new());
+        let (turns, traces) = (SessionTurns::restore(told, guess), VecDeque::new());
         Ok(Self { failing, row, repeats, turns, traces, successes, reset })
     }
 }
 
-impl Snapshot {
-    /// When a person last set the conversation free.
-    pub(super) fn last_reset(&self) -> Result<Option<Timestamp>, UnsupportedSnapshot> {
+impl GuardSnapshot {
+    /// Returns the time of the last reset of the session by an operator.
+    pub(super) fn last_reset(&self) -> Result<Option<Timestamp>, UnsupportedGuardSnapshot> {
         readable(self.version)?;
         Ok(self.reset)
     }
 }
 
-fn readable(version: u32) -> Result<(), UnsupportedSnapshot> {
-    if version == VERSION { Ok(()) } else { Err(UnsupportedSnapshot { version }) }
+fn readable(version: u32) -> Result<(), UnsupportedGuardSnapshot> {
+    if version == VERSION { Ok(()) } else { Err(UnsupportedGuardSnapshot { version }) }
 }
 
 const VERSION: u32 = 1;

@@ -1,45 +1,45 @@
-//! What the model is told. The markers are fixed; hosts and people search for them.
+//! Texts for the model. The markers are fixed, because hosts and users search for them.
 
 use super::GuardedCall;
-use crate::classify::Mistake;
+use crate::classify::ModelMistake;
 use crate::id::ToolRef;
 
-/// Layer A.
-pub(super) const fn non_retryable(mistake: Mistake) -> &'static str {
+/// Returns the text of layer A.
+pub(super) const fn non_retryable(mistake: ModelMistake) -> &'static str {
     match mistake {
-        Mistake::Arguments => {
+        ModelMistake::Arguments => {
             "[NON-RETRYABLE] These arguments will be refused every time. Correct them before you call the tool again."
         }
-        Mistake::UnknownTool => {
+        ModelMistake::UnknownTool => {
             "[NON-RETRYABLE] There is no tool of this name. Choose one from the list of tools that you were given."
         }
     }
 }
 
-/// Layer B, beside the failure that completes the loop.
-pub(super) fn loop_detected(tool: &ToolRef, failures: u32, mistake: Option<Mistake>) -> String {
+/// Returns the text of layer B for the failure that completes the loop.
+pub(super) fn loop_detected(tool: &ToolRef, failures: u32, mistake: Option<ModelMistake>) -> String {
     format!(
         "[LOOP DETECTED] {} Do NOT retry this call; it will be refused. {WAY_OUT}",
         story(tool, failures, mistake)
     )
 }
 
-/// Layer B, in place of a run.
-pub(super) fn refused_loop(tool: &ToolRef, failures: u32, mistake: Option<Mistake>) -> String {
+/// Returns the text of layer B for a refusal.
+pub(super) fn refused_loop(tool: &ToolRef, failures: u32, mistake: Option<ModelMistake>) -> String {
     let marker = match mistake {
-        Some(Mistake::Arguments | Mistake::UnknownTool) => "[LOOP DETECTED] [NON-RETRYABLE]",
+        Some(ModelMistake::Arguments | ModelMistake::UnknownTool) => "[LOOP DETECTED] [NON-RETRYABLE]",
         None => "[LOOP DETECTED]",
     };
     format!("{marker} This call was not run. {} Do NOT retry it. {WAY_OUT}", story(tool, failures, mistake))
 }
 
-fn story(tool: &ToolRef, failures: u32, mistake: Option<Mistake>) -> String {
+fn story(tool: &ToolRef, failures: u32, mistake: Option<ModelMistake>) -> String {
     let times = if failures == 1 { "once".to_owned() } else { format!("{failures} times") };
     match mistake {
-        Some(Mistake::UnknownTool) => {
+        Some(ModelMistake::UnknownTool) => {
             format!("The tool \"{}\" does not exist, and calling it has failed {times}.", tool.tool)
         }
-        Some(Mistake::Arguments) | None => {
+        Some(ModelMistake::Arguments) | None => {
             format!("The tool \"{}\" has failed {times} with identical arguments.", tool.tool)
         }
     }
@@ -47,7 +47,7 @@ fn story(tool: &ToolRef, failures: u32, mistake: Option<Mistake>) -> String {
 
 const WAY_OUT: &str = "Try a different approach, or report what stands in the way.";
 
-/// Two calls that take turns in failing.
+/// Returns the text for two calls that fail alternately.
 pub(super) fn ping_pong(tool: &ToolRef, partner: &ToolRef) -> String {
     format!(
         "[LOOP DETECTED] The last calls went back and forth between \"{}\" and \"{}\", and all of them failed. \
@@ -56,7 +56,7 @@ pub(super) fn ping_pong(tool: &ToolRef, partner: &ToolRef) -> String {
     )
 }
 
-/// Layer C.
+/// Returns the text of layer C.
 pub(super) fn turn_limit(call: GuardedCall<'_>, failures: u32) -> String {
     match call.turn {
         Some(_) => format!(
@@ -71,14 +71,14 @@ pub(super) fn turn_limit(call: GuardedCall<'_>, failures: u32) -> String {
     }
 }
 
-/// As many failures as layer C would stop at, where the turn is only guessed and nothing shows a loop.
+/// Returns the warning for as many failures as layer C allows, if the turn is only guessed and there is no loop.
 pub(super) fn many_failures(failures: u32) -> String {
     format!(
         "{failures} tool calls have failed lately. Check that your approach still holds before you go on."
     )
 }
 
-/// The same success again, beside the answer.
+/// Returns the text for a repeated success, next to the response.
 pub(super) fn repeated_success(tool: &ToolRef, count: u32) -> String {
     format!(
         "[LOOP DETECTED] The tool \"{}\" has given this same result to the same call {count} times. \
@@ -87,7 +87,7 @@ pub(super) fn repeated_success(tool: &ToolRef, count: u32) -> String {
     )
 }
 
-/// The same success again, in place of a run.
+/// Returns the text for a repeated success, in place of a run.
 pub(super) fn refused_repeat(tool: &ToolRef, count: u32) -> String {
     format!(
         "[LOOP DETECTED] This call was not run: the tool \"{}\" has given the same result to it {count} times. \
@@ -96,7 +96,7 @@ pub(super) fn refused_repeat(tool: &ToolRef, count: u32) -> String {
     )
 }
 
-/// As much of a text as fits into so many bytes.
+/// Returns the beginning of a text, at most this number of bytes.
 pub(super) fn beginning(text: &str, most: usize) -> &str {
     let mut end = most.min(text.len());
     while !text.is_char_boundary(end) {

@@ -2,12 +2,12 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn parse(text: &str) -> Result<Document<'_>, JsonError> {
-    Document::parse(text.as_bytes(), Limits::ENVELOPE)
+fn parse(text: &str) -> Result<JsonDocument<'_>, JsonError> {
+    JsonDocument::parse(text.as_bytes(), JsonLimits::ENVELOPE)
 }
 
 fn problem(text: &[u8]) -> (usize, String) {
-    let error = Document::parse(text, Limits::ENVELOPE).expect_err(&String::from_utf8_lossy(text));
+    let error = JsonDocument::parse(text, JsonLimits::ENVELOPE).expect_err(&String::from_utf8_lossy(text));
     (error.offset, error.problem.into_owned())
 }
 
@@ -20,7 +20,7 @@ fn a_document_gives_back_what_stands_in_it() {
     assert_eq!(&text[root.span()], text.trim());
     assert_eq!(document.text(), text);
 
-    let a: Vec<Value<'_>> = root.get("a").unwrap().items().unwrap().collect();
+    let a: Vec<JsonValue<'_>> = root.get("a").unwrap().items().unwrap().collect();
     assert_eq!(
         a.iter().map(|value| value.raw()).collect::<Vec<_>>(),
         ["1", "-0.50e+3", "true", "false", "null"]
@@ -32,12 +32,12 @@ fn a_document_gives_back_what_stands_in_it() {
     assert_eq!((a[2].as_bool(), a[3].as_bool(), a[4].as_bool()), (Some(true), Some(false), None));
     assert!(a[4].is_null() && !a[3].is_null());
 
-    assert_eq!(root.get("bb").and_then(Value::as_str).as_deref(), Some("x\ty"));
-    assert!(root.get("").is_some_and(Value::is_object));
+    assert_eq!(root.get("bb").and_then(JsonValue::as_str).as_deref(), Some("x\ty"));
+    assert!(root.get("").is_some_and(JsonValue::is_object));
     assert!(root.get("b\\u0062").is_none());
     let names: Vec<_> = root.members().unwrap().map(|(name, _)| name.into_owned()).collect();
     assert_eq!(names, ["a", "bb", ""]);
-    assert_eq!(root.get("a").unwrap().get("a").map(Value::raw), None);
+    assert_eq!(root.get("a").unwrap().get("a").map(JsonValue::raw), None);
     assert!(root.items().is_none() && root.item(0).is_none() && root.as_str().is_none());
     assert_eq!(root.kind().describe(), "an object");
 }
@@ -45,7 +45,7 @@ fn a_document_gives_back_what_stands_in_it() {
 #[test]
 fn strings_are_borrowed_unless_they_have_escapes() {
     let document = parse(r#"["größe", "gr\u00f6\u00dfe", "\ud83d\ude00"]"#).unwrap();
-    let strings: Vec<_> = document.root().items().unwrap().filter_map(Value::as_str).collect();
+    let strings: Vec<_> = document.root().items().unwrap().filter_map(JsonValue::as_str).collect();
     assert_eq!(strings, ["größe", "größe", "😀"]);
     assert!(matches!(strings[0], Cow::Borrowed(_)));
     assert!(matches!(strings[1], Cow::Owned(_)));
@@ -110,7 +110,7 @@ fn pointers_lead_where_rfc_6901_says() {
         ("/m~", None),
         ("/missing", None),
     ] {
-        assert_eq!(document.root().pointer(pointer).map(Value::raw), raw, "{pointer:?}");
+        assert_eq!(document.root().pointer(pointer).map(JsonValue::raw), raw, "{pointer:?}");
     }
 }
 
@@ -147,8 +147,8 @@ fn sf_5_a_text_that_is_not_json_is_refused_with_place_and_words() {
         (b".5", 0, "expected a value, found '.'"),
         (b"-", 1, "expected a digit, found the end of the text"),
         (b"-a", 1, "expected a digit, found 'a'"),
-        (b"01", 0, "a number must not begin with a needless zero"),
-        (b"-00", 1, "a number must not begin with a needless zero"),
+        (b"01", 0, "a number must not have leading zeros"),
+        (b"-00", 1, "a number must not have leading zeros"),
         (b"1.", 2, "expected a digit, found the end of the text"),
         (b"1.e3", 2, "expected a digit, found 'e'"),
         (b"1e", 2, "expected a digit, found the end of the text"),
@@ -180,7 +180,7 @@ fn sf_5_a_text_that_is_not_json_is_refused_with_place_and_words() {
 
 #[test]
 fn sf_5_a_name_that_stands_twice_is_refused_however_it_is_spelled() {
-    let words = |name: &str| format!("the name {name:?} stands twice in one object");
+    let words = |name: &str| format!("duplicate name {name:?} in one object");
     assert_eq!(problem(br#"{"a":1,"b":2,"a":3}"#), (13, words("a")));
     assert_eq!(problem(br#"{"a":1,"\u0061":2}"#), (7, words("a")));
     assert_eq!(problem(br#"{"\u0061":1,"\u0061":2}"#), (12, words("a")));
@@ -190,7 +190,7 @@ fn sf_5_a_name_that_stands_twice_is_refused_however_it_is_spelled() {
     assert!(parse(r#"[{"a":1},{"a":1},{"a":{"a":1}}]"#).is_ok());
     assert!(parse(r#"{"a":1,"A":2,"a ":3,"":4}"#).is_ok());
 
-    // More names than are compared each with each.
+    // More names than are compared pairwise.
     let many = |extra: &str| {
         let names: Vec<String> = (0..40).rev().map(|number| format!("\"n{number}\":0")).collect();
         format!("{{{},{extra}}}", names.join(","))
@@ -204,79 +204,83 @@ fn sf_5_a_name_that_stands_twice_is_refused_however_it_is_spelled() {
 
 #[test]
 fn sf_5_limits_hold_at_the_boundary() {
-    let limits = Limits { bytes: 40, depth: 3 };
-    let read =
-        |text: &str| Document::parse(text.as_bytes(), limits).map(|_| ()).map_err(|error| error.to_string());
+    let limits = JsonLimits { bytes: 40, depth: 3 };
+    let read = |text: &str| {
+        JsonDocument::parse(text.as_bytes(), limits).map(|_| ()).map_err(|error| error.to_string())
+    };
     assert_eq!(read("[[[1]],[[2]]]"), Ok(()));
     assert_eq!(read("[[{\"a\":1}],{}]"), Ok(()));
-    assert_eq!(read("[[[[]]]]"), Err("more than 3 containers within each other at byte 3".to_owned()));
-    assert_eq!(read("[[{\"a\":{}}]]"), Err("more than 3 containers within each other at byte 7".to_owned()));
+    assert_eq!(read("[[[[]]]]"), Err("nested more than 3 levels deep at byte 3".to_owned()));
+    assert_eq!(read("[[{\"a\":{}}]]"), Err("nested more than 3 levels deep at byte 7".to_owned()));
     assert_eq!(read(&format!("\"{}\"", "x".repeat(38))), Ok(()));
     let long = "the text is 41 bytes long, at most 40 are allowed at byte 40".to_owned();
     assert_eq!(read(&format!("\"{}\"", "x".repeat(39))), Err(long));
-    assert!(Document::parse(b"1", Limits { bytes: 1, depth: 0 }).is_ok());
-    assert!(Document::parse(b"[]", Limits { bytes: 2, depth: 0 }).is_err());
+    assert!(JsonDocument::parse(b"1", JsonLimits { bytes: 1, depth: 0 }).is_ok());
+    assert!(JsonDocument::parse(b"[]", JsonLimits { bytes: 2, depth: 0 }).is_err());
 }
 
 #[test]
 fn sf_5_hostile_texts_are_read_in_time_that_grows_with_their_length() {
-    // Each of these is quadratic or overflows the stack in a careless reader; here they take milliseconds.
-    let far = Limits { bytes: 1 << 22, depth: usize::MAX };
+    // Each of these is quadratic or overflows the stack in a careless reader. Here they take milliseconds.
+    let far = JsonLimits { bytes: 1 << 22, depth: usize::MAX };
     let deep = "[".repeat(1 << 20);
-    assert!(Document::parse(deep.as_bytes(), far).is_err());
+    assert!(JsonDocument::parse(deep.as_bytes(), far).is_err());
     let nested = format!("{}{}", "[".repeat(1 << 19), "]".repeat(1 << 19));
-    assert!(Document::parse(nested.as_bytes(), far).is_ok());
+    assert!(JsonDocument::parse(nested.as_bytes(), far).is_ok());
     let deep_objects = "{\"a\":".repeat(1 << 17);
-    assert!(Document::parse(deep_objects.as_bytes(), far).is_err());
+    assert!(JsonDocument::parse(deep_objects.as_bytes(), far).is_err());
 
     let object = |name: &dyn Fn(usize) -> String| {
         let members: Vec<String> = (0..60_000).map(|number| format!("\"{}\":0", name(number))).collect();
         format!("{{{}}}", members.join(","))
     };
-    assert!(Document::parse(object(&|number| format!("{number}")).as_bytes(), far).is_ok());
-    assert!(Document::parse(object(&|number| format!("\\u0061{number}")).as_bytes(), far).is_ok());
-    assert!(Document::parse(object(&|number| format!("{}", number / 2)).as_bytes(), far).is_err());
+    assert!(JsonDocument::parse(object(&|number| format!("{number}")).as_bytes(), far).is_ok());
+    assert!(JsonDocument::parse(object(&|number| format!("\\u0061{number}")).as_bytes(), far).is_ok());
+    assert!(JsonDocument::parse(object(&|number| format!("{}", number / 2)).as_bytes(), far).is_err());
 
     let digits = "9".repeat(1 << 20);
-    assert_eq!(Document::parse(digits.as_bytes(), far).unwrap().root().raw().len(), 1 << 20);
+    assert_eq!(JsonDocument::parse(digits.as_bytes(), far).unwrap().root().raw().len(), 1 << 20);
 }
 
 #[test]
 fn a_mistake_has_a_line_and_a_column() {
     let text = "{\n  \"größe\": 1,\n  \"ä\": x\n}";
     let error = parse(text).unwrap_err();
-    assert_eq!(error.position(text.as_bytes()), Position { line: 3, column: 8 });
+    assert_eq!(error.position(text.as_bytes()), TextPosition { line: 3, column: 8 });
     assert_eq!(error.to_string(), "expected a value, found 'x' at byte 26");
     let beyond = JsonError { offset: 99, problem: "".into() };
-    assert_eq!(beyond.position(b"ab\n"), Position { line: 2, column: 1 });
+    assert_eq!(beyond.position(b"ab\n"), TextPosition { line: 2, column: 1 });
 }
 
-/// What serde_json makes of the same text.
-fn oracle(value: Value<'_>) -> serde_json::Value {
+/// Returns the value of serde_json for the same text.
+fn oracle(value: JsonValue<'_>) -> serde_json::Value {
     match value.kind() {
-        Kind::Null => serde_json::Value::Null,
-        Kind::Bool(truth) => truth.into(),
-        Kind::Number(text) => serde_json::Value::Number(serde_json::from_str(text).unwrap()),
-        Kind::String(text) => text.into_owned().into(),
-        Kind::Array(items) => items.map(oracle).collect(),
-        Kind::Object(members) => members.map(|(name, value)| (name.into_owned(), oracle(value))).collect(),
+        JsonKind::Null => serde_json::Value::Null,
+        JsonKind::Bool(truth) => truth.into(),
+        JsonKind::Number(text) => serde_json::Value::Number(serde_json::from_str(text).unwrap()),
+        JsonKind::String(text) => text.into_owned().into(),
+        JsonKind::Array(items) => items.map(oracle).collect(),
+        JsonKind::Object(members) => {
+            members.map(|(name, value)| (name.into_owned(), oracle(value))).collect()
+        }
     }
 }
 
-/// Whether both readers agree, save where ours is meant to differ.
+/// Checks that both readers agree, except where this one differs on purpose.
 fn agrees(text: &[u8]) -> Result<(), TestCaseError> {
-    match (Document::parse(text, Limits::ENVELOPE), serde_json::from_slice::<serde_json::Value>(text)) {
+    match (JsonDocument::parse(text, JsonLimits::ENVELOPE), serde_json::from_slice::<serde_json::Value>(text))
+    {
         (Ok(ours), Ok(theirs)) => prop_assert_eq!(oracle(ours.root()), theirs),
         (Err(_), Err(_)) => {}
         (Ok(_), Err(theirs)) => {
             prop_assert!(theirs.to_string().contains("number out of range"), "{}", theirs)
         }
-        (Err(ours), Ok(_)) => prop_assert!(ours.problem.contains("stands twice"), "{}", ours),
+        (Err(ours), Ok(_)) => prop_assert!(ours.problem.contains("duplicate name"), "{}", ours),
     }
     Ok(())
 }
 
-/// A text of JSON, often with odd but valid spelling.
+/// Returns a strategy for JSON texts, often with odd but valid spelling.
 pub(crate) fn json_text() -> impl Strategy<Value = String> {
     let space = || prop::sample::select(vec!["", "", "", " ", "\n\t", "\r "]);
     let leaf = prop_oneof![
@@ -375,14 +379,14 @@ proptest! {
     }
 }
 
-/// Numbers by their text, since serde_json has no 1e400.
-fn oracle_without_numbers(value: Value<'_>) -> serde_json::Value {
+/// Returns the value with numbers as text, because serde_json has no 1e400.
+fn oracle_without_numbers(value: JsonValue<'_>) -> serde_json::Value {
     match value.kind() {
-        Kind::Number(text) => text.into(),
-        Kind::Array(items) => items.map(oracle_without_numbers).collect(),
-        Kind::Object(members) => {
+        JsonKind::Number(text) => text.into(),
+        JsonKind::Array(items) => items.map(oracle_without_numbers).collect(),
+        JsonKind::Object(members) => {
             members.map(|(name, value)| (name.into_owned(), oracle_without_numbers(value))).collect()
         }
-        Kind::Null | Kind::Bool(_) | Kind::String(_) => oracle(value),
+        JsonKind::Null | JsonKind::Bool(_) | JsonKind::String(_) => oracle(value),
     }
 }

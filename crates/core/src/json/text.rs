@@ -1,21 +1,21 @@
-//! The inside of JSON strings: what an escape means.
+//! The content of JSON strings: escapes.
 
 use std::borrow::Cow;
 
 /// The characters of a string whose escapes are not resolved yet.
 ///
-/// Where an escape is not valid the backslash stands for itself; the reader lets no such string through.
+/// An invalid escape yields its backslash unchanged. The reader accepts no such string.
 #[derive(Clone, Debug)]
-pub(crate) struct Decoded<'d>(&'d str);
+pub(crate) struct DecodedChars<'d>(&'d str);
 
-impl<'d> Decoded<'d> {
-    /// The characters of what stands between the quotes.
+impl<'d> DecodedChars<'d> {
+    /// Returns the characters of the text between the quotes.
     pub(crate) fn new(inner: &'d str) -> Self {
         Self(inner)
     }
 }
 
-impl Iterator for Decoded<'_> {
+impl Iterator for DecodedChars<'_> {
     type Item = char;
     fn next(&mut self) -> Option<char> {
         let mut rest = self.0.chars();
@@ -31,7 +31,7 @@ impl Iterator for Decoded<'_> {
     }
 }
 
-/// What stands between the quotes, with its escapes resolved.
+/// Returns the text between the quotes with its escapes resolved.
 pub(super) fn unescape(inner: &str) -> Cow<'_, str> {
     if !inner.contains('\\') {
         return Cow::Borrowed(inner);
@@ -48,15 +48,15 @@ pub(super) fn unescape(inner: &str) -> Cow<'_, str> {
     Cow::Owned(text)
 }
 
-/// What is wrong with an escape, and how far behind the backslash.
-pub(crate) struct BadEscape {
+/// An invalid escape, with its offset after the backslash.
+pub(crate) struct InvalidEscape {
     pub(super) offset: usize,
     pub(super) problem: &'static str,
 }
 
-/// The character that an escape means and its length; `rest` is what follows the backslash.
-pub(crate) fn escape(rest: &[u8]) -> Result<(char, usize), BadEscape> {
-    let bad = |offset, problem| Err(BadEscape { offset, problem });
+/// Returns the character of an escape and its length. `rest` is the text after the backslash.
+pub(crate) fn escape(rest: &[u8]) -> Result<(char, usize), InvalidEscape> {
+    let bad = |offset, problem| Err(InvalidEscape { offset, problem });
     let meant = match rest.first() {
         Some(b'"') => '"',
         Some(b'\\') => '\\',

@@ -1,97 +1,97 @@
-//! The one text of all JSON texts that mean the same parameters.
+//! The canonical form of JSON parameters: one text for all JSON texts with the same meaning.
 //!
-//! It is RFC 8785 (names in the order of their UTF-16 code units, no white space, shortest numbers, fewest
-//! escapes), with deviations that keep two different calls from looking like one, and one that lets two
-//! spellings of one call look alike:
+//! It is RFC 8785 (names in the order of their UTF-16 code units, no white space, shortest numbers, fewest escapes)
+//! with some deviations. Most keep two different calls from looking alike. One makes two spellings of one call look
+//! alike:
 //!
-//! - **Numbers are compared by value, and keep it.** `-0` is `0`, `1.0` is `1`, `1e2` is `100`, as in the
-//!   RFC. A whole number keeps all its digits, where the RFC would round those beyond 2^53 to a double: ids
-//!   of that size are common, and two of them must not be one. It is written in the RFC's format (from
-//!   10^21 on as `1.5e+21`), so `1e400` is short and unlike anything else. A number with a fraction is
-//!   rounded to a double as the RFC has it, unless that would make it whole, zero or infinite
-//!   (`0.99999999999999999999`, `9007199254740993.5`, `1e-400`); then it keeps its digits too.
-//! - **Strings** follow the tool's [`StringRule`]. Under each of them CRLF equals LF, and therefore CR CR
-//!   LF too; a string that has a line break is otherwise compared exactly. Names are always compared
-//!   exactly, or two members could become one.
+//! - **Numbers are compared by value, and keep it.** `-0` is `0`, `1.0` is `1`, `1e2` is `100`, as in the RFC. A whole
+//!   number keeps all its digits, where the RFC would round those beyond 2^53 to a double: ids of that size are common,
+//!   and two of them must not become one. It is written in the RFC's format (from 10^21 on as `1.5e+21`), so `1e400` is
+//!   short and unlike anything else. A number with a fraction is rounded to a double as in the RFC, unless that would
+//!   make it whole, zero or infinite (`0.99999999999999999999`, `9007199254740993.5`, `1e-400`). Then it keeps its
+//!   digits too.
+//! - **Strings** follow the tool's [`StringRule`]. In all of them CRLF equals LF, and therefore CR CR LF too. A string
+//!   with a line break is otherwise compared exactly. Names are always compared exactly, because otherwise two members
+//!   could become one.
 //! - **Volatile members** of the top level are left out.
 //!
-//! Absent equals undefined: JSON cannot say undefined, so the hosts' languages must leave such members out.
-//! `null` is a value and differs from absent.
+//! Absent equals undefined: JSON has no undefined, so the hosts' languages must leave such members out. `null` is a
+//! value and differs from absent.
 //!
 //! The form is a fixed point: the canonical form of a canonical form is itself.
 
 use std::cmp::Ordering;
 
-use crate::json::{Shape, Spelling, Value, escape};
+use crate::json::{JsonValue, NameSpelling, NodeShape, escape};
 use crate::policy::StringRule;
 
-/// What counts as the same when parameters are compared.
+/// The rules for comparing parameters.
 #[derive(Clone, Copy, Debug)]
-pub struct Form<'a> {
-    /// How strings are compared.
+pub struct CanonicalForm<'a> {
+    /// Comparison of strings.
     pub strings: StringRule,
-    /// Members of the top level that do not count.
+    /// Members of the top level that are ignored.
     pub volatile: &'a [Box<str>],
 }
 
-impl Form<'static> {
-    /// Everything counts, to the letter.
+impl CanonicalForm<'static> {
+    /// Exact comparison of everything.
     pub const EXACT: Self = Self { strings: StringRule::Exact, volatile: &[] };
 }
 
-/// Writes canonical forms. Keeps its buffers from one to the next.
+/// A writer of canonical forms. Reuses its buffers.
 #[derive(Clone, Debug, Default)]
 pub struct Canonicalizer {
     text: String,
-    /// The containers that are being written, the innermost last.
-    open: Vec<Open>,
-    /// The names of the open objects, each object's own sorted.
-    names: Vec<Name>,
+    /// Containers that are being written, innermost last.
+    open: Vec<OpenContainer>,
+    /// Names of the open objects, sorted within each object.
+    names: Vec<MemberName>,
 }
 
 /// A name of an object that is being written.
 #[derive(Clone, Copy, Debug)]
-struct Name {
+struct MemberName {
     place: usize,
-    head: Head,
+    head: NameHead,
 }
 
-/// The first eight bytes of a name, which decide nearly every comparison without a look at the text.
+/// The first eight bytes of a name, which decide nearly every comparison without reading the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Head(u64);
+struct NameHead(u64);
 
-impl Head {
-    /// Of a name that cannot be compared by its head: other orders than that of bytes apply.
+impl NameHead {
+    /// The head of a name that cannot be compared by its head, because its order is not that of bytes.
     const NONE: Self = Self(u64::MAX);
 
-    fn of(name: Spelling<'_>) -> Self {
+    fn of(name: NameSpelling<'_>) -> Self {
         match name {
-            Spelling::Plain(plain) => {
+            NameSpelling::Plain(plain) => {
                 let mut head = [0; 8];
                 head.iter_mut().zip(plain.bytes()).for_each(|(place, byte)| *place = byte);
                 let is_ascii = head.is_ascii();
                 if is_ascii { Self(u64::from_be_bytes(head)) } else { Self::NONE }
             }
-            Spelling::Escaped(_) => Self::NONE,
+            NameSpelling::Escaped(_) => Self::NONE,
         }
     }
 
-    /// The order of two names, if their heads decide it. No plain name has a zero in it, so that one that has
-    /// ended stands before one that goes on.
+    /// Returns the order of two names, if their heads decide it. No plain name contains a zero, so a name that has
+    /// ended sorts before one that continues.
     fn compare(self, other: Self) -> Option<Ordering> {
         let decides = self != other && self != Self::NONE && other != Self::NONE;
         decides.then(|| self.cmp(&other))
     }
 }
 
-/// A container that is being written; places are those of the document's table.
+/// A container that is being written. Positions are those of the document's table.
 #[derive(Clone, Copy, Debug)]
-enum Open {
+enum OpenContainer {
     Array {
         next: usize,
         end: usize,
     },
-    /// `first` and `next` are places in the list of names.
+    /// `first` and `next` are positions in the list of names.
     Object {
         first: usize,
         next: usize,
@@ -99,8 +99,8 @@ enum Open {
 }
 
 impl Canonicalizer {
-    /// The canonical form of a value.
-    pub fn write(&mut self, value: Value<'_>, form: Form<'_>) -> &str {
+    /// Returns the canonical form of a value.
+    pub fn write(&mut self, value: JsonValue<'_>, form: CanonicalForm<'_>) -> &str {
         self.text.clear();
         self.text.reserve(value.raw().len());
         self.open.clear();
@@ -108,45 +108,45 @@ impl Canonicalizer {
         let mut next = Some((value, form.volatile));
         while let Some((value, volatile)) = next {
             self.begin(value, form.strings, volatile);
-            // Only the outermost members can be volatile: further in, a name is the tool's own.
+            // Only the outermost members can be volatile. Further in, a name belongs to the tool.
             next = self.find_next(value).map(|value| (value, &[][..]));
         }
         &self.text
     }
 
     /// Writes a value, or the beginning of a container.
-    fn begin(&mut self, value: Value<'_>, strings: StringRule, volatile: &[Box<str>]) {
+    fn begin(&mut self, value: JsonValue<'_>, strings: StringRule, volatile: &[Box<str>]) {
         match value.shape() {
-            Shape::Null | Shape::True | Shape::False => self.text.push_str(value.raw()),
-            Shape::Number => write_number(&mut self.text, value.raw()),
-            Shape::Plain | Shape::Escaped => write_string(&mut self.text, value, strings),
-            Shape::Array => {
+            NodeShape::Null | NodeShape::True | NodeShape::False => self.text.push_str(value.raw()),
+            NodeShape::Number => write_number(&mut self.text, value.raw()),
+            NodeShape::Plain | NodeShape::Escaped => write_string(&mut self.text, value, strings),
+            NodeShape::Array => {
                 self.text.push('[');
-                self.open.push(Open::Array { next: value.place() + 1, end: value.place_after() });
+                self.open.push(OpenContainer::Array { next: value.place() + 1, end: value.place_after() });
             }
-            Shape::Object => {
+            NodeShape::Object => {
                 self.text.push('{');
                 let first = self.names.len();
                 self.list_names(value, volatile);
-                self.open.push(Open::Object { first, next: first });
+                self.open.push(OpenContainer::Object { first, next: first });
             }
         }
     }
 
-    /// Closes what ends here and gives the value to write next, if there is one; `value` is any of the
-    /// document.
-    fn find_next<'d>(&mut self, value: Value<'d>) -> Option<Value<'d>> {
+    /// Closes containers that end here and returns the value to write next, if there is one. `value` is any value of
+    /// the document.
+    fn find_next<'d>(&mut self, value: JsonValue<'d>) -> Option<JsonValue<'d>> {
         while let Some(open) = self.open.last_mut() {
             match open {
-                Open::Array { next, end } if *next < *end => {
+                OpenContainer::Array { next, end } if *next < *end => {
                     let item = value.at(*next);
                     *next = item.place_after();
                     separate(&mut self.text);
                     return Some(item);
                 }
-                Open::Array { .. } => self.text.push(']'),
-                Open::Object { first, next } => {
-                    if let Some(Name { place, .. }) = self.names.get(*next) {
+                OpenContainer::Array { .. } => self.text.push(']'),
+                OpenContainer::Object { first, next } => {
+                    if let Some(MemberName { place, .. }) = self.names.get(*next) {
                         *next += 1;
                         separate(&mut self.text);
                         write_name(&mut self.text, value.at(*place).spelling());
@@ -162,13 +162,13 @@ impl Canonicalizer {
     }
 
     /// Adds the names of an object to the list, sorted.
-    fn list_names(&mut self, object: Value<'_>, volatile: &[Box<str>]) {
+    fn list_names(&mut self, object: JsonValue<'_>, volatile: &[Box<str>]) {
         let first = self.names.len();
         let (mut place, end) = (object.place() + 1, object.place_after());
         while place < end {
             let name = object.at(place).spelling();
             if !volatile.iter().any(|left_out| name.is(left_out)) {
-                self.names.push(Name { place, head: Head::of(name) });
+                self.names.push(MemberName { place, head: NameHead::of(name) });
             }
             place = object.at(place + 1).place_after();
         }
@@ -180,18 +180,18 @@ impl Canonicalizer {
     }
 }
 
-/// A comma, unless the container has just begun.
+/// Writes a comma, unless the container has just begun.
 fn separate(text: &mut String) {
     if !text.ends_with(['[', '{']) {
         text.push(',');
     }
 }
 
-/// The order of names by their UTF-16 code units, without making any.
-fn compare(a: Spelling<'_>, b: Spelling<'_>) -> Ordering {
-    // Code units sort like characters, save that the surrogates (all beyond U+FFFF) stand before U+E000.
-    // The same holds for the first bytes of UTF-8: 0xEE and 0xEF come last.
-    let (Spelling::Plain(plain_a), Spelling::Plain(plain_b)) = (a, b) else {
+/// Compares names by their UTF-16 code units, without creating any.
+fn compare(a: NameSpelling<'_>, b: NameSpelling<'_>) -> Ordering {
+    // Code units sort like characters, except that the surrogates (all beyond U+FFFF) come before U+E000. The same
+    // holds for the first bytes of UTF-8: 0xEE and 0xEF come last.
+    let (NameSpelling::Plain(plain_a), NameSpelling::Plain(plain_b)) = (a, b) else {
         let rank = |character| match character {
             '\u{e000}'..='\u{ffff}' => u32::from(character) + 0x11_0000,
             _ => u32::from(character),
@@ -205,32 +205,32 @@ fn compare(a: Spelling<'_>, b: Spelling<'_>) -> Ordering {
     }
 }
 
-fn write_name(text: &mut String, name: Spelling<'_>) {
+fn write_name(text: &mut String, name: NameSpelling<'_>) {
     text.push('"');
     match name {
-        Spelling::Plain(plain) => text.push_str(plain),
-        Spelling::Escaped(_) => name.decoded().for_each(|character| write_character(text, character)),
+        NameSpelling::Plain(plain) => text.push_str(plain),
+        NameSpelling::Escaped(_) => name.decoded().for_each(|character| write_character(text, character)),
     }
     text.push_str("\":");
 }
 
-fn write_string(text: &mut String, value: Value<'_>, rule: StringRule) {
+fn write_string(text: &mut String, value: JsonValue<'_>, rule: StringRule) {
     text.push('"');
     match (value.spelling(), rule) {
-        // What needs no escape in the text needs none here.
-        (Spelling::Plain(plain), StringRule::Exact) => text.push_str(plain),
-        (Spelling::Escaped(inner), StringRule::Exact) => write_exactly(text, inner),
+        // Characters without an escape in the text need none here.
+        (NameSpelling::Plain(plain), StringRule::Exact) => text.push_str(plain),
+        (NameSpelling::Escaped(inner), StringRule::Exact) => write_exactly(text, inner),
         (spelling, StringRule::Trim | StringRule::Collapse) => write_loosely(text, spelling, rule),
     }
     text.push('"');
 }
 
-/// Every character as it is, save the CRs before a LF.
+/// Writes every character unchanged, except a CR before a LF.
 fn write_exactly(text: &mut String, inner: &str) {
     let mut returns = 0_usize;
     let mut rest = inner;
     loop {
-        // The reader lets line breaks through as escapes only.
+        // The reader accepts line breaks only as escapes.
         let (run, behind) = rest.split_once('\\').map_or((rest, None), |(run, behind)| (run, Some(behind)));
         let escaped = behind.and_then(|behind| escape(behind.as_bytes()).ok());
         let follows_at_once = run.is_empty() && matches!(escaped, Some(('\n' | '\r', _)));
@@ -250,12 +250,12 @@ fn write_exactly(text: &mut String, inner: &str) {
     }
 }
 
-/// Single lines without white space at their ends, and with runs of it as one space if the rule says so.
-fn write_loosely(text: &mut String, spelling: Spelling<'_>, rule: StringRule) {
+/// Writes single lines without white space at their ends, and with runs of it as one space if the rule requires it.
+fn write_loosely(text: &mut String, spelling: NameSpelling<'_>, rule: StringRule) {
     let inner = match spelling {
-        // A plain string has no tab and no line break, so that most need no second look.
-        Spelling::Plain(inner) if inner.is_ascii() && is_neat(inner) => return text.push_str(inner),
-        Spelling::Plain(inner) | Spelling::Escaped(inner) => inner,
+        // A plain string has no tab and no line break, so most need no second pass.
+        NameSpelling::Plain(inner) if inner.is_ascii() && is_neat(inner) => return text.push_str(inner),
+        NameSpelling::Plain(inner) | NameSpelling::Escaped(inner) => inner,
     };
     if spelling.decoded().any(is_line_break) {
         return write_exactly(text, inner);
@@ -278,14 +278,15 @@ fn write_loosely(text: &mut String, spelling: Spelling<'_>, rule: StringRule) {
     }
 }
 
-/// Whether neither end is a space and no two spaces stand together.
+/// Returns true if neither end is a space and there are no two spaces in a row.
 fn is_neat(text: &str) -> bool {
     let bytes = text.as_bytes();
     let together = bytes.iter().zip(bytes.iter().skip(1)).any(|pair| pair == (&b' ', &b' '));
     !together && bytes.first() != Some(&b' ') && bytes.last() != Some(&b' ')
 }
 
-/// Everything that some reader takes for the end of a line. Taking too much for one only makes us more exact.
+/// Returns true for every character that some reader takes for a line end. One too many only makes the comparison more
+/// exact.
 fn is_line_break(character: char) -> bool {
     matches!(character, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
@@ -308,7 +309,7 @@ fn write_character(text: &mut String, character: char) {
     }
 }
 
-/// Beyond this many digits before the point, the RFC writes an exponent.
+/// The number of digits before the point from which the RFC writes an exponent.
 const LONGEST_PLAIN: usize = 21;
 
 fn write_number(text: &mut String, raw: &str) {
@@ -352,8 +353,8 @@ fn write_number(text: &mut String, raw: &str) {
     number.write(text);
 }
 
-/// Whether a decimal fraction is the canonical form already. A double keeps any fifteen digits, so that no
-/// shorter spelling means the same one, and from 10^-6 on the RFC writes no exponent.
+/// Returns true if a decimal fraction is already in canonical form. A double keeps any fifteen digits, so no shorter
+/// spelling has the same value, and from 10^-6 on the RFC writes no exponent.
 fn is_shortest(digits: &str) -> bool {
     let Some((whole, fraction)) = digits.split_once('.') else { return false };
     whole.len() + fraction.len() <= 15
@@ -362,7 +363,7 @@ fn is_shortest(digits: &str) -> bool {
         && !(whole == "0" && fraction.starts_with("000000"))
 }
 
-/// An exponent that can be reckoned with, if it is one; the sizes of texts cannot carry it out of range.
+/// Returns an exponent that is small enough for arithmetic. The sizes of texts cannot carry it out of range.
 fn small_exponent(exponent: &str) -> Option<i64> {
     let digits = exponent.trim_start_matches(['+', '-']).trim_start_matches('0');
     match digits.len() {
@@ -372,7 +373,7 @@ fn small_exponent(exponent: &str) -> Option<i64> {
     }
 }
 
-/// A number whose exponent is beyond reckoning keeps its spelling, so that it is at least like no other.
+/// Writes a number with a larger exponent as it is spelled, so that it at least equals no other number.
 fn write_far(text: &mut String, mantissa: &str, exponent: &str) {
     text.push_str(mantissa);
     text.push_str(if exponent.starts_with('-') { "e-" } else { "e+" });
@@ -383,7 +384,7 @@ fn signed(length: usize) -> i64 {
     i64::try_from(length).unwrap_or(i64::MAX)
 }
 
-/// A number above zero, by its significant digits: `0.DIGITS` times ten to the power of `point`.
+/// A number above zero by its significant digits: `0.DIGITS` times ten to the power of `point`.
 struct Decimal<Digits> {
     digits: Digits,
     count: usize,
@@ -391,7 +392,7 @@ struct Decimal<Digits> {
 }
 
 impl<Digits: Iterator<Item = char>> Decimal<Digits> {
-    /// The format of ECMAScript, which is the RFC's, for any number of digits.
+    /// Writes the format of ECMAScript, which is the RFC's, for any number of digits.
     fn write(mut self, text: &mut String) {
         let zeros = |text: &mut String, count: usize| (0..count).for_each(|_| text.push('0'));
         match usize::try_from(self.point) {
@@ -415,7 +416,7 @@ impl<Digits: Iterator<Item = char>> Decimal<Digits> {
         }
     }
 
-    /// The digits that are left, if there are more than were written.
+    /// Writes the remaining digits, if any.
     fn write_fraction(&mut self, text: &mut String, written: usize) {
         if self.count > written {
             text.push('.');

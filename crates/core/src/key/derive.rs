@@ -1,9 +1,9 @@
-//! Keys out of what a call says about itself.
+//! Derivation of keys from the fields of a call.
 //!
-//! Each key is the SHA-256 of one text, with its last four bytes replaced by its [`Home`]. The parts of the text are joined by `::`; within a part `:` is written `\:` and
-//! `\` is written `\\`, so that no two lists of parts give one text (`a::b` + `c` is not `a` + `b::c`). A
-//! part that is absent is empty, which no identifier can be, and every kind has its own number of parts in
-//! its own order:
+//! Each key is the SHA-256 of one text, with its last four bytes replaced by its [`KeyHome`]. The parts of the text are
+//! joined by `::`. Within a part, `:` is written `\:` and `\` is written `\\`, so that no two lists of parts give the
+//! same text (`a::b` + `c` is not `a` + `b::c`). An absent part is empty, which no identifier can be. Every kind has
+//! its own number of parts in its own order:
 //!
 //! ```text
 //! steadfast-key-1::explicit::TENANT::ACTOR::NAMESPACE::SESSION::TEXT::CONTINUATION
@@ -14,78 +14,83 @@
 //! steadfast-key-1::run::RUN
 //! ```
 //!
-//! The first part names the version of this derivation: records made by another one are not found, which
-//! costs one run more and not a wrong answer. The second keeps the kinds apart: no caller can write an
-//! explicit key that is another call's computed one.
+//! The first part is the version of this derivation. Records with another version are not found, which costs one more
+//! run and never a wrong response. The second part separates the kinds: no caller can send an explicit key that is
+//! another call's computed one.
 //!
-//! ARGUMENTS is the digest of the canonical parameters in hex rather than the parameters themselves: it is
-//! there already (the conflict check, the guard and approvals compare it), so long parameters are hashed
-//! once, and it needs no escaping. The tool is not a part of an explicit key: the same key for another tool
-//! is a conflict, not a second call. Tool and arguments are a part of the key of a call id, because call ids
-//! never conflict: a client that uses one twice makes two calls, and neither may overwrite the other's record.
+//! ARGUMENTS is the digest of the canonical parameters in hex, not the parameters themselves. The digest already exists
+//! (the conflict check, the loop guard and approvals compare it), so long parameters are hashed only once, and it needs
+//! no escaping. The tool is not a part of an explicit key: the same key for another tool is a conflict, not a second
+//! call. Tool and arguments are a part of the key of a call id, because call ids never conflict: a client that uses one
+//! twice makes two calls, and neither may overwrite the other's record.
 
 use sha2::{Digest as _, Sha256};
 
-use super::{Canonicalizer, Form, Home, Key};
+use super::{CanonicalForm, Canonicalizer, KeyHome, RecordKey};
 use crate::dedupe::RunId;
 use crate::id::{ActorId, Digest, SessionKey, TenantId, ToolRef, WorkspaceId};
-use crate::json::Value;
+use crate::json::JsonValue;
 use crate::policy::{DedupePolicy, KeyScope, StringRule, ToolClass};
 
-/// The version that is hashed into every key. A change of the text or of the canonical form needs another.
+/// The version that is hashed into every key. A change of the text or of the canonical form needs a new one.
 const DERIVATION: &str = "steadfast-key-1";
 
-/// Whose call it is, and to what.
+/// The owner and the target of a call.
 #[derive(Clone, Copy, Debug)]
-pub struct Scope<'a> {
-    /// The tool. Its namespace scopes every key, its name the computed ones.
+pub struct KeyInputs<'a> {
+    /// Tool of the call. Its namespace is a part of every key, its name a part of the computed ones.
     pub tool: &'a ToolRef,
-    /// Whose data it is.
+    /// Tenant whose data the call uses.
     pub tenant: Option<&'a TenantId>,
-    /// Where the caller works. Only a part of computed keys: arguments may be relative to it.
+    /// Workspace of the caller. Only a part of computed keys, because arguments may be relative to it.
     pub workspace: Option<&'a WorkspaceId>,
-    /// The conversation. For explicit keys and call ids the caller decides whether it counts: it does for
+    /// Session of the call. For explicit keys and call ids the caller of this module decides if it counts. It does for
     /// envelopes, and does not for ids that are unique by themselves.
     pub session: Option<&'a SessionKey>,
-    /// Who acts.
+    /// Actor that makes the call.
     pub actor: Option<&'a ActorId>,
-    /// What makes the next round of a call that asked for input another one than the first, though its
-    /// arguments are the same; see [`continuation_digest`].
+    /// Digest that distinguishes the next round of a call that asked for input from the first one, although its
+    /// arguments are the same. See [`continuation_digest`].
     pub continuation: Option<Digest>,
 }
 
-/// The key of a call whose caller (or `key` hook) gave this text.
-pub fn explicit_key(scope: &Scope<'_>, text: &str) -> Key {
-    own_key("explicit", scope, text).finish(scope, Home::of(scope))
+/// Returns the key of a call for which its caller (or `key` hook) gave this text.
+pub fn explicit_key(scope: &KeyInputs<'_>, text: &str) -> RecordKey {
+    own_key("explicit", scope, text).finish(scope, KeyHome::of(scope))
 }
 
-/// The same where the same text with another tool or other arguments is meant to be another call.
-pub fn separate_key(scope: &Scope<'_>, text: &str, arguments: Digest) -> Key {
+/// Returns the key if the same text with another tool or other arguments means another call.
+pub fn separate_key(scope: &KeyInputs<'_>, text: &str, arguments: Digest) -> RecordKey {
     own_key("separate", scope, text)
         .part(scope.tool.tool.as_str())
         .digest(Some(arguments))
-        .finish(scope, Home::of(scope))
+        .finish(scope, KeyHome::of(scope))
 }
 
-/// The key under which a resend of the same dispatch is found. The same id with another tool or other arguments is
-/// another dispatch.
-pub fn call_id_key(scope: &Scope<'_>, id: &str, arguments: Digest) -> Key {
+/// Returns the key under which a resend of the same dispatch is found. The same id with another tool or other arguments
+/// is another dispatch.
+pub fn call_id_key(scope: &KeyInputs<'_>, id: &str, arguments: Digest) -> RecordKey {
     own_key("call-id", scope, id)
         .part(scope.tool.tool.as_str())
         .digest(Some(arguments))
-        .finish(scope, Home::of(scope))
+        .finish(scope, KeyHome::of(scope))
 }
 
-/// The key of a run that only the index of equal arguments finds. It lives where its index does.
-pub fn run_key(index: Key, run: &RunId) -> Key {
-    Key::at(index.home(), Digest::of(KeyText::new("run").part(&run.0).0.as_bytes()))
+/// Returns the key of a run that only the index of equal arguments finds. It has the home of its index.
+pub fn run_key(index: RecordKey, run: &RunId) -> RecordKey {
+    RecordKey::at(index.home(), Digest::of(KeyText::new("run").part(&run.0).0.as_bytes()))
 }
 
-/// The key of a call that was given none.
+/// Returns the key of a call without a key.
 ///
-/// `arguments` is what [`arguments_digest`] made of its parameters with the same class and policy.
-pub fn computed_key(scope: &Scope<'_>, arguments: Digest, class: ToolClass, policy: &DedupePolicy) -> Key {
-    // Sharing answers between people is only right where a run changes nothing.
+/// `arguments` is the result of [`arguments_digest`] for its parameters with the same class and policy.
+pub fn computed_key(
+    scope: &KeyInputs<'_>,
+    arguments: Digest,
+    class: ToolClass,
+    policy: &DedupePolicy,
+) -> RecordKey {
+    // Actors may share results only if a run changes nothing.
     let is_shared = match (policy.scope, class) {
         (KeyScope::Global, ToolClass::ReadOnly) => true,
         (KeyScope::Global, ToolClass::Idempotent | ToolClass::Mutating | ToolClass::Unknown) => false,
@@ -104,22 +109,22 @@ pub fn computed_key(scope: &Scope<'_>, arguments: Digest, class: ToolClass, poli
             key.part(text(scope.session.map(SessionKey::as_str))).part(text(scope.actor.map(ActorId::as_str)))
         }
     };
-    let home = if is_shared { Home::of(&Scope { actor: None, ..*scope }) } else { Home::of(scope) };
+    let home = if is_shared { KeyHome::of(&KeyInputs { actor: None, ..*scope }) } else { KeyHome::of(scope) };
     key.finish(scope, home)
 }
 
-/// The digest of a call's parameters: what is kept with its record and compared when its key comes again.
-pub fn arguments_digest(params: Value<'_>, class: ToolClass, policy: &DedupePolicy) -> Digest {
-    let form = Form { strings: string_rule(class, policy), volatile: &policy.volatile };
+/// Returns the digest of a call's parameters, which is stored with its record and compared when its key is used again.
+pub fn arguments_digest(params: JsonValue<'_>, class: ToolClass, policy: &DedupePolicy) -> Digest {
+    let form = CanonicalForm { strings: string_rule(class, policy), volatile: &policy.volatile };
     Digest::of(Canonicalizer::default().write(params, form).as_bytes())
 }
 
-/// The digest of what an MCP client brings back to a call that asked for input (`inputResponses`,
-/// `requestState`). It joins the key, so that the next round is not taken for a duplicate of the first; it
-/// does not join the arguments, so that it is no conflict either.
+/// Returns the digest of the fields that an MCP client adds to a call that asked for input (`inputResponses`,
+/// `requestState`). It is a part of the key, so the next round is not a duplicate of the first. It is not a part of the
+/// arguments, so it is no conflict either.
 pub fn continuation_digest(
-    input_responses: Option<Value<'_>>,
-    request_state: Option<Value<'_>>,
+    input_responses: Option<JsonValue<'_>>,
+    request_state: Option<JsonValue<'_>>,
 ) -> Option<Digest> {
     if input_responses.is_none() && request_state.is_none() {
         return None;
@@ -127,15 +132,15 @@ pub fn continuation_digest(
     let mut canonical = Canonicalizer::default();
     let mut hash = Sha256::new();
     for part in [input_responses, request_state] {
-        let text = part.map_or("", |value| canonical.write(value, Form::EXACT));
-        // Canonical JSON has no line breaks of its own, so the end of the first part is certain.
+        let text = part.map_or("", |value| canonical.write(value, CanonicalForm::EXACT));
+        // Canonical JSON contains no line breaks, so the end of the first part is unambiguous.
         hash.update(text);
         hash.update("\n");
     }
     Some(Digest::from_bytes(hash.finalize().into()))
 }
 
-/// How this tool's strings are compared: as it was set, else loosely only where a run changes nothing.
+/// Returns the comparison of this tool's strings: as configured, or else loose only if a run changes nothing.
 fn string_rule(class: ToolClass, policy: &DedupePolicy) -> StringRule {
     policy.strings.unwrap_or(match class {
         ToolClass::ReadOnly => StringRule::Collapse,
@@ -143,8 +148,8 @@ fn string_rule(class: ToolClass, policy: &DedupePolicy) -> StringRule {
     })
 }
 
-/// What all keys that someone gave have in common.
-fn own_key(kind: &str, scope: &Scope<'_>, own: &str) -> KeyText {
+/// Returns the common parts of all explicit keys and call ids.
+fn own_key(kind: &str, scope: &KeyInputs<'_>, own: &str) -> KeyText {
     KeyText::new(kind)
         .part(text(scope.tenant.map(TenantId::as_str)))
         .part(text(scope.actor.map(ActorId::as_str)))
@@ -157,9 +162,9 @@ fn text(part: Option<&str>) -> &str {
     part.unwrap_or_default()
 }
 
-impl Home {
-    /// FNV-1a of tenant, namespace and actor: it places keys and proves nothing, so it need not be strong.
-    fn of(scope: &Scope<'_>) -> Self {
+impl KeyHome {
+    /// FNV-1a of tenant, namespace and actor. It places keys and proves nothing, so it need not be strong.
+    fn of(scope: &KeyInputs<'_>) -> Self {
         let parts = [
             text(scope.tenant.map(TenantId::as_str)),
             scope.tool.namespace.as_str(),
@@ -173,7 +178,7 @@ impl Home {
     }
 }
 
-/// The text of a key, as far as it is written.
+/// The text of a key while it is being written.
 struct KeyText(String);
 
 impl KeyText {
@@ -206,7 +211,7 @@ impl KeyText {
         self
     }
 
-    fn finish(self, scope: &Scope<'_>, home: Home) -> Key {
-        Key::at(home, Digest::of(self.digest(scope.continuation).0.as_bytes()))
+    fn finish(self, scope: &KeyInputs<'_>, home: KeyHome) -> RecordKey {
+        RecordKey::at(home, Digest::of(self.digest(scope.continuation).0.as_bytes()))
     }
 }

@@ -1,12 +1,11 @@
-//! Which calls are the same call.
+//! Idempotency keys: the identity of a call.
 //!
-//! A call has up to three keys, and they promise different things (D9). An **explicit** key means intent:
-//! same key, same call. A **call id** finds a resend of the same dispatch. A **computed** key says only
-//! that two calls look alike, which is enough to join them in flight but not to refuse the second one its
-//! run.
+//! A call has up to three keys with different guarantees (D9). An **explicit** key means intent: same key, same call. A
+//! **call id** finds a resend of the same dispatch. A **computed** key only means that two calls look alike, which is
+//! enough to join them in flight, but not to refuse the second one its run.
 //!
-//! `canonical` says which parameters are the same parameters, `derive` makes the keys, `template` makes
-//! them of arguments where a tool is set so, and this file says which key text counts.
+//! The module `canonical` defines equal parameters, `derive` creates the keys, `template` creates them from arguments
+//! if a tool is configured that way, and this file selects the key that counts.
 
 pub mod canonical;
 pub mod derive;
@@ -14,9 +13,9 @@ mod template;
 #[cfg(test)]
 mod tests;
 
-pub use self::canonical::{Canonicalizer, Form};
+pub use self::canonical::{CanonicalForm, Canonicalizer};
 pub use self::derive::{
-    Scope, arguments_digest, call_id_key, computed_key, continuation_digest, explicit_key, run_key,
+    KeyInputs, arguments_digest, call_id_key, computed_key, continuation_digest, explicit_key, run_key,
     separate_key,
 };
 pub use self::template::{InvalidTemplate, KeyTemplate};
@@ -25,30 +24,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::Digest;
 
-/// A key, scoped and hashed: what a record is found by. The caller's own text never gets this far.
+/// A key, scoped and hashed, under which a record is stored. It never contains the caller's own text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Key(pub Digest);
+pub struct RecordKey(pub Digest);
 
-impl Key {
-    /// What logs and answers show of it.
+impl RecordKey {
+    /// Returns the short form for logs and responses.
     pub fn fingerprint(&self) -> String {
         self.0.fingerprint()
     }
 
-    /// Where it lives.
-    pub fn home(&self) -> Home {
+    /// Returns the home of the key.
+    pub fn home(&self) -> KeyHome {
         let [.., a, b, c, d] = *self.0.as_bytes();
-        Home([a, b, c, d])
+        KeyHome([a, b, c, d])
     }
 
-    /// The same key in the space of shadow mode.
+    /// Returns the same key in the key space of shadow mode.
     pub fn shadowed(&self) -> Self {
         Self::at(self.home(), Digest::of(&[b"shadow".as_slice(), self.0.as_bytes()].concat()))
     }
 
-    /// The last bytes say where a key lives, the other 224 bits which it is.
-    fn at(home: Home, hash: Digest) -> Self {
+    /// The last bytes are the home of a key, and the other 224 bits its identity.
+    fn at(home: KeyHome, hash: Digest) -> Self {
         let mut bytes = *hash.as_bytes();
         if let Some(place) = bytes.last_chunk_mut() {
             *place = home.0;
@@ -57,51 +56,50 @@ impl Key {
     }
 }
 
-/// The neighbourhood of a key. All keys of one actor at one server (and of a run and its index) share it, so that
-/// a store that is spread over machines can keep together what one atomic operation touches.
+/// The location of a key in a distributed store. All keys of one actor at one server (and of a run and its index) share
+/// it, so that a store that is spread over machines can keep the records of one atomic operation together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Home(pub [u8; 4]);
+pub struct KeyHome(pub [u8; 4]);
 
-/// What a caller asks for about duplicates of its call.
+/// The deduplication that a caller requests for its call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum DedupeMode {
-    /// A duplicate gets the first call's answer, and waits for it if need be.
+    /// A duplicate gets the response of the first call, and waits for it if needed.
     #[serde(alias = "enabled")]
     Enforced,
-    /// A duplicate of a call in flight is told so at once; a failure that may pass is tried again.
+    /// A duplicate of a call in flight is refused at once. A failure that may pass is retried.
     BestEffort,
-    /// Each call is a call of its own.
+    /// Each call is separate.
     Disabled,
 }
 
 impl DedupeMode {
-    /// What counts: what was asked for, else `enforced` if a key was given, since who gives a key wants it
-    /// heeded.
-    pub const fn resolve(asked: Option<Self>, given: GivenKey<'_>) -> Self {
+    /// Returns the mode that counts: the requested one, or else `enforced` if there is a key, because a caller that
+    /// sends a key wants it to count.
+    pub const fn resolve(asked: Option<Self>, given: KeySource<'_>) -> Self {
         match (asked, given) {
             (Some(mode), _) => mode,
-            (None, GivenKey::ByCaller(_) | GivenKey::ByHook(_)) => Self::Enforced,
-            (None, GivenKey::None) => Self::Disabled,
+            (None, KeySource::ByCaller(_) | KeySource::ByHook(_)) => Self::Enforced,
+            (None, KeySource::None) => Self::Disabled,
         }
     }
 }
 
-/// The key text that counts for a call. A caller knows its intent better than a hook, a hook better than we
-/// do.
+/// The key text that counts for a call. A caller knows its intent better than a hook, and a hook better than Steadfast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GivenKey<'a> {
+pub enum KeySource<'a> {
     /// The caller's own key.
     ByCaller(&'a str),
-    /// The key that the `key` hook gave before the claim.
+    /// The key that the `key` hook returned before the claim.
     ByHook(&'a str),
-    /// Nobody gave one: the key is computed.
+    /// No key. It is computed.
     None,
 }
 
-impl<'a> GivenKey<'a> {
-    /// The one that counts.
+impl<'a> KeySource<'a> {
+    /// Returns the key that counts.
     pub const fn choose(caller: Option<&'a str>, hook: Option<&'a str>) -> Self {
         match (caller, hook) {
             (Some(text), _) => Self::ByCaller(text),
@@ -110,7 +108,7 @@ impl<'a> GivenKey<'a> {
         }
     }
 
-    /// The text of an explicit key, if there is one.
+    /// Returns the text of an explicit key, if there is one.
     pub const fn explicit(self) -> Option<&'a str> {
         match self {
             Self::ByCaller(text) | Self::ByHook(text) => Some(text),

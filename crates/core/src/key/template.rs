@@ -1,50 +1,39 @@
-//! Idempotency keys that are made of arguments: `{invoice}`, `order-{order.id}`.
-
-use std::fmt;
+//! Idempotency keys built from arguments: `{invoice}`, `order-{order.id}`.
 
 use serde_json::Value as Json;
 
-use crate::json::{Document, Kind, Limits, Value};
+use crate::json::{JsonDocument, JsonKind, JsonLimits, JsonValue};
 
-/// How the key of a call is made of its arguments.
+/// A template that builds the key of a call from its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyTemplate {
     text: Box<str>,
-    parts: Box<[Part]>,
+    parts: Box<[TemplatePart]>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Part {
+enum TemplatePart {
     Text(Box<str>),
-    /// The names that lead to an argument, from the outermost on.
+    /// The names that lead to an argument, outermost first.
     Argument(Box<[Box<str>]>),
 }
 
-/// Why a text is no template.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The reason why a text is not a template.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidTemplate {
-    /// A brace that is not closed, or not opened.
+    /// A brace is not closed, or not opened.
+    #[error("has an unmatched brace")]
     Brace,
-    /// Nothing stands between braces, or between dots.
+    /// A name is missing between braces, or between dots.
+    #[error("has braces without an argument name")]
     NoName,
-    /// No argument is named: all calls would have the same key.
+    /// No argument is named, so all calls would have the same key.
+    #[error("names no argument, so all calls would have the same key")]
     Constant,
 }
 
-impl fmt::Display for InvalidTemplate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Brace => "has a brace without its other half",
-            Self::NoName => "has braces without the name of an argument",
-            Self::Constant => "names no argument, so that all calls would have the same key",
-        })
-    }
-}
-
-impl std::error::Error for InvalidTemplate {}
-
 impl KeyTemplate {
-    /// Reads a template.
+    /// Parses a template.
     pub fn parse(text: &str) -> Result<Self, InvalidTemplate> {
         let (mut parts, mut rest) = (Vec::new(), text);
         while let Some((before, behind)) = rest.split_once('{') {
@@ -57,36 +46,37 @@ impl KeyTemplate {
                 return Err(InvalidTemplate::NoName);
             }
             if !before.is_empty() {
-                parts.push(Part::Text(before.into()));
+                parts.push(TemplatePart::Text(before.into()));
             }
-            parts.push(Part::Argument(names));
+            parts.push(TemplatePart::Argument(names));
             rest = after;
         }
         if rest.contains('}') {
             return Err(InvalidTemplate::Brace);
         }
         if !rest.is_empty() {
-            parts.push(Part::Text(rest.into()));
+            parts.push(TemplatePart::Text(rest.into()));
         }
-        if !parts.iter().any(|part| matches!(part, Part::Argument(_))) {
+        if !parts.iter().any(|part| matches!(part, TemplatePart::Argument(_))) {
             return Err(InvalidTemplate::Constant);
         }
         Ok(Self { text: text.into(), parts: parts.into() })
     }
 
-    /// As it was written.
+    /// Returns the template as it was written.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// The key of a call with these arguments, or the arguments that it lacks. Texts stand in it as they are, with `%` and
-    /// the signs around them escaped, so that no two calls with different arguments have one key.
-    pub fn fill(&self, arguments: Value<'_>) -> Result<String, Vec<String>> {
+    /// Returns the key of a call with these arguments, or the names of the missing arguments. Texts are inserted
+    /// unchanged, with `%` and the characters around them escaped, so that no two calls with different arguments have
+    /// the same key.
+    pub fn fill(&self, arguments: JsonValue<'_>) -> Result<String, Vec<String>> {
         let (mut key, mut missing) = (String::new(), Vec::new());
         for part in &self.parts {
             match part {
-                Part::Text(text) => key.push_str(text),
-                Part::Argument(names) => {
+                TemplatePart::Text(text) => key.push_str(text),
+                TemplatePart::Argument(names) => {
                     let found = names.iter().try_fold(arguments, |value, name| value.get(name));
                     match found.and_then(|value| shown(value, self.is_alone())) {
                         Some(text) => key.push_str(&text),
@@ -98,24 +88,24 @@ impl KeyTemplate {
         if missing.is_empty() { Ok(key) } else { Err(missing) }
     }
 
-    /// The same for arguments as they came.
+    /// Returns the key for arguments that are still a text.
     pub fn fill_text(&self, arguments: &str) -> Option<String> {
-        let document = Document::parse(arguments.as_bytes(), Limits::PARAMS).ok()?;
+        let document = JsonDocument::parse(arguments.as_bytes(), JsonLimits::PARAMS).ok()?;
         self.fill(document.root()).ok()
     }
 
-    /// The argument itself, of whatever type, where the template is one and nothing else; else the text with the arguments in
-    /// it as they are. Or the names of the arguments that are not there.
+    /// Returns the argument itself, of any type, if the template is a single argument. Otherwise returns the text with
+    /// the arguments inserted unchanged, or the names of the missing arguments.
     pub fn fill_value(&self, arguments: &Json) -> Result<Json, Vec<String>> {
         let found = |names: &[Box<str>]| names.iter().try_fold(arguments, |value, name| value.get(&**name));
-        if let [Part::Argument(names)] = &*self.parts {
+        if let [TemplatePart::Argument(names)] = &*self.parts {
             return found(names).cloned().ok_or_else(|| vec![names.join(".")]);
         }
         let (mut filled, mut missing) = (String::new(), Vec::new());
         for part in &self.parts {
             match part {
-                Part::Text(text) => filled.push_str(text),
-                Part::Argument(names) => match found(names) {
+                TemplatePart::Text(text) => filled.push_str(text),
+                TemplatePart::Argument(names) => match found(names) {
                     Some(Json::String(text)) => filled.push_str(text),
                     Some(value) => filled.push_str(&value.to_string()),
                     None => missing.push(names.join(".")),
@@ -125,27 +115,27 @@ impl KeyTemplate {
         if missing.is_empty() { Ok(filled.into()) } else { Err(missing) }
     }
 
-    /// Whether the key is one argument and nothing else.
+    /// Returns true if the key is a single argument.
     fn is_alone(&self) -> bool {
-        matches!(&*self.parts, [Part::Argument(_)])
+        matches!(&*self.parts, [TemplatePart::Argument(_)])
     }
 }
 
-/// A value as it stands in a key; nothing if it cannot.
-fn shown(value: Value<'_>, alone: bool) -> Option<String> {
+/// Returns a value as it appears in a key, or `None` if it cannot.
+fn shown(value: JsonValue<'_>, alone: bool) -> Option<String> {
     match value.kind() {
-        Kind::String(text) if text.trim().is_empty() => None,
-        Kind::String(text) if alone => Some(text.into_owned()),
-        Kind::String(text) => {
+        JsonKind::String(text) if text.trim().is_empty() => None,
+        JsonKind::String(text) if alone => Some(text.into_owned()),
+        JsonKind::String(text) => {
             let escaped = |sign: char| match sign {
                 sign if sign.is_alphanumeric() => sign.to_string(),
                 sign => format!("%{:02X}", u32::from(sign)),
             };
             Some(text.chars().map(escaped).collect())
         }
-        Kind::Number(digits) => Some(digits.to_owned()),
-        Kind::Bool(flag) => Some(flag.to_string()),
-        Kind::Null | Kind::Array(_) | Kind::Object(_) => None,
+        JsonKind::Number(digits) => Some(digits.to_owned()),
+        JsonKind::Bool(flag) => Some(flag.to_string()),
+        JsonKind::Null | JsonKind::Array(_) | JsonKind::Object(_) => None,
     }
 }
 
@@ -154,7 +144,7 @@ mod tests {
     use super::*;
 
     fn filled(template: &str, arguments: &str) -> Result<String, Vec<String>> {
-        let document = Document::parse(arguments.as_bytes(), Limits::PARAMS).unwrap();
+        let document = JsonDocument::parse(arguments.as_bytes(), JsonLimits::PARAMS).unwrap();
         KeyTemplate::parse(template).unwrap().fill(document.root())
     }
 
@@ -181,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_template_is_refused() {
+    fn invalid_templates_are_refused() {
         for (text, why) in [
             ("invoice", InvalidTemplate::Constant),
             ("", InvalidTemplate::Constant),

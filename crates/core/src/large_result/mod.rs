@@ -1,64 +1,66 @@
-//! Results whose text is longer than a caller wants: what is shown of it, and how the rest is read.
+//! Results whose text is longer than the limit: the shown part, and the pages of the whole.
 //!
-//! The text of a result beyond `result_limit` is kept by the surface and replaced by its beginning, its end, its size and the
-//! place where the whole can be read ([decision 0029](../../../../docs/decisions/0029-large-results.md)). Nothing else of a result
-//! is touched: not images, not structured content, and not the answer that is stored for duplicates.
+//! The surface stores the text of a result beyond `result_limit`, and replaces it by its beginning, its end, its size
+//! and the place of the whole text ([decision 0029](../../../../docs/decisions/0029-large-results.md)). Nothing else of
+//! a result changes: not images, not structured content, and not the result that is stored for duplicates.
 //!
-//! | file | what it decides |
+//! | file | subject |
 //! | --- | --- |
-//! | `mod` | where texts are cut, and the words that stand in the gap |
-//! | `page` | a part of a kept text |
-//! | `kept` | what is kept, for whom, how much and for how long |
+//! | `mod` | the cut of a text, and the notice in the gap |
+//! | `page` | a page of a stored text |
+//! | `storage` | the stored results: bounds, readers and expiry |
 
-mod kept;
 mod page;
+mod storage;
 
 use std::ops::Range;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use kept::{KeptBounds, KeptResult, KeptResults, NewResult, Reader, TooLarge};
-pub use page::{Page, PageError, page};
+pub use page::{TextPage, TextPageError, page};
+pub use storage::{
+    LargeResult, LargeResultBounds, LargeResultStore, NewLargeResult, ResultReader, ResultTooLarge,
+};
 
-/// Between two blocks of text of one result, where they are kept as one text.
+/// Separator between two text blocks of one result, when they are stored as one text.
 pub const BETWEEN_BLOCKS: &str = "\n";
 
-/// How the texts of a result are cut that are longer than the limit together.
+/// The cut of texts that are longer than the limit together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cut {
-    /// The bytes of all texts as one.
+pub struct TextCut {
+    /// Size of all texts as one, in bytes.
     pub bytes: usize,
-    /// The bytes that are not shown, as places in all texts as one.
+    /// Bytes that are left out, as offsets in all texts as one.
     pub gap: Range<usize>,
-    /// What becomes of each text, in order.
-    pub parts: Vec<Part>,
+    /// Part of each text that is shown, in order.
+    pub parts: Vec<ShownPart>,
 }
 
-/// What becomes of one of the texts of a result.
+/// The part of a text that is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// All of it is shown.
+pub enum ShownPart {
+    /// The whole text.
     Whole,
-    /// The gap begins in it: what stands before `until`, then the [`Notice`], then what stands from `from` on.
+    /// The gap begins in this text: the text before `until`, then the [`CutNotice`], then the text after `from`.
     Gap {
-        /// Where the beginning that is shown ends.
+        /// End of the shown beginning.
         until: usize,
-        /// Where the end begins that is shown; the length of the text if nothing of it is.
+        /// Start of the shown end; the length of the text if no end is shown.
         from: usize,
     },
-    /// Only what stands from here on is shown.
+    /// The end of the text only.
     End {
-        /// Where that begins.
+        /// Start of the shown end.
         from: usize,
     },
-    /// Nothing of it is shown.
+    /// Nothing.
     Nothing,
 }
 
-/// Decides what is shown of texts that are longer than `limit` bytes together: three quarters of the limit from the beginning and
-/// a quarter from the end, where logs and test runs say how it went. None if they are not longer.
-pub fn cut(texts: &[&str], limit: usize) -> Option<Cut> {
+/// Cuts texts that are longer than `limit` bytes together. Three quarters of the limit are shown from the beginning and
+/// a quarter from the end, where logs and test runs have their summary. Returns `None` if they are not longer.
+pub fn cut(texts: &[&str], limit: usize) -> Option<TextCut> {
     let bytes = bytes(texts);
     if bytes <= limit {
         return None;
@@ -69,63 +71,63 @@ pub fn cut(texts: &[&str], limit: usize) -> Option<Cut> {
     for text in texts {
         let end = start + text.len();
         let part = if end <= shown_first || (start >= shown_last && gap.is_some()) {
-            Part::Whole
+            ShownPart::Whole
         } else {
             let from = ceil_char(text, shown_last.saturating_sub(start));
             match &mut gap {
                 None => {
                     let until = floor_char(text, shown_first.saturating_sub(start));
                     gap = Some(start + until..start + from);
-                    Part::Gap { until, from }
+                    ShownPart::Gap { until, from }
                 }
                 Some(gap) => {
                     gap.end = start + from;
-                    if from == text.len() { Part::Nothing } else { Part::End { from } }
+                    if from == text.len() { ShownPart::Nothing } else { ShownPart::End { from } }
                 }
             }
         };
         parts.push(part);
         start = end + BETWEEN_BLOCKS.len();
     }
-    // A line break between two texts may be all that is over the limit.
+    // A line break between two texts may be the only excess over the limit.
     let gap = gap.filter(|gap| !gap.is_empty())?;
-    Some(Cut { bytes, gap, parts })
+    Some(TextCut { bytes, gap, parts })
 }
 
-/// The last boundary between characters at this byte or before it.
+/// Returns the last character boundary at or before this byte.
 fn floor_char(text: &str, at: usize) -> usize {
     (0..=at.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0)
 }
 
-/// The first boundary between characters at this byte or behind it.
+/// Returns the first character boundary at or after this byte.
 fn ceil_char(text: &str, at: usize) -> usize {
     (at..text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or(text.len())
 }
 
-/// The bytes of these texts as one.
+/// Returns the size of these texts as one, in bytes.
 fn bytes(texts: &[&str]) -> usize {
     let between = texts.len().saturating_sub(1) * BETWEEN_BLOCKS.len();
     texts.iter().map(|text| text.len()).sum::<usize>() + between
 }
 
-/// The texts of a result as they are kept: one text.
+/// Returns the texts of a result as one text, as they are stored.
 pub fn whole(texts: &[&str]) -> String {
     texts.join(BETWEEN_BLOCKS)
 }
 
-/// Where the whole text can be read.
+/// The place where the whole text can be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// As an MCP resource of this URI.
+pub enum ResultLocation {
+    /// An MCP resource with this URI.
     Resource(String),
-    /// In a file of this path on the machine of the caller.
+    /// A file with this path on the machine of the caller.
     File(String),
-    /// Over HTTP at this path of the gateway.
+    /// This HTTP path of the gateway.
     Http(String),
 }
 
-impl Place {
-    /// The text by which it is found.
+impl ResultLocation {
+    /// Returns the URI or path.
     pub fn address(&self) -> &str {
         match self {
             Self::Resource(address) | Self::File(address) | Self::Http(address) => address,
@@ -133,29 +135,31 @@ impl Place {
     }
 }
 
-/// The words that stand where text was left out.
+/// The notice in place of the text that was left out.
 #[derive(Clone, Copy, Debug)]
-pub struct Notice<'a> {
-    /// What was left out.
-    pub cut: &'a Cut,
-    /// Where the whole is.
-    pub place: &'a Place,
-    /// How long it is kept.
+pub struct CutNotice<'a> {
+    /// Cut of the text.
+    pub cut: &'a TextCut,
+    /// Place of the whole text.
+    pub place: &'a ResultLocation,
+    /// Time for which it is kept.
     pub keep: Duration,
 }
 
-impl Notice<'_> {
-    /// The words, with the empty lines around them that set them apart from the tool's.
+impl CutNotice<'_> {
+    /// Returns the notice, with empty lines that separate it from the tool's text.
     pub fn words(&self) -> String {
-        let Cut { bytes, gap, .. } = self.cut;
+        let TextCut { bytes, gap, .. } = self.cut;
         let (first, last) = (gap.start, bytes - gap.end);
         let (left_out, next) = (gap.len(), gap.start);
         let read = match self.place {
-            Place::Resource(uri) => {
+            ResultLocation::Resource(uri) => {
                 format!("read the resource {uri}?offset={next}; each page names the next one")
             }
-            Place::File(path) => format!("read the file {path}; what is left out begins at byte {next}"),
-            Place::Http(path) => {
+            ResultLocation::File(path) => {
+                format!("read the file {path}; what is left out begins at byte {next}")
+            }
+            ResultLocation::Http(path) => {
                 format!("send `GET {path}?offset={next}` to this gateway; each page names the next one")
             }
         };
@@ -166,21 +170,21 @@ impl Notice<'_> {
         )
     }
 
-    /// A text of the result with the words in it. `part` is what was decided about it; nothing if the text is gone.
-    pub fn apply(&self, part: &Part, text: &str) -> Option<String> {
+    /// Returns the shown part of a text, with the notice in the gap; `None` if nothing of it is shown.
+    pub fn apply(&self, part: &ShownPart, text: &str) -> Option<String> {
         let from = |from: usize| text.get(from..).unwrap_or_default();
         match part {
-            Part::Whole => Some(text.to_owned()),
-            Part::Gap { until, from: end } => {
+            ShownPart::Whole => Some(text.to_owned()),
+            ShownPart::Gap { until, from: end } => {
                 Some([text.get(..*until).unwrap_or_default(), &self.words(), from(*end)].concat())
             }
-            Part::End { from: end } => Some(from(*end).to_owned()),
-            Part::Nothing => None,
+            ShownPart::End { from: end } => Some(from(*end).to_owned()),
+            ShownPart::Nothing => None,
         }
     }
 }
 
-/// A span as it is told, in its largest whole unit.
+/// Formats a duration in its largest whole unit.
 fn span(span: Duration) -> String {
     let seconds = span.as_secs();
     match seconds {
@@ -191,20 +195,20 @@ fn span(span: Duration) -> String {
     }
 }
 
-/// What the envelope of a result says of its text, where that was shortened.
+/// Metadata of a shortened text in the result envelope.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Shortened {
-    /// The name under which the whole text is kept.
+pub struct ShortenedText {
+    /// Name of the stored text.
     pub id: String,
-    /// The bytes of the whole text.
+    /// Size of the whole text in bytes.
     pub bytes: usize,
-    /// The first byte that was left out.
+    /// Offset of the first byte that was left out.
     pub gap_start: usize,
-    /// The first byte behind what was left out.
+    /// Offset of the first byte after the gap.
     pub gap_end: usize,
-    /// Where the whole text can be read: the URI of a resource, the path of a file, or a path of the HTTP API.
+    /// Place of the whole text: the URI of a resource, the path of a file, or a path of the HTTP API.
     pub read_at: String,
 }
 
@@ -214,12 +218,12 @@ mod tests {
 
     use super::*;
 
-    /// What is shown of these texts, with a mark where the gap is.
+    /// Returns the shown parts of these texts, with a mark in the gap.
     fn shown(texts: &[&str], limit: usize) -> Option<Vec<String>> {
         let cut = cut(texts, limit)?;
         assert_eq!(cut.parts.len(), texts.len());
-        let place = Place::File("/f".to_owned());
-        let notice = Notice { cut: &cut, place: &place, keep: Duration::from_secs(60) };
+        let place = ResultLocation::File("/f".to_owned());
+        let notice = CutNotice { cut: &cut, place: &place, keep: Duration::from_secs(60) };
         let words = notice.words();
         let parts = cut.parts.iter().zip(texts);
         Some(parts.filter_map(|(part, text)| Some(notice.apply(part, text)?.replace(&words, "|"))).collect())
@@ -231,7 +235,7 @@ mod tests {
             (&["0123456789abcdef"][..], 16, None),
             (&["0123456789abcdefg"], 16, Some(&["0123456789ab|defg"][..])),
             (&["0123456789abcdefghijklmnop"], 8, Some(&["012345|op"])),
-            // A character is never cut in two: neither where the beginning ends nor where the end begins.
+            // A character is never cut: neither at the end of the beginning nor at the start of the end.
             (&["01234€6789abcdefghij"], 8, Some(&["01234|ij"])),
             (&["0123456789abcdefgh€"], 8, Some(&["012345|"])),
             (&["€€€€€"], 4, Some(&["€|"])),
@@ -258,25 +262,25 @@ mod tests {
     }
 
     #[test]
-    fn the_words_say_what_is_left_out_and_where_it_is() {
+    fn the_notice_says_what_is_left_out_and_where_it_is() {
         let cut = cut(&["x".repeat(1000).as_str()], 100).unwrap();
-        let said = |place: Place| {
-            Notice { cut: &cut, place: &place, keep: Duration::from_secs(3600) }.words().trim().to_owned()
+        let said = |place: ResultLocation| {
+            CutNotice { cut: &cut, place: &place, keep: Duration::from_secs(3600) }.words().trim().to_owned()
         };
         let sizes = "[Shortened by Steadfast. This text has 1000 bytes. The first 75 and the last 25 are shown, and 900 are left \
                      out here. To read them, ";
         let kept = ". The whole text is kept for 1 h.]";
         for (place, read) in [
             (
-                Place::Resource("steadfast://results/a".to_owned()),
+                ResultLocation::Resource("steadfast://results/a".to_owned()),
                 "read the resource steadfast://results/a?offset=75; each page names the next one",
             ),
             (
-                Place::File("/s/a.txt".to_owned()),
+                ResultLocation::File("/s/a.txt".to_owned()),
                 "read the file /s/a.txt; what is left out begins at byte 75",
             ),
             (
-                Place::Http("/v1/results/a".to_owned()),
+                ResultLocation::Http("/v1/results/a".to_owned()),
                 "send `GET /v1/results/a?offset=75` to this gateway; each page names the next one",
             ),
         ] {
@@ -290,7 +294,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the texts are: what is shown and what is left out are the whole, and no more is shown than the limit.
+        /// For all texts: the shown parts and the gap are the whole text, and no more than the limit is shown.
         #[test]
         fn the_gap_and_what_is_shown_are_the_whole(
             texts in prop::collection::vec("[a€𝄞]{0,12}", 1..5),
@@ -304,7 +308,7 @@ mod tests {
                 Some(cut) => {
                     prop_assert!(all.is_char_boundary(cut.gap.start) && all.is_char_boundary(cut.gap.end));
                     prop_assert!(all.len() - cut.gap.len() <= limit + texts.len());
-                    let gaps = cut.parts.iter().filter(|part| matches!(part, Part::Gap { .. })).count();
+                    let gaps = cut.parts.iter().filter(|part| matches!(part, ShownPart::Gap { .. })).count();
                     prop_assert_eq!(gaps, 1);
                 }
             }

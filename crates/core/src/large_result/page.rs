@@ -1,72 +1,58 @@
-//! A kept text is read in pages, each of which names the place where the next one begins.
-
-use std::fmt;
+//! Pages of a stored text. Each page has the offset of the next one.
 
 use super::floor_char;
 
-/// A part of a kept text.
+/// A page of a stored text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Page<'t> {
-    /// The text of it.
+pub struct TextPage<'t> {
+    /// Text of the page.
     pub text: &'t str,
-    /// Where it begins, in bytes.
+    /// Offset of the page, in bytes.
     pub offset: usize,
-    /// Where the next one begins; none behind the last one.
+    /// Offset of the next page; `None` on the last page.
     pub next: Option<usize>,
-    /// The bytes of the whole text.
+    /// Size of the whole text in bytes.
     pub bytes: usize,
 }
 
-/// Why there is no page at a place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PageError {
-    /// The text ends before it.
+/// The reason why an offset has no page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TextPageError {
+    /// The offset is after the end of the text.
+    #[error("offset={offset} is after the end of the text, which has {bytes} bytes")]
     BehindTheEnd {
-        /// The place that was asked for.
+        /// Requested offset.
         offset: usize,
-        /// The bytes of the text.
+        /// Size of the text in bytes.
         bytes: usize,
     },
-    /// It is in the middle of a character.
+    /// The offset is in the middle of a character.
+    #[error(
+        "offset={offset} is in the middle of a character that begins at {nearest}: use the offset that the previous page \
+         gives for the next one"
+    )]
     WithinCharacter {
-        /// The place that was asked for.
+        /// Requested offset.
         offset: usize,
-        /// The beginning of that character.
+        /// Offset of that character.
         nearest: usize,
     },
 }
 
-impl fmt::Display for PageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::BehindTheEnd { offset, bytes } => {
-                write!(f, "offset={offset} is behind the end of the text, which has {bytes} bytes")
-            }
-            Self::WithinCharacter { offset, nearest } => write!(
-                f,
-                "offset={offset} is in the middle of a character that begins at {nearest}: take the place of the next page as the \
-                 page before names it"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for PageError {}
-
-/// The page of a text that begins at this byte, with at most so many bytes, but at least one character.
-pub fn page(text: &str, offset: usize, most: usize) -> Result<Page<'_>, PageError> {
+/// Returns the page at this offset, with at most `most` bytes, but at least one character.
+pub fn page(text: &str, offset: usize, most: usize) -> Result<TextPage<'_>, TextPageError> {
     let bytes = text.len();
     if offset > bytes {
-        return Err(PageError::BehindTheEnd { offset, bytes });
+        return Err(TextPageError::BehindTheEnd { offset, bytes });
     }
     let Some(rest) = text.get(offset..) else {
-        return Err(PageError::WithinCharacter { offset, nearest: floor_char(text, offset) });
+        return Err(TextPageError::WithinCharacter { offset, nearest: floor_char(text, offset) });
     };
     let one = rest.chars().next().map_or(0, char::len_utf8);
     let length = floor_char(rest, most).max(one);
     let text = rest.get(..length).unwrap_or(rest);
     let end = offset + text.len();
-    Ok(Page { text, offset, next: (end < bytes).then_some(end), bytes })
+    Ok(TextPage { text, offset, next: (end < bytes).then_some(end), bytes })
 }
 
 #[cfg(test)]
@@ -107,7 +93,7 @@ mod tests {
     #[test]
     fn a_place_that_is_none_is_refused_with_the_nearest_one() {
         let why = |offset| page("a€", offset, 8).unwrap_err().to_string();
-        assert_eq!(why(5), "offset=5 is behind the end of the text, which has 4 bytes");
+        assert_eq!(why(5), "offset=5 is after the end of the text, which has 4 bytes");
         for offset in [2, 3] {
             assert!(why(offset).contains("a character that begins at 1"), "{}", why(offset));
         }

@@ -1,7 +1,7 @@
-//! What is allowed, resolved and always valid.
+//! The resolved policy of a tool, complete and always valid.
 //!
-//! A [`Policy`] is complete: every setting has a value, and its field types admit no wrong one. Files,
-//! layers and environment are the business of the config crate; it ends in the types of this module.
+//! Every setting of a [`CallPolicy`] has a value, and the types of its fields admit no invalid one. Files, layers and
+//! environment variables belong to the config crate, which produces the types of this module.
 
 mod values;
 
@@ -11,31 +11,32 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use values::{Factor, InvalidValue, Ratio};
+pub use values::{GrowthFactor, InvalidValue, Ratio};
 
-use crate::classify::danger::Shapes;
+use crate::classify::danger::DangerousShapes;
 use crate::classify::{Overrides, Severity};
 use crate::key::KeyTemplate;
-use crate::verify::{Verify, VerifyCall};
+use crate::verification::{VerificationCall, VerificationMethod};
 
-/// What running a tool twice would do.
+/// The class of a tool: the effect of running it twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ToolClass {
-    /// It changes nothing.
+    /// A run changes nothing.
     ReadOnly,
     /// A second run with the same arguments has no further effect.
     Idempotent,
     /// Each run has its own effect.
     Mutating,
-    /// Nobody said.
+    /// The class is not known.
     Unknown,
 }
 
-/// What an MCP server says of its tool. Hints, not facts: who decides the class of a tool decides what to believe.
+/// The annotations of an MCP server about its tool. They are hints, not facts: the code that decides the class of a
+/// tool decides which of them to trust.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Annotations {
+pub struct AnnotationHints {
     /// `readOnlyHint`.
     pub read_only: Option<bool>,
     /// `destructiveHint`.
@@ -44,616 +45,617 @@ pub struct Annotations {
     pub idempotent: Option<bool>,
 }
 
-impl Annotations {
-    /// Without the claims that a tool is safe to repeat, for servers whose word is not enough for that. That a tool is not
-    /// safe to repeat is believed of everybody.
+impl AnnotationHints {
+    /// Returns the annotations without the claims that a tool is safe to repeat, for servers that are not trusted. The
+    /// claim that a tool is not safe to repeat is accepted from every server.
     #[must_use]
-    pub fn distrusted(self) -> Self {
+    pub fn without_safe_claims(self) -> Self {
         match self.read_only {
-            // A tool that is said to read only cannot destroy, whatever the other hint says.
+            // A tool that is marked as read-only cannot be destructive, whatever the other hint.
             Some(true) => Self::default(),
             Some(false) | None => Self { idempotent: None, ..self },
         }
     }
 }
 
-/// How far a mechanism may go.
+/// The mode of a mechanism.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// It does nothing at all.
+pub enum EnforcementMode {
+    /// The mechanism does nothing.
     Off,
-    /// It decides and tells what it would have done, and changes nothing.
+    /// The mechanism decides and reports its decisions, but changes nothing.
     Shadow,
-    /// It does what it decides.
+    /// The mechanism acts on its decisions.
     Enforce,
 }
 
 /// The mode of each mechanism.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are the mechanisms by name")]
-pub struct Modes {
-    pub dedupe: Mode,
-    pub retry: Mode,
-    pub breaker: Mode,
-    pub guard: Mode,
-    pub trust: Mode,
+pub struct MechanismModes {
+    pub dedupe: EnforcementMode,
+    pub retry: EnforcementMode,
+    pub breaker: EnforcementMode,
+    pub guard: EnforcementMode,
+    pub trust: EnforcementMode,
 }
 
-impl Modes {
-    /// Whether nothing decides at all, time limits included.
+impl MechanismModes {
+    /// Returns true if all mechanisms are off, time limits included.
     pub fn are_off(&self) -> bool {
-        self.furthest() == Mode::Off
+        self.strongest() == EnforcementMode::Off
     }
 
-    /// How far everything may go that no mechanism is named for: limits of time and of number, the check of arguments,
-    /// what is sent along to the tool. As far as the mechanism that goes furthest.
-    pub fn furthest(&self) -> Mode {
+    /// Returns the mode of everything that belongs to no single mechanism: limits of time and number, the check of
+    /// arguments, and additions to the request. It is the strongest mode of all mechanisms.
+    pub fn strongest(&self) -> EnforcementMode {
         self.dedupe.max(self.retry).max(self.breaker).max(self.guard).max(self.trust)
     }
 
-    /// Whether every call goes to its tool, and every answer to its caller, as it came: nothing does what it decides.
-    pub fn leave_alone(&self) -> bool {
-        self.furthest() != Mode::Enforce
+    /// Returns true if every call and every response passes unchanged, because no mechanism acts on its decisions.
+    pub fn is_pass_through(&self) -> bool {
+        self.strongest() != EnforcementMode::Enforce
     }
 
-    /// The same mode for all of them.
-    pub const fn all(mode: Mode) -> Self {
+    /// Returns the same mode for all mechanisms.
+    pub const fn all(mode: EnforcementMode) -> Self {
         Self { dedupe: mode, retry: mode, breaker: mode, guard: mode, trust: mode }
     }
 }
 
-/// Everything that was decided for a tool before the call came.
+/// The settings of a tool, resolved before the call.
 #[derive(Clone, Debug)]
-pub struct Policy {
-    /// What running it twice would do.
+pub struct CallPolicy {
+    /// Class of the tool.
     pub class: ToolClass,
-    /// Which mechanisms act.
-    pub modes: Modes,
-    /// How long it may take.
+    /// Modes of the mechanisms.
+    pub modes: MechanismModes,
+    /// Time limits.
     pub time: TimePolicy,
-    /// When and how often to try again.
+    /// Retry settings.
     pub retry: RetryPolicy,
-    /// Whether trying again is safe where the outcome is unknown.
+    /// Safety of repeating a call with an unknown outcome.
     pub repeat: RepeatPolicy,
-    /// What counts as the same call, and for how long.
+    /// Deduplication settings.
     pub dedupe: DedupePolicy,
-    /// When an attempt whose outcome is unknown can take no effect any more.
+    /// Time after which an attempt with an unknown outcome can no longer take effect.
     pub settling: SettlingPolicy,
-    /// When to stop bothering a tool that is down.
+    /// Circuit breaker settings.
     pub breaker: BreakerPolicy,
-    /// How much at once.
+    /// Rate and concurrency limits of the tool.
     pub limits: LimitPolicy,
-    /// How much at once of everything that depends on the same host or server.
+    /// Rate and concurrency limits of all calls that depend on the same host or server.
     pub dependency_limits: LimitPolicy,
-    /// When a model loops.
+    /// Loop guard settings.
     pub guard: GuardPolicy,
-    /// When a tool has lost trust.
+    /// Rule by which the tool loses trust.
     pub trust: TrustRule,
-    /// When everything of its domain has, where a rule for the domain exists.
+    /// Rule by which everything in its domain loses trust, if the domain has a rule.
     pub domain_trust: Option<TrustRule>,
-    /// Whom to ask.
+    /// Approval settings.
     pub approval: ApprovalPolicy,
-    /// What to do with arguments that break the tool's schema.
+    /// Handling of arguments that violate the tool's schema.
     pub arguments: ArgumentCheck,
-    /// How a person or a model finds out whether a call had its effect.
-    pub verify: Option<Verify>,
-    /// The most bytes of text that a caller is given of one result; the rest is kept for it to read. Lowering it costs callers that
-    /// need the whole a request for each page.
+    /// Instructions or a call by which the caller can check if a call took effect.
+    pub verify: Option<VerificationMethod>,
+    /// Maximum bytes of text of one result that a caller receives. The rest is stored and can be read page by page. A
+    /// lower value costs callers that need the whole text a request per page.
     pub result_limit: Option<usize>,
-    /// Faults that this tool means differently.
+    /// Faults that have another meaning for this tool.
     pub classify: Arc<Overrides>,
-    /// Commands that count as dangerous when this tool is asked to run them.
-    pub shapes: Arc<Shapes>,
+    /// Commands that count as dangerous for this tool.
+    pub shapes: Arc<DangerousShapes>,
 }
 
-/// Limits of time for one call.
+/// The time limits of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimePolicy {
-    /// One attempt without sign of life. Raising it keeps agents waiting longer for a dead tool.
+    /// Timeout of one attempt without progress. A higher value makes agents wait longer for a dead tool.
     pub attempt: Duration,
-    /// One call in all, however much progress it reports.
+    /// Timeout of the whole call, with or without progress.
     pub total: Duration,
     /// No retry starts later than this after the first attempt.
     pub last_retry: Option<Duration>,
-    /// After this long the caller is told that the call is still running, and the attempt goes on.
+    /// Time after which the caller is told that the call is still running. The attempt continues.
     pub answer_by: Option<Duration>,
-    /// What an attempt without sign of life is called.
-    pub silence: Silence,
+    /// Handling of an attempt without progress.
+    pub silence: SilencePolicy,
 }
 
 impl TimePolicy {
-    /// How long after the first attempt a retry may start at the latest. One that starts when the whole call is over would be
-    /// cut at once, and nobody could say what came of it.
+    /// Returns the latest time after the first attempt at which a retry may start. A retry that starts when the whole
+    /// call is over would be cut at once, and its outcome would be unknown.
     pub fn latest_retry(&self) -> Duration {
         let before_the_end = self.total.saturating_sub(Duration::from_millis(1));
         self.last_retry.map_or(before_the_end, |last| last.min(before_the_end))
     }
 }
 
-/// What an attempt without sign of life is called.
+/// The handling of an attempt without progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Silence {
-    /// A time-out of the tool: it may be tried again.
+pub enum SilencePolicy {
+    /// A timeout of the tool. The call may be retried.
     Timeout,
-    /// A stuck call: the watchdog ends it.
+    /// A stuck call. The watchdog ends it.
     Stuck,
 }
 
-/// When and how often to try again.
+/// The retry settings of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RetryPolicy {
-    /// Attempts in all, the first one included.
+    /// Total number of attempts, including the first one.
     pub attempts: NonZeroU32,
-    /// How long to wait between them.
+    /// Delay between attempts.
     pub backoff: Backoff,
-    /// How waits are spread.
+    /// Random spread of delays.
     pub jitter: Jitter,
     /// No attempt starts later than this after the first one.
     pub total: Option<Duration>,
-    /// From where a wait is counted.
-    pub counted_from: CountedFrom,
-    /// The longest `Retry-After` that is waited for; a longer one ends the call.
+    /// Start of each delay.
+    pub counted_from: DelayOrigin,
+    /// Longest `Retry-After` that is waited for. A longer one ends the call.
     pub longest_retry_after: Duration,
-    /// What retries of all calls of one dependency may add.
+    /// Retry budget of all calls to one dependency.
     pub budget: BudgetPolicy,
 }
 
-/// The wait before the nth retry.
+/// The delay before the nth retry.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Backoff {
     /// `base`, then `factor` times as much each time, up to `cap`.
     Exponential {
-        /// Before the first retry.
+        /// Delay before the first retry.
         base: Duration,
         /// Growth per retry.
-        factor: Factor,
-        /// Never more than this.
+        factor: GrowthFactor,
+        /// Maximum delay.
         cap: Duration,
     },
-    /// `first`, then the rest in order; the last one repeats.
+    /// `first`, then the rest in order. The last one repeats.
     List {
-        /// Before the first retry.
+        /// Delay before the first retry.
         first: Duration,
-        /// Before the ones after it.
+        /// Delays before the retries after it.
         rest: Vec<Duration>,
     },
-    /// Always the same.
+    /// The same delay each time.
     Constant(Duration),
 }
 
-/// How waits are spread, so that a fleet does not retry in step.
+/// The random spread of delays, so that a fleet does not retry at the same time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Jitter {
-    /// Anything from nothing to the whole wait.
+    /// Any delay from zero to the full one.
     Full,
-    /// The wait, give or take this share of it.
+    /// The delay, plus or minus this share of it.
     Proportional(Ratio),
-    /// The wait as it is.
+    /// The exact delay.
     None,
 }
 
-/// From where a wait is counted.
+/// The start of a delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CountedFrom {
-    /// From the end of the failed attempt.
+pub enum DelayOrigin {
+    /// The end of the failed attempt.
     AttemptEnd,
-    /// From its start, so that a slow failure is followed at once.
+    /// The start of the failed attempt, so that a slow failure is retried at once.
     AttemptStart,
 }
 
-/// Retries of one dependency may add this much to its first attempts.
+/// The retry budget: the number of retries that one dependency may add to its first attempts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BudgetPolicy {
     /// Retries per first attempt.
     pub share: Ratio,
-    /// Retries per second that are always free, so that a quiet tool can retry.
+    /// Retries per second that are always allowed, so that a quiet tool can retry.
     pub floor_per_second: u32,
 }
 
-/// Whether trying again is safe where nobody knows if the tool ran.
+/// The safety of repeating a call when it is unknown if the tool ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RepeatPolicy {
-    /// The operator vouches that the tool may run again.
+    /// True if the operator guarantees that the tool may run again.
     pub retry_safe: bool,
-    /// The tool itself recognises the key that we send along.
+    /// True if the tool itself recognises the idempotency key that is sent along.
     pub honours_key: bool,
-    /// What to do for class `unknown`.
-    pub ambiguous: Ambiguous,
+    /// Handling of tools of class `unknown`.
+    pub ambiguous: AmbiguousOutcomePolicy,
 }
 
-/// What to do when a tool of unknown class has an unknown outcome.
+/// The handling of an unknown outcome for a tool of unknown class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ambiguous {
-    /// Try again.
+pub enum AmbiguousOutcomePolicy {
+    /// Retry the call.
     Retry,
-    /// Stop and say so.
+    /// Stop and report the unknown outcome.
     Stop,
 }
 
-/// What counts as the same call, and for how long its answer stands.
+/// The deduplication settings of a tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DedupePolicy {
-    /// A key that comes again with other parameters.
-    pub conflict: Conflict,
-    /// Which failures are given again to the same key.
-    pub cache_failures: CacheFailures,
-    /// What a keyless call gets after an unknown outcome.
-    pub after_unknown: AfterUnknown,
-    /// Whether a call without a key is given a computed one.
-    pub computed_keys: ComputedKeys,
-    /// Whose calls share a computed key.
+    /// Handling of a key that is used again with other parameters.
+    pub conflict: KeyConflictPolicy,
+    /// Failures that are replayed for the same key.
+    pub cache_failures: FailureReplayPolicy,
+    /// Handling of a call without a key after an unknown outcome.
+    pub after_unknown: UnknownOutcomePolicy,
+    /// Computed keys for calls without a key.
+    pub computed_keys: ComputedKeyPolicy,
+    /// Scope of computed keys.
     pub scope: KeyScope,
-    /// How strings are compared; by class if not set.
+    /// Comparison of strings. By class if not set.
     pub strings: Option<StringRule>,
-    /// How the key of a call is made of its arguments, where its caller gave none.
+    /// Template of the key, for calls without a key.
     pub key: Option<Arc<KeyTemplate>>,
-    /// The argument by which the tool itself is given the key.
+    /// Argument in which the tool itself receives the key.
     pub key_argument: Option<Arc<str>>,
-    /// Top-level parameters that do not make a call different.
+    /// Top-level parameters that are ignored in the comparison.
     pub volatile: Arc<[Box<str>]>,
-    /// How long things are kept.
-    pub keep: Lifetimes,
-    /// Whether identical keyless calls are one that was dispatched twice where the second came before the first was answered.
+    /// Lifetimes of records.
+    pub keep: RecordLifetimes,
+    /// True if identical calls without a key are one dispatch when the second one came before the response to the first
+    /// one.
     pub double_dispatch: bool,
-    /// How long an answer that was not delivered waits for a keyless resend.
+    /// Time for which an undelivered result is kept for a resend without a key.
     pub undelivered: Duration,
-    /// After the final answer that an outcome is unknown, a keyless repeat runs no sooner than this, unless its caller has
-    /// looked meanwhile.
+    /// Time after the final response about an unknown outcome before which a repeat without a key does not run, unless
+    /// its caller has verified the outcome.
     pub after_telling: Duration,
-    /// An answer later than this may have missed its caller: it does not count as delivered.
+    /// Age from which a response may have missed its caller. It does not count as delivered.
     pub late_after: Duration,
-    /// Calls of class `unknown` when the store is down.
-    pub on_store_failure: OnStoreFailure,
-    /// Calls with an explicit key when the store is down, whatever their class.
-    pub explicit_key_on_store_failure: OnStoreFailure,
-    /// Answers larger than this are not kept.
+    /// Handling of calls of class `unknown` when the store is down.
+    pub on_store_failure: StoreFailurePolicy,
+    /// Handling of calls with an explicit key when the store is down, for all classes.
+    pub explicit_key_on_store_failure: StoreFailurePolicy,
+    /// Largest output that is stored.
     pub largest_output: usize,
 }
 
-/// When an attempt whose outcome is unknown can take no effect any more.
+/// The settings for an attempt with an unknown outcome: the time after which it can no longer take effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SettlingPolicy {
-    /// Where the effects of a child of ours take place.
-    pub effects: Effects,
-    /// How long an attempt may still take effect whose end nobody can see.
+    /// Location of the effects of a child process.
+    pub effects: EffectLocation,
+    /// Time for which an attempt may still take effect if its end cannot be observed.
     pub linger: Duration,
-    /// How long work may still take effect that was handed on to somebody else.
+    /// Time for which work may still take effect that was handed on to another service.
     pub settle: Duration,
-    /// How long a child of ours may take to answer after an attempt was cancelled, before it counts as hung.
+    /// Time in which a child process must respond after an attempt was cancelled, before it counts as hung.
     pub grace: Duration,
-    /// How long the other calls of a child that hangs may take before it is ended.
+    /// Time for the other calls of a hung child process before it is ended.
     pub drain: Duration,
 }
 
 impl SettlingPolicy {
-    /// How long work may still take effect after a child of ours was ended.
+    /// Returns the time for which work may still take effect after a child process was ended.
     pub fn after_child(&self) -> Duration {
         match self.effects {
-            Effects::Local => Duration::ZERO,
-            Effects::Remote => self.settle,
+            EffectLocation::Local => Duration::ZERO,
+            EffectLocation::Remote => self.settle,
         }
     }
 
-    /// How long it takes at most until a child that hangs has been ended.
-    pub fn to_end_child(&self) -> Duration {
+    /// Returns the longest time until a hung child process has been ended.
+    pub fn child_stop_time(&self) -> Duration {
         self.grace + self.drain + KILLED
     }
 }
 
-/// How long it takes at most to end a child and all that it started.
+/// The longest time to end a child process and everything that it started.
 const KILLED: Duration = Duration::from_secs(10);
 
-/// Where the effects of a child of ours take place.
+/// The location of the effects of a child process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Effects {
-    /// In the child and what it starts: nothing happens any more once they are gone.
+pub enum EffectLocation {
+    /// In the child process and its own children: there are no effects once they are gone.
     Local,
-    /// Perhaps elsewhere: what it had handed on may go on without it.
+    /// Possibly elsewhere: work that was handed on may continue.
     Remote,
 }
 
-/// What a key that comes again with other parameters gets.
+/// The handling of a key that is used again with other parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Conflict {
-    /// An error; nothing runs.
+pub enum KeyConflictPolicy {
+    /// An error. Nothing runs.
     Reject,
-    /// The parameters join the key: it is another call.
+    /// The parameters become a part of the key, so it is another call.
     Separate,
 }
 
-/// Which failures are given again to the same explicit key.
+/// The failures that are replayed for the same explicit key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum CacheFailures {
-    /// Those that will not change.
+pub enum FailureReplayPolicy {
+    /// Failures that will not change.
     Terminal,
-    /// All.
+    /// All failures.
     All,
-    /// None.
+    /// No failures.
     None,
 }
 
-/// What a keyless call gets after an unknown outcome.
+/// The handling of a call without a key after an unknown outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum AfterUnknown {
-    /// It is told until that arrived; a later repeat runs.
+pub enum UnknownOutcomePolicy {
+    /// The unknown outcome is reported until the response arrived. A later repeat runs.
     TellOnce,
-    /// It is told until someone settles it.
+    /// The unknown outcome is reported until it is resolved.
     Hold,
 }
 
-/// Whether a call without a key is given a computed one. The switch for an incident in which calls that are not the
-/// same look alike: keys and call ids that the callers give still count.
+/// Computed keys for calls without a key. A switch for incidents in which different calls look alike: keys and call ids
+/// from callers still count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ComputedKeys {
-    /// It is, from tool, arguments and who asks.
+pub enum ComputedKeyPolicy {
+    /// The key is computed from tool, arguments and caller.
     Derive,
-    /// It is not: each such call is a call of its own, whatever the caller asks for.
+    /// No key is computed: each such call is separate, whatever the caller requests.
     Never,
 }
 
-/// Whose calls share a computed key.
+/// The scope of a computed key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeyScope {
-    /// Those of one session and actor.
+    /// Calls of one session and actor.
     Session,
-    /// Everybody's, within the tenant. Only heeded for read-only tools.
+    /// All calls of the tenant. Used only for read-only tools.
     Global,
 }
 
-/// How strings are compared when a key is computed.
+/// The comparison of strings for a computed key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StringRule {
-    /// As they are, save that CRLF equals LF.
+    /// Exact, except that CRLF equals LF.
     Exact,
     /// Without white space at the ends (single lines only).
     Trim,
-    /// And with runs of white space as one space (single lines only).
+    /// Like `Trim`, and with runs of white space as one space (single lines only).
     Collapse,
 }
 
-/// What calls get when the store is down.
+/// The handling of calls when the store is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum OnStoreFailure {
-    /// They run, and the answer says that they were not recorded.
+pub enum StoreFailurePolicy {
+    /// The calls run, and the response shows that they were not recorded.
     GoOn,
-    /// They are refused.
+    /// The calls are refused.
     Refuse,
 }
 
-/// How long records are kept.
+/// The lifetimes of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lifetimes {
-    /// An answer.
+pub struct RecordLifetimes {
+    /// Lifetime of a result.
     pub done: Duration,
-    /// A failure.
+    /// Lifetime of a failure.
     pub failed: Duration,
-    /// A record in flight, or with an unknown outcome.
+    /// Lifetime of a record in flight or with an unknown outcome.
     pub open: Duration,
-    /// How long a holder across machines may be silent before it counts as gone.
+    /// Time for which an owner on another machine may be silent before it counts as gone.
     pub lease: Duration,
 }
 
-/// When to stop bothering a tool that is down.
+/// The circuit breaker settings of a tool.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BreakerPolicy {
-    /// Failures in a row that open it.
+    /// Failures in a row that open the breaker.
     pub consecutive: Option<NonZeroU32>,
-    /// A share of failures that opens it.
+    /// Share of failures that opens the breaker.
     pub rate: Option<RateRule>,
-    /// A share of slow answers that opens it.
+    /// Share of slow responses that opens the breaker.
     pub slow: Option<SlowRule>,
-    /// What is older than this does not count.
+    /// Age from which outcomes no longer count.
     pub window: Duration,
-    /// How long it stays open.
-    pub cooldown: Cooldown,
-    /// Good probes in a row that close it.
+    /// Time for which the breaker stays open.
+    pub cooldown: BreakerCooldown,
+    /// Successful probes in a row that close the breaker.
     pub close_after: NonZeroU32,
-    /// Neutral answers to probes in a row that close it too: the tool is there.
+    /// Neutral results of probes in a row that also close the breaker, because the tool responds.
     pub neutral_close_after: NonZeroU32,
-    /// A probe that is silent for longer gives its place to another.
+    /// Time after which a silent probe gives up its slot.
     pub probe_lease: Duration,
-    /// Open by configuration, whatever happens.
+    /// True if the configuration keeps the breaker open.
     pub forced_open: bool,
 }
 
-/// A share of failures among the last calls.
+/// A failure rate among the last calls.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RateRule {
-    /// The share.
+    /// Share of failures.
     pub threshold: Ratio,
-    /// Among how many; at most [`RateRule::MOST`] are kept.
+    /// Number of calls in the window. At most [`RateRule::MOST`] are kept.
     pub last: NonZeroU32,
-    /// Fewer than this say nothing.
+    /// Minimum number of calls. The rule does not apply to fewer.
     pub at_least: NonZeroU32,
 }
 
 impl RateRule {
-    /// The longest run of calls that a breaker remembers.
+    /// The maximum number of calls that a breaker keeps.
     pub const MOST: u32 = 1024;
 }
 
-/// A share of slow answers among the last calls.
+/// A rate of slow responses among the last calls.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SlowRule {
-    /// What counts as slow.
+    /// Duration from which a response counts as slow.
     pub slower_than: Duration,
-    /// Share, number and minimum as for failures.
+    /// Share, number and minimum, as for failures.
     pub rate: RateRule,
 }
 
-/// How long a breaker stays open.
+/// The time for which a breaker stays open.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Cooldown {
-    /// The first time.
+pub struct BreakerCooldown {
+    /// First cool-down.
     pub first: Duration,
-    /// Growth each time that a probe fails.
-    pub growth: Factor,
-    /// Never more than this.
+    /// Growth with each failed probe.
+    pub growth: GrowthFactor,
+    /// Maximum cool-down.
     pub cap: Duration,
 }
 
-impl Cooldown {
-    /// Always the same.
+impl BreakerCooldown {
+    /// Returns a cool-down that never grows.
     pub const fn constant(span: Duration) -> Self {
-        Self { first: span, growth: Factor::ONE, cap: span }
+        Self { first: span, growth: GrowthFactor::ONE, cap: span }
     }
 }
 
-/// How much at once. Nothing set means no limit.
+/// Rate and concurrency limits. Without a value there is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LimitPolicy {
-    /// Attempts at the same time.
+    /// Number of attempts at the same time.
     pub concurrency: Option<NonZeroU32>,
-    /// Attempts per time.
+    /// Number of attempts per time.
     pub rate: Option<RateLimit>,
 }
 
-/// So many attempts in so long, refilled evenly.
+/// A number of attempts per time, refilled evenly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateLimit {
-    /// How many; also the largest burst.
+    /// Number of attempts. Also the largest burst.
     pub attempts: NonZeroU32,
-    /// In how long.
+    /// Time in which they are refilled.
     pub per: Duration,
 }
 
-/// When a model loops.
+/// The loop guard settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuardPolicy {
     /// Identical failures after which the model is told to stop.
     pub identical: NonZeroU32,
-    /// Failures in one turn after which nothing runs any more in it.
+    /// Failures in one turn after which no more calls run in it.
     pub per_turn: NonZeroU32,
-    /// After a refusal one try is let through when this much time has passed; doubles each time.
+    /// Time after a refusal until one call runs as a probe. Doubles each time.
     pub hold: Duration,
-    /// The longest such time.
+    /// Longest such time.
     pub longest_hold: Duration,
-    /// Calls further apart than this, with none in flight, are of two turns where nobody tells the turn.
+    /// Time between two calls, with none in flight, after which a new turn begins if the host does not report turns.
     pub turn_gap: Duration,
-    /// The same success with the same result, again and again.
-    pub repeated_success: RepeatedSuccess,
+    /// Handling of the same success with the same result, repeatedly.
+    pub repeated_success: RepeatedSuccessPolicy,
 }
 
-/// What to do about the same success with the same result, again and again.
+/// The handling of the same success with the same result, repeatedly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RepeatedSuccess {
-    /// Nothing: polling is legitimate.
+pub enum RepeatedSuccessPolicy {
+    /// No action: polling is legitimate.
     Ignore,
-    /// From this many on, say so beside the answer.
+    /// From this many on, add a warning to the response.
     Warn(NonZeroU32),
-    /// From this many on, refuse.
+    /// From this many on, refuse the call.
     Refuse(NonZeroU32),
 }
 
-/// When a tool has lost trust, and how it earns it back.
+/// The rule by which a tool loses trust and regains it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrustRule {
-    /// So many counted failures in the window.
+    /// Number of counted failures in the window.
     pub count: Option<NonZeroU32>,
-    /// So many counted failures in a row.
+    /// Number of counted failures in a row.
     pub consecutive: Option<NonZeroU32>,
-    /// So large a share of counted failures in the window.
+    /// Share of counted failures in the window.
     pub rate: Option<Ratio>,
-    /// The rate says nothing below this many finished calls in the window.
+    /// Minimum number of finished calls in the window. The rate does not apply to fewer.
     pub rate_at_least: NonZeroU32,
-    /// This share of failures is expected of the tool and does not count towards the rate.
+    /// Share of failures that is expected of the tool and does not count for the rate.
     pub expected_failure_rate: Ratio,
-    /// What is older does not count.
+    /// Age from which failures no longer count.
     pub window: Duration,
-    /// Which failures count.
+    /// Severities of the failures that count.
     pub severities: Arc<[Severity]>,
-    /// How long an escalation lasts at least.
+    /// Minimum duration of an escalation.
     pub duration: Duration,
-    /// How long without a counted failure before recovery may start.
+    /// Time without a counted failure before recovery may start.
     pub cooldown: Duration,
-    /// Successes that earn trust back.
+    /// Successes that restore trust.
     pub successes_to_recover: NonZeroU32,
     /// Counted failures while escalated that block the tool.
     pub block_after: NonZeroU32,
-    /// Who lets recovery start.
-    pub recovery: Recovery,
-    /// Whether people are told.
+    /// Start of recovery.
+    pub recovery: TrustRecovery,
+    /// True if notifications are sent.
     pub notify: bool,
 }
 
-/// Who lets the recovery of a tool start.
+/// The start of a tool's recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Recovery {
-    /// Time does.
+pub enum TrustRecovery {
+    /// Recovery starts after a time.
     Auto,
-    /// A person does.
+    /// Recovery starts after approval.
     Ask,
 }
 
-/// Whom to ask, and for how long.
+/// The approval settings of a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ApprovalPolicy {
-    /// When to ask.
-    pub when: AskWhen,
-    /// How long a call waits for an answer.
+    /// Calls that need approval.
+    pub when: ApprovalTrigger,
+    /// Time for which a call waits for approval.
     pub timeout: Duration,
-    /// How long a request that nobody answered is kept for an operator.
+    /// Time for which an unanswered request is kept for an operator.
     pub parked: Duration,
-    /// What to do about a command of a dangerous shape.
-    pub dangerous: Dangerous,
+    /// Handling of a dangerous command.
+    pub dangerous: DangerousCommandPolicy,
 }
 
-/// When a person is asked.
+/// The calls that need approval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum AskWhen {
-    /// Never, even if trust is lost.
+pub enum ApprovalTrigger {
+    /// None, even after a loss of trust.
     Never,
-    /// When trust is lost.
+    /// Calls after a loss of trust.
     Escalated,
-    /// Before every call.
+    /// Every call.
     Always,
 }
 
-/// What to do about a command of a dangerous shape.
+/// The handling of a dangerous command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Dangerous {
-    /// It runs, and then the tool is blocked whatever came of it.
+pub enum DangerousCommandPolicy {
+    /// The command runs. Then the tool is blocked, whatever the result.
     Record,
-    /// A person is asked first.
+    /// The command needs approval.
     Ask,
 }
 
-/// What to do with arguments that break the tool's own input schema.
+/// The handling of arguments that violate the tool's own input schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ArgumentCheck {
-    /// The tool answers, and its refusal is explained from the schema.
+    /// The tool responds, and its refusal is explained by the schema.
     Assist,
-    /// The call is refused before the tool is bothered.
+    /// The call is refused before it reaches the tool.
     Enforce,
-    /// Nothing.
+    /// No check.
     Off,
 }
 
-/// The named starting points of a policy.
+/// The named presets of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Profile {
+pub enum PolicyProfile {
     /// Four attempts, exponential from 200 ms with full jitter. The default.
     Standard,
-    /// Five attempts within two seconds, delays counted from start to start.
+    /// Five attempts within two seconds, with delays counted from start to start.
     Measured,
-    /// Three attempts after fixed waits.
+    /// Three attempts with fixed delays.
     Stepped,
 }
 
@@ -668,21 +670,25 @@ const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 
-impl Profile {
-    /// The policy of this profile for a tool of this class, before any setting changes it.
-    pub fn policy(self, class: ToolClass) -> Policy {
-        Policy {
+impl PolicyProfile {
+    /// Returns the policy of this profile for a tool of this class, before any setting changes it.
+    pub fn policy(self, class: ToolClass) -> CallPolicy {
+        CallPolicy {
             class,
-            modes: Modes::all(Mode::Enforce),
+            modes: MechanismModes::all(EnforcementMode::Enforce),
             time: TimePolicy {
                 attempt: 30 * SECOND,
                 total: 30 * MINUTE,
                 last_retry: None,
                 answer_by: None,
-                silence: Silence::Timeout,
+                silence: SilencePolicy::Timeout,
             },
             retry: self.retry(),
-            repeat: RepeatPolicy { retry_safe: false, honours_key: false, ambiguous: Ambiguous::Retry },
+            repeat: RepeatPolicy {
+                retry_safe: false,
+                honours_key: false,
+                ambiguous: AmbiguousOutcomePolicy::Retry,
+            },
             dedupe: DedupePolicy::default(),
             settling: SettlingPolicy::default(),
             breaker: self.breaker(class),
@@ -705,24 +711,24 @@ impl Profile {
         let (attempts, backoff, jitter, total, counted_from) = match self {
             Self::Standard => (
                 4,
-                Backoff::Exponential { base: ms(200), factor: Factor::TWO, cap: ms(4000) },
+                Backoff::Exponential { base: ms(200), factor: GrowthFactor::TWO, cap: ms(4000) },
                 Jitter::Full,
                 Some(30 * SECOND),
-                CountedFrom::AttemptEnd,
+                DelayOrigin::AttemptEnd,
             ),
             Self::Measured => (
                 5,
-                Backoff::Exponential { base: ms(100), factor: Factor::TWO, cap: ms(800) },
+                Backoff::Exponential { base: ms(100), factor: GrowthFactor::TWO, cap: ms(800) },
                 Jitter::Proportional(Ratio::percent(10)),
                 Some(2 * SECOND),
-                CountedFrom::AttemptStart,
+                DelayOrigin::AttemptStart,
             ),
             Self::Stepped => (
                 3,
                 Backoff::List { first: ms(100), rest: vec![ms(500), ms(2000)] },
                 Jitter::None,
                 None,
-                CountedFrom::AttemptEnd,
+                DelayOrigin::AttemptEnd,
             ),
         };
         RetryPolicy {
@@ -750,7 +756,7 @@ impl Profile {
             rate: Some(rate),
             slow: None,
             window: 120 * SECOND,
-            cooldown: Cooldown::constant(cooldown * SECOND),
+            cooldown: BreakerCooldown::constant(cooldown * SECOND),
             close_after: count(if self == Self::Measured { 1 } else { 2 }),
             neutral_close_after: count(5),
             probe_lease: 120 * SECOND,
@@ -759,48 +765,50 @@ impl Profile {
     }
 }
 
-impl Policy {
-    /// How a person or a model finds out whether a call took effect.
+impl CallPolicy {
+    /// Returns the instructions for checking if a call took effect.
     pub fn verify_hint(&self) -> Option<Arc<str>> {
-        self.verify.as_ref().map(Verify::hint)
+        self.verify.as_ref().map(VerificationMethod::hint)
     }
 
-    /// The call that shows whether another one took effect.
-    pub fn verify_call(&self) -> Option<&Arc<VerifyCall>> {
+    /// Returns the call that shows if another one took effect.
+    pub fn verify_call(&self) -> Option<&Arc<VerificationCall>> {
         match &self.verify {
-            Some(Verify::Call(call)) => Some(call),
-            Some(Verify::Hint(_)) | None => None,
+            Some(VerificationMethod::Call(call)) => Some(call),
+            Some(VerificationMethod::Hint(_)) | None => None,
         }
     }
 
-    /// The most bytes of text that a caller is given of one result. None where nothing of ours changes results.
+    /// Returns the maximum bytes of text of one result that a caller receives. `None` if Steadfast must not change
+    /// results.
     pub fn text_limit(&self) -> Option<usize> {
-        self.result_limit.filter(|_| !self.modes.leave_alone())
+        self.result_limit.filter(|_| !self.modes.is_pass_through())
     }
 
-    /// The same for a call of a turn that may be submitted again: all that it came to is kept, so that nothing of it runs
-    /// twice, and a key stands for one call only. What nobody can look up is not run on a guess.
-    pub fn in_turn(&self) -> Self {
+    /// Returns the policy for a call of a turn that may be submitted again. Every outcome is stored, so that nothing
+    /// runs twice, and a key belongs to one call only. A call that cannot be looked up does not run.
+    pub fn for_turn(&self) -> Self {
         let mut policy = self.clone();
-        policy.dedupe.cache_failures = CacheFailures::All;
-        policy.dedupe.conflict = Conflict::Reject;
-        policy.dedupe.on_store_failure = OnStoreFailure::Refuse;
+        policy.dedupe.cache_failures = FailureReplayPolicy::All;
+        policy.dedupe.conflict = KeyConflictPolicy::Reject;
+        policy.dedupe.on_store_failure = StoreFailurePolicy::Refuse;
         policy.dedupe.keep.failed = policy.dedupe.keep.failed.max(policy.dedupe.keep.done);
         policy
     }
 
-    /// The same policy as the gateway starts from: calls may be long, writes are not repeated on a guess.
+    /// Returns the policy adjusted for the gateway: calls may take long, and writes are not repeated without proof that
+    /// they did not run.
     pub fn for_gateway(mut self) -> Self {
         self.time = TimePolicy {
             attempt: 300 * SECOND,
             total: 30 * MINUTE,
             last_retry: Some(45 * SECOND),
             answer_by: Some(55 * SECOND),
-            silence: Silence::Stuck,
+            silence: SilencePolicy::Stuck,
         };
-        self.dedupe.explicit_key_on_store_failure = OnStoreFailure::Refuse;
-        self.repeat.ambiguous = Ambiguous::Stop;
-        // A probe is a call like any other: it may be silent for as long as one.
+        self.dedupe.explicit_key_on_store_failure = StoreFailurePolicy::Refuse;
+        self.repeat.ambiguous = AmbiguousOutcomePolicy::Stop;
+        // A probe is a call like any other, and may be silent for as long as one.
         self.breaker.probe_lease = self.breaker.probe_lease.max(self.time.attempt);
         self
     }
@@ -809,22 +817,22 @@ impl Policy {
 impl Default for DedupePolicy {
     fn default() -> Self {
         Self {
-            conflict: Conflict::Reject,
-            cache_failures: CacheFailures::Terminal,
-            after_unknown: AfterUnknown::TellOnce,
-            computed_keys: ComputedKeys::Derive,
+            conflict: KeyConflictPolicy::Reject,
+            cache_failures: FailureReplayPolicy::Terminal,
+            after_unknown: UnknownOutcomePolicy::TellOnce,
+            computed_keys: ComputedKeyPolicy::Derive,
             scope: KeyScope::Session,
             strings: None,
             key: None,
             key_argument: None,
             volatile: ["clientTs", "retryCount", "traceparent"].map(Box::from).into(),
-            keep: Lifetimes { done: 24 * HOUR, failed: 5 * MINUTE, open: 24 * HOUR, lease: 2 * MINUTE },
+            keep: RecordLifetimes { done: 24 * HOUR, failed: 5 * MINUTE, open: 24 * HOUR, lease: 2 * MINUTE },
             double_dispatch: true,
             undelivered: 10 * MINUTE,
             after_telling: 10 * SECOND,
             late_after: 25 * SECOND,
-            on_store_failure: OnStoreFailure::GoOn,
-            explicit_key_on_store_failure: OnStoreFailure::GoOn,
+            on_store_failure: StoreFailurePolicy::GoOn,
+            explicit_key_on_store_failure: StoreFailurePolicy::GoOn,
             largest_output: 8 << 20,
         }
     }
@@ -833,7 +841,7 @@ impl Default for DedupePolicy {
 impl Default for SettlingPolicy {
     fn default() -> Self {
         Self {
-            effects: Effects::Remote,
+            effects: EffectLocation::Remote,
             linger: 30 * SECOND,
             settle: 5 * SECOND,
             grace: 5 * SECOND,
@@ -850,7 +858,7 @@ impl Default for GuardPolicy {
             hold: MINUTE,
             longest_hold: HOUR,
             turn_gap: 90 * SECOND,
-            repeated_success: RepeatedSuccess::Ignore,
+            repeated_success: RepeatedSuccessPolicy::Ignore,
         }
     }
 }
@@ -870,7 +878,7 @@ impl Default for TrustRule {
             cooldown: 15 * MINUTE,
             successes_to_recover: count(3),
             block_after: count(10),
-            recovery: Recovery::Auto,
+            recovery: TrustRecovery::Auto,
             notify: true,
         }
     }
@@ -879,10 +887,10 @@ impl Default for TrustRule {
 impl Default for ApprovalPolicy {
     fn default() -> Self {
         Self {
-            when: AskWhen::Escalated,
+            when: ApprovalTrigger::Escalated,
             timeout: 45 * SECOND,
             parked: 24 * HOUR,
-            dangerous: Dangerous::Record,
+            dangerous: DangerousCommandPolicy::Record,
         }
     }
 }

@@ -1,28 +1,17 @@
-//! Numbers that cannot be wrong: a policy built from them is valid by its types.
-
-use std::fmt;
+//! Validated numbers: a policy built from them is valid by its types.
 
 use serde::{Deserialize, Serialize};
 
-/// Why a number was refused.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// The reason why a number was refused.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum InvalidValue {
-    /// A share must lie between 0 and 1.
+    /// A share must be between 0 and 1.
+    #[error("{0} is not a share: write a number from 0 to 1")]
     Ratio(f64),
     /// A growth factor must be finite and at least 1.
+    #[error("{0} is not a growth factor: write a number from 1 to 1000")]
     Factor(f64),
 }
-
-impl fmt::Display for InvalidValue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Ratio(value) => write!(f, "{value} is not a share: write a number from 0 to 1"),
-            Self::Factor(value) => write!(f, "{value} is not a growth factor: write a number from 1 to 1000"),
-        }
-    }
-}
-
-impl std::error::Error for InvalidValue {}
 
 /// A share between 0 and 1.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
@@ -30,22 +19,22 @@ impl std::error::Error for InvalidValue {}
 pub struct Ratio(f64);
 
 impl Ratio {
-    /// The share, if the number can be one.
+    /// Returns the share, or an error if the number is out of range.
     pub fn new(value: f64) -> Result<Self, InvalidValue> {
         if (0.0..=1.0).contains(&value) { Ok(Self(value)) } else { Err(InvalidValue::Ratio(value)) }
     }
 
-    /// A share in whole percent; more than a hundred counts as a hundred.
+    /// Returns a share in whole percent. More than a hundred counts as a hundred.
     pub const fn percent(percent: u8) -> Self {
         Self(if percent > 100 { 1.0 } else { percent as f64 / 100.0 })
     }
 
-    /// The number.
+    /// Returns the number.
     pub const fn get(self) -> f64 {
         self.0
     }
 
-    /// Whether `part` out of `whole` reaches this share. Nothing out of nothing reaches none.
+    /// Returns true if `part` out of `whole` reaches this share. Zero out of zero never does.
     pub fn reached_by(self, part: u32, whole: u32) -> bool {
         whole > 0 && f64::from(part) >= self.0 * f64::from(whole)
     }
@@ -64,37 +53,37 @@ impl From<Ratio> for f64 {
     }
 }
 
-/// By how much something grows with each step: 1 is constant, 2 doubles.
+/// The growth of a value with each step: 1 is constant, 2 doubles.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(try_from = "f64", into = "f64")]
-pub struct Factor(f64);
+pub struct GrowthFactor(f64);
 
-impl Factor {
+impl GrowthFactor {
     /// No growth.
     pub const ONE: Self = Self(1.0);
     /// Twice as much each time.
     pub const TWO: Self = Self(2.0);
 
-    /// The factor, if the number can be one.
+    /// Returns the factor, or an error if the number is out of range.
     pub fn new(value: f64) -> Result<Self, InvalidValue> {
         if (1.0..=1000.0).contains(&value) { Ok(Self(value)) } else { Err(InvalidValue::Factor(value)) }
     }
 
-    /// The number.
+    /// Returns the number.
     pub const fn get(self) -> f64 {
         self.0
     }
 }
 
-impl TryFrom<f64> for Factor {
+impl TryFrom<f64> for GrowthFactor {
     type Error = InvalidValue;
     fn try_from(value: f64) -> Result<Self, InvalidValue> {
         Self::new(value)
     }
 }
 
-impl From<Factor> for f64 {
-    fn from(factor: Factor) -> Self {
+impl From<GrowthFactor> for f64 {
+    fn from(factor: GrowthFactor) -> Self {
         factor.0
     }
 }
@@ -106,7 +95,7 @@ mod tests {
     #[test]
     fn shares_and_factors_refuse_what_they_cannot_be() {
         assert!(Ratio::new(1.01).is_err() && Ratio::new(f64::NAN).is_err() && Ratio::new(-0.1).is_err());
-        assert!(Factor::new(0.99).is_err() && Factor::new(f64::INFINITY).is_err());
+        assert!(GrowthFactor::new(0.99).is_err() && GrowthFactor::new(f64::INFINITY).is_err());
         assert!(Ratio::percent(50).reached_by(5, 10) && !Ratio::percent(50).reached_by(4, 10));
         assert!(!Ratio::percent(0).reached_by(0, 0));
     }

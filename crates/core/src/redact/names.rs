@@ -1,13 +1,13 @@
-//! Names that say that their value is secret.
+//! Secret names: names of fields and parameters that have a secret value.
 //!
-//! A name is split into words at anything but letters and digits, and where the case changes; case does not
-//! matter. So `apiKey`, `API-KEY` and `x_api_key` are the same to us, while `tokenizer`, `author` and
-//! `max_tokens` contain no secret word. A last word that speaks *about* a secret (`token_count`,
-//! `password_policy`, `secretName`) makes the name harmless; its value is still looked at like any other text.
+//! A name is split into words at everything except letters and digits, and where the case changes. Case does not
+//! matter. So `apiKey`, `API-KEY` and `x_api_key` are the same, while `tokenizer`, `author` and `max_tokens` contain no
+//! secret word. A last word *about* a secret (`token_count`, `password_policy`, `secretName`) makes the name harmless.
+//! Its value is still scanned like any other text.
 
 use std::sync::LazyLock;
 
-/// Whether a field of this name holds a secret.
+/// Returns true if a field of this name holds a secret.
 pub fn is_secret_name(name: &str) -> bool {
     let words = words(name);
     let (Some(last), count) = (words.last(), words.len()) else {
@@ -25,12 +25,12 @@ pub fn is_secret_name(name: &str) -> bool {
         || (count == 1 && is_one_of(&LONE_WORDS, last))
 }
 
-/// Whether a query parameter of this name holds a secret. URLs use short names that mean nothing elsewhere.
+/// Returns true if a query parameter of this name holds a secret. URLs use short names that mean nothing elsewhere.
 pub(super) fn is_secret_parameter(name: &str) -> bool {
     ends_in_secret_name(name) || words(name).last().is_some_and(|last| is_one_of(&PARAMETER_WORDS, last))
 }
 
-/// Whether a name or a path with dots in it names a secret by its last part: `db.password` does, while
+/// Returns true if a name or a path with dots names a secret by its last part. `db.password` does, while
 /// `/etc/secrets/readme` and `token.txt` are files.
 pub(super) fn ends_in_secret_name(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or_default();
@@ -41,32 +41,32 @@ pub(super) fn ends_in_secret_name(path: &str) -> bool {
         || (is_one_of(&["key", "keys", "value", "hash"], last) && qualified.is_some_and(is_secret_name))
 }
 
-/// Whether two words side by side are the name of a secret: "API key".
+/// Returns true if two adjacent words are the name of a secret: "API key".
 pub(super) fn is_secret_phrase(first: &str, second: &str) -> bool {
     is_pair(&SECRET_PAIRS, (first, second))
 }
 
-/// Whether the value of such a field is a digest or an identifier: long, but no secret.
+/// Returns true if the value of such a field is a digest or an identifier: long, but not secret.
 pub(super) fn is_digest_name(name: &str) -> bool {
     all_words(name).iter().any(|word| is_one_of(&DIGEST_WORDS, word))
 }
 
-/// Whether this names a header whose value is the rest of the line.
+/// Returns true for a header whose value is the rest of the line.
 pub(super) fn is_header_name(name: &str) -> bool {
     words(name).last().is_some_and(|last| is_one_of(&["authorization", "cookie", "cookies"], last))
 }
 
-/// Whether this is the shell's name of the working folder, which only looks like a password.
+/// Returns true for the shell's name of the working folder, which only looks like a password.
 pub(super) fn is_working_folder(name: &str) -> bool {
     is_one_of(&["pwd", "oldpwd"], name)
 }
 
-/// Whether a field of an answer of ours holds a name that a caller chose, or a sentence with such a name in it.
+/// Returns true if a field of a Steadfast response holds a name that a caller chose, or a sentence with such a name.
 pub(super) fn holds_a_chosen_name(field: &str) -> bool {
     is_one_of(&CHOSEN_NAMES, field)
 }
 
-/// The words of a name, without those at its end that only say how the value is written.
+/// Returns the words of a name, without those at its end that only describe the format of the value.
 fn words(name: &str) -> Vec<&str> {
     let mut words = all_words(name);
     while words.len() > 1 && words.last().is_some_and(|last| is_one_of(&FORM_WORDS, last)) {
@@ -75,7 +75,7 @@ fn words(name: &str) -> Vec<&str> {
     words
 }
 
-/// The last words of a name, without numbers.
+/// Returns the final words of a name, without numbers.
 fn all_words(name: &str) -> Vec<&str> {
     let mut start = name.len().saturating_sub(MAX_NAME_BYTES);
     while !name.is_char_boundary(start) {
@@ -84,14 +84,14 @@ fn all_words(name: &str) -> Vec<&str> {
     let name = name.get(start..).unwrap_or_default();
     let mut words = Vec::new();
     let mut begin = 0;
-    let mut before = Class::Other;
+    let mut before = CharClass::Other;
     let mut bytes = name.bytes().enumerate().peekable();
     while let Some((at, byte)) = bytes.next() {
-        let class = Class::of(byte);
-        let next = bytes.peek().map_or(Class::Other, |(_, byte)| Class::of(*byte));
+        let class = CharClass::of(byte);
+        let next = bytes.peek().map_or(CharClass::Other, |(_, byte)| CharClass::of(*byte));
         let starts = match (before, class) {
-            (Class::Upper, Class::Upper) => next == Class::Lower,
-            (Class::Upper, Class::Lower) => false,
+            (CharClass::Upper, CharClass::Upper) => next == CharClass::Lower,
+            (CharClass::Upper, CharClass::Lower) => false,
             (before, class) => before != class,
         };
         if starts {
@@ -101,24 +101,24 @@ fn all_words(name: &str) -> Vec<&str> {
         before = class;
     }
     words.extend(name.get(begin..));
-    words.retain(|word| word.bytes().next().is_some_and(|byte| Class::of(byte).is_letter()));
+    words.retain(|word| word.bytes().next().is_some_and(|byte| CharClass::of(byte).is_letter()));
     words
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Class {
+enum CharClass {
     Upper,
     Lower,
     Digit,
     Other,
 }
 
-impl Class {
+impl CharClass {
     fn of(byte: u8) -> Self {
         match byte {
             b'A'..=b'Z' => Self::Upper,
             b'0'..=b'9' => Self::Digit,
-            // Letters of other scripts are as good as lower case ones.
+            // Letters of other scripts count as lower case.
             b'a'..=b'z' | 0x80.. => Self::Lower,
             _ => Self::Other,
         }
@@ -144,18 +144,18 @@ fn is_pair(list: &[&str], (first, second): (&str, &str)) -> bool {
         .any(|(a, b)| a.eq_ignore_ascii_case(first) && b.eq_ignore_ascii_case(second))
 }
 
-/// A name is judged by its end.
+/// The maximum length of the part of a name that is examined, from its end.
 const MAX_NAME_BYTES: usize = 128;
 
-/// A list of words, written as one text because people read it more often than the machine does.
-type Words = LazyLock<Vec<&'static str>>;
+/// A list of words, written as one text for readability.
+type WordList = LazyLock<Vec<&'static str>>;
 
 fn list(words: &'static str) -> Vec<&'static str> {
     words.split(' ').collect()
 }
 
-/// The fields of our answers that hold names of tools, requests and conversations, or sentences about them.
-static CHOSEN_NAMES: Words = LazyLock::new(|| {
+/// The fields of Steadfast responses that hold names of tools, requests and sessions, or sentences about them.
+static CHOSEN_NAMES: WordList = LazyLock::new(|| {
     list(
         "\
     breakers conversation correlationId key message model name namespace request requestId session sessionKey \
@@ -163,8 +163,8 @@ static CHOSEN_NAMES: Words = LazyLock::new(|| {
     )
 });
 
-/// Secret wherever they stand in the name.
-static SECRET_WORDS: Words = LazyLock::new(|| {
+/// Words that are secret anywhere in the name.
+static SECRET_WORDS: WordList = LazyLock::new(|| {
     list(
         "\
     accesskey accesstoken accountkey apikey apikeys apisecret apitoken authkey authorization authtoken \
@@ -175,8 +175,8 @@ static SECRET_WORDS: Words = LazyLock::new(|| {
     )
 });
 
-/// Secret where they stand side by side.
-static SECRET_PAIRS: Words = LazyLock::new(|| {
+/// Pairs that are secret if the words are adjacent.
+static SECRET_PAIRS: WordList = LazyLock::new(|| {
     list(
         "\
     access_key access_keys access_tokens account_key api_key api_keys api_tokens auth_code auth_key \
@@ -186,40 +186,40 @@ static SECRET_PAIRS: Words = LazyLock::new(|| {
     )
 });
 
-/// Secret although the last word would make another name harmless.
-static ALWAYS_PAIRS: Words = LazyLock::new(|| {
+/// Pairs that are secret although the last word would make another name harmless.
+static ALWAYS_PAIRS: WordList = LazyLock::new(|| {
     list(
         "\
     secret_id card_number webhook_url secret_data",
     )
 });
 
-/// Secret as the last word.
-static LAST_WORDS: Words = LazyLock::new(|| {
+/// Words that are secret as the last word.
+static LAST_WORDS: WordList = LazyLock::new(|| {
     list(
         "\
     auth pass otp totp",
     )
 });
 
-/// Secret as the whole name.
-static LONE_WORDS: Words = LazyLock::new(|| {
+/// Words that are secret as the whole name.
+static LONE_WORDS: WordList = LazyLock::new(|| {
     list(
         "\
     pin",
     )
 });
 
-/// Secret as the last word of a query parameter.
-static PARAMETER_WORDS: Words = LazyLock::new(|| {
+/// Words that are secret as the last word of a query parameter.
+static PARAMETER_WORDS: WordList = LazyLock::new(|| {
     list(
         "\
     key sig signature sign code ticket assertion",
     )
 });
 
-/// Words that speak about a secret, as the last word.
-static ABOUT_WORDS: Words = LazyLock::new(|| {
+/// Words about a secret, as the last word.
+static ABOUT_WORDS: WordList = LazyLock::new(|| {
     list(
         "\
     age alg algorithm arn at audience balance budget cost count counts created days dir enabled endpoint \
@@ -232,8 +232,8 @@ static ABOUT_WORDS: Words = LazyLock::new(|| {
     )
 });
 
-/// Words that only say how the value is written; they are skipped at the end.
-static FORM_WORDS: Words = LazyLock::new(|| {
+/// Words that only describe the format of the value. They are skipped at the end.
+static FORM_WORDS: WordList = LazyLock::new(|| {
     list(
         "\
     base b default enc encrypted env hash hashed header hex json new old plain plaintext raw str string \
@@ -241,8 +241,8 @@ static FORM_WORDS: Words = LazyLock::new(|| {
     )
 });
 
-/// Names of things that are long and random, and public.
-static DIGEST_WORDS: Words = LazyLock::new(|| {
+/// Names of long, random, and public values.
+static DIGEST_WORDS: WordList = LazyLock::new(|| {
     list(
         "\
     checksum commit correlation crc digest etag fingerprint hash head integrity md merge object oid \
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_only_sound_secret_are_left_alone() {
+    fn names_that_only_sound_secret_are_kept() {
         for name in [
             "",
             "_",

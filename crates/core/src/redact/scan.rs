@@ -1,20 +1,28 @@
-//! One walk over a text, from left to right, that masks what must not leave.
+//! A scanner that masks the secrets of a text in one pass from left to right.
 //!
-//! The text is cut into *blobs*, runs of the characters that tokens, names and paths are made of. Each blob is
-//! first looked at as a token; what is left of it may be a name with a value behind it, the scheme of a URL,
-//! a flag, or the word `Bearer`. A found secret is replaced and the walk goes on behind it as if the text
-//! began there, which is also what a second walk over the result sees: that makes it idempotent. Nothing
-//! is looked at more than a fixed number of times: that makes it linear.
+//! The text is split into *blobs*: runs of the characters that tokens, names and paths consist of. Each blob is first
+//! checked for tokens. The rest of it may be a name followed by a value, the scheme of a URL, a flag, or the word
+//! `Bearer`. A secret is replaced, and the scan continues after it as if the text began there. A second scan of the
+//! result sees the same, which makes the scan idempotent. Nothing is examined more than a fixed number of times, which
+//! makes it linear.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use super::{MASK, names, shapes};
 
-/// Masks the secrets of a text. `label` is the name of the field that the text is the value of, if it is one.
+/// Masks the secrets of a text. `label` is the name of the field that has the text as its value, if there is one.
 pub(super) fn scan<'t>(text: &'t str, label: Option<&str>) -> Cow<'t, str> {
-    let mut scanner =
-        Scanner { text, bytes: text.as_bytes(), label, at: 0, word: None, last_sign: 0, out: None, kept: 0 };
+    let mut scanner = SecretScanner {
+        text,
+        bytes: text.as_bytes(),
+        label,
+        at: 0,
+        word: None,
+        last_sign: 0,
+        out: None,
+        kept: 0,
+    };
     scanner.run();
     match scanner.out {
         None => Cow::Borrowed(text),
@@ -25,22 +33,22 @@ pub(super) fn scan<'t>(text: &'t str, label: Option<&str>) -> Cow<'t, str> {
     }
 }
 
-struct Scanner<'t, 'l> {
+struct SecretScanner<'t, 'l> {
     text: &'t str,
     bytes: &'t [u8],
     label: Option<&'l str>,
-    /// Everything before is decided.
+    /// Position up to which everything is decided.
     at: usize,
-    /// The blob before the current one, if nothing of it was masked.
+    /// The blob before the current one, if no part of it was masked.
     word: Option<Range<usize>>,
-    /// Where an `@` was last found, so that it is not looked for twice.
+    /// Position of the last `@` found, so that it is not searched twice.
     last_sign: usize,
-    /// What was decided so far, once it differs from the text; up to `kept` of the text.
+    /// Output so far, once it differs from the text. Covers the text up to `kept`.
     out: Option<String>,
     kept: usize,
 }
 
-impl<'t> Scanner<'t, '_> {
+impl<'t> SecretScanner<'t, '_> {
     fn run(&mut self) {
         while let Some(byte) = self.byte(self.at) {
             if byte == b'\\' {
@@ -78,7 +86,7 @@ impl<'t> Scanner<'t, '_> {
         }
     }
 
-    /// Masks the tokens within a blob. Gives back where the part that was left alone begins.
+    /// Masks the tokens within a blob. Returns the start of the unmasked rest.
     fn tokens(&mut self, start: usize, end: usize) -> usize {
         let mut from = start;
         let mut at = start;
@@ -87,7 +95,7 @@ impl<'t> Scanner<'t, '_> {
             let rest = self.bytes.get(at..).unwrap_or_default();
             let shape = match boundary {
                 true => shapes::known_shape(rest).or_else(|| {
-                    // The digits of a fraction, and a telephone number.
+                    // The digits of a fraction, or a telephone number.
                     let is_part = at > from && matches!(self.byte(at - 1), Some(b'.' | b'+'));
                     if is_part { None } else { shapes::card_number(rest) }
                 }),
@@ -105,7 +113,7 @@ impl<'t> Scanner<'t, '_> {
         if from >= end { from } else { self.random_parts(from, end) }
     }
 
-    /// Masks what looks random between two places of a blob; gives back where the untouched rest begins.
+    /// Masks random parts between two positions of a blob. Returns the start of the unmasked rest.
     fn random_parts(&mut self, start: usize, end: usize) -> usize {
         let (mut from, mut rest) = (start, start);
         while from < end {
@@ -116,8 +124,8 @@ impl<'t> Scanner<'t, '_> {
         rest
     }
 
-    /// A piece has no dots. It is masked as a whole if it looks random as a whole, and if not, so are those of
-    /// its parts between slashes that do.
+    /// Masks a piece, which has no dots. It is masked as a whole if it looks random as a whole. Otherwise its parts
+    /// between slashes are masked if they look random.
     fn random_piece(&mut self, start: usize, end: usize) -> Option<usize> {
         let mut rest = None;
         let mut from = start;
@@ -134,7 +142,7 @@ impl<'t> Scanner<'t, '_> {
             while segment < end {
                 let segment_end = self.end_within(segment, end, |byte| byte != b'/');
                 if shapes::looks_random(self.slice(segment, segment_end), || self.public_hex(segment)) {
-                    // What stands before will be looked at alone from now on.
+                    // From now on, the text before is examined alone.
                     if self.is_random_whole(from, segment) {
                         self.mask(from..segment);
                     }
@@ -155,9 +163,9 @@ impl<'t> Scanner<'t, '_> {
             && shapes::looks_random(self.slice(start, end), || self.public_hex(start))
     }
 
-    /// Whether a name stands before the blob that makes hexadecimal harmless.
+    /// Returns true if a name before the blob makes hexadecimal harmless.
     fn public_hex(&self, start: usize) -> bool {
-        // Behind a mask there is no name any more.
+        // After a mask there is no name any more.
         if self.out.is_some() && self.kept == start {
             return false;
         }
@@ -172,7 +180,7 @@ impl<'t> Scanner<'t, '_> {
         }
     }
 
-    /// The `=` that pad base64 belong to it, unless something follows that makes them a separator.
+    /// Returns the end of the `=` that pad base64, unless a following character makes them a separator.
     fn end_of_padding(&mut self, masked: usize) -> usize {
         let end = self.end_of(masked, |byte| byte == b'=');
         let separates =
@@ -184,7 +192,7 @@ impl<'t> Scanner<'t, '_> {
         end
     }
 
-    /// What is left of a blob may announce a secret.
+    /// Checks if the rest of a blob is the name of a secret.
     fn name(&mut self, name: Range<usize>) {
         let before = self.word.replace(name.clone());
         let text = self.slice(name.start, name.end);
@@ -205,7 +213,7 @@ impl<'t> Scanner<'t, '_> {
             }
             return;
         }
-        // Most words announce nothing, so that is found out first.
+        // Most words are not such a name, so that is checked first.
         let marker = name.start.checked_sub(1).and_then(|at| self.byte(at));
         let element = marker == Some(b'<') && self.byte(name.end) == Some(b'>');
         let value = if element { Some(name.end + 1) } else { self.behind_separator(name.end) };
@@ -218,7 +226,7 @@ impl<'t> Scanner<'t, '_> {
         } else {
             names::ends_in_secret_name(text) || self.is_secret_phrase(before.as_ref(), &name)
         };
-        // "Unexpected token: …" is what parsers say.
+        // Parsers report "Unexpected token: …".
         let unexpected = text.eq_ignore_ascii_case("token")
             && before.is_some_and(|word| self.slice(word.start, word.end).eq_ignore_ascii_case("unexpected"));
         let folder = names::is_working_folder(text) && matches!(self.byte(value), Some(b'/' | b'~'));
@@ -227,7 +235,7 @@ impl<'t> Scanner<'t, '_> {
         }
     }
 
-    /// Two words with a space between can be one name: "API key".
+    /// Returns true if two words with a space between them are one secret name: "API key".
     fn is_secret_phrase(&self, before: Option<&Range<usize>>, name: &Range<usize>) -> bool {
         before.is_some_and(|word| {
             word.end + 1 == name.start
@@ -236,7 +244,7 @@ impl<'t> Scanner<'t, '_> {
         })
     }
 
-    /// Where the value begins, if a separator follows a name that ends here.
+    /// Returns the start of the value, if a separator follows a name that ends here.
     fn behind_separator(&self, end: usize) -> Option<usize> {
         let (mut at, mut quoted) = (end, false);
         if let Some(opening) = self.quote(at) {
@@ -262,7 +270,7 @@ impl<'t> Scanner<'t, '_> {
 
     /// Masks the value of a secret name.
     fn value(&mut self, at: usize, header: bool) {
-        // The letters that may stand before a string in source code.
+        // Letters that may come before a string in source code.
         let prefix = self
             .end_within(at, at + 2, |byte| matches!(byte.to_ascii_lowercase(), b'b' | b'r' | b'f' | b'u'));
         let quote = self.quote(at).or_else(|| self.quote(prefix).filter(|quote| quote.escapes == 0));
@@ -284,7 +292,7 @@ impl<'t> Scanner<'t, '_> {
             self.mask_value(at..end);
         } else {
             let mut end = self.end_of(at, |byte| !ends_value(byte));
-            // `Some("…")` and the like.
+            // `Some("…")` and similar.
             let open = self.end_within(at, end, |byte| !matches!(byte, b'(' | b'{' | b'['));
             if open < end
                 && let Ok(closed) = self.end_of_group(open, MAX_INNER_GROUP)
@@ -297,7 +305,7 @@ impl<'t> Scanner<'t, '_> {
         }
     }
 
-    /// Masks what follows `Bearer` or `Basic`, unless it is prose.
+    /// Masks the text after `Bearer` or `Basic`, unless it is prose.
     fn credentials(&mut self, basic: bool, end: usize, at: usize) {
         let close = self.end_of(at, |byte| is_blob(byte) || byte == b'=');
         let text = self.slice(at, close).trim_end_matches('.');
@@ -315,7 +323,7 @@ impl<'t> Scanner<'t, '_> {
         self.at = start;
         let mut end = self.end_of_authority(start);
         let mut sign = self.last_sign_within(start, end);
-        // A password may contain what should end the authority: then a colon is followed by no port.
+        // A password may contain characters that would end the authority. In that case no port follows the colon.
         let colon = self.end_within(start, end, |byte| byte != b':');
         let port = self.byte(colon + 1).is_none_or(|byte| byte.is_ascii_digit());
         if sign.is_none() && colon + 1 < end && !port && self.byte(start) != Some(b'[') {
@@ -351,7 +359,7 @@ impl<'t> Scanner<'t, '_> {
         self.last_sign
     }
 
-    /// Masks a private key in PEM, its lines real or escaped. One that was cut off ends where no such line can.
+    /// Masks a private key in PEM, with real or escaped line ends. One that was cut off ends at the first invalid line.
     fn private_key(&mut self) -> bool {
         let start = self.at;
         let Some(end) = self.end_of_private_key(start) else { return false };
@@ -360,7 +368,7 @@ impl<'t> Scanner<'t, '_> {
         true
     }
 
-    /// Where the private key ends whose first line begins here, if one does.
+    /// Returns the end of the private key whose first line begins here, if there is one.
     fn end_of_private_key(&self, start: usize) -> Option<usize> {
         let label = start + PEM_BEGIN.len();
         let label_end =
@@ -390,8 +398,8 @@ impl<'t> Scanner<'t, '_> {
         Some(at)
     }
 
-    /// Where a value ends with the private keys that begin in it: the rules for a value stop at a blank or at the end of a line,
-    /// and the lines of a key go on.
+    /// Returns the end of a value including the private keys that begin in it. The rules for a value stop at a blank or
+    /// at the end of a line, but the lines of a key continue.
     fn end_with_keys(&self, value: &Range<usize>) -> usize {
         let (mut from, mut end) = (value.start, value.end);
         while from < end {
@@ -399,7 +407,7 @@ impl<'t> Scanner<'t, '_> {
             let begins = self.bytes.get(from..last).unwrap_or_default();
             let begin = begins.windows(PEM_BEGIN.len()).position(|part| part == PEM_BEGIN.as_bytes());
             let Some(begin) = begin.map(|place| from + place) else { break };
-            // What was looked at for a key is not looked at again.
+            // Text that was searched for a key is not searched again.
             from = match self.end_of_private_key(begin) {
                 Some(key) => {
                     end = end.max(key);
@@ -411,7 +419,7 @@ impl<'t> Scanner<'t, '_> {
         end
     }
 
-    /// Masks a value and goes on behind it.
+    /// Masks a value and continues after it.
     fn mask_value(&mut self, value: Range<usize>) {
         let value = if value.is_empty() { value } else { value.start..self.end_with_keys(&value) };
         self.at = value.end.max(self.at);
@@ -425,7 +433,7 @@ impl<'t> Scanner<'t, '_> {
         self.replace(secret, MASK);
     }
 
-    /// Shows a character that would hide or rearrange others.
+    /// Escapes a character that would hide or rearrange others.
     fn escape(&mut self, length: usize) {
         let place = self.at..self.at + length;
         let code = self.slice(place.start, place.end).chars().next().map_or(0, u32::from);
@@ -441,7 +449,7 @@ impl<'t> Scanner<'t, '_> {
         self.kept = place.end;
     }
 
-    /// The quote that stands here, perhaps escaped because the text is a string within a string.
+    /// Returns the quote at this position. It may be escaped because the text is a string within a string.
     fn quote(&self, at: usize) -> Option<Quote> {
         let sign = self.end_within(at, at + 8, |byte| byte == b'\\');
         let escapes = sign - at;
@@ -450,7 +458,7 @@ impl<'t> Scanner<'t, '_> {
         (escapes + 1).is_power_of_two().then_some(Quote { sign: quote, escapes, inner: sign + 1 })
     }
 
-    /// Where the quoted text ends: before its closing quote, or where a text around it ends, or at the end.
+    /// Returns the end of the quoted text: before its closing quote, at the end of a surrounding text, or at the end.
     fn closing(&self, quote: &Quote) -> usize {
         let mut escapes = 0;
         for (place, byte) in self.bytes.iter().enumerate().skip(quote.inner) {
@@ -467,7 +475,7 @@ impl<'t> Scanner<'t, '_> {
         self.bytes.len()
     }
 
-    /// The end of a bracketed group; if it is not closed, how far was looked.
+    /// Returns the end of a bracketed group, or the end of the search if it is not closed.
     fn end_of_group(&self, start: usize, most: usize) -> Result<usize, usize> {
         let (mut depth, mut quoted, mut escaped) = (0_usize, false, false);
         let mut last = start;
@@ -493,7 +501,8 @@ impl<'t> Scanner<'t, '_> {
         Err(last)
     }
 
-    /// Behind the escape that begins here: what an escape stands for is no letter of the word that follows.
+    /// Returns the position after the escape that begins here. The escaped character is no letter of the following
+    /// word.
     fn after_escape(&self, start: usize) -> usize {
         let sign = self.end_of(start, |byte| byte == b'\\');
         match self.byte(sign) {
@@ -531,9 +540,9 @@ impl<'t> Scanner<'t, '_> {
 
 struct Quote {
     sign: u8,
-    /// Backslashes before it.
+    /// Number of backslashes before the quote.
     escapes: usize,
-    /// Where the quoted text begins.
+    /// Start of the quoted text.
     inner: usize,
 }
 
@@ -551,7 +560,7 @@ const fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t')
 }
 
-/// What ends a value that has no quotes.
+/// Returns true for a character that ends a value without quotes.
 const fn ends_value(byte: u8) -> bool {
     byte.is_ascii_whitespace()
         || matches!(byte, b'"' | b'\'' | b'`' | b',' | b';' | b'&' | b')' | b'}' | b']' | b'<' | b'>' | b'\\')
@@ -561,9 +570,9 @@ const fn ends_url(byte: u8) -> bool {
     byte.is_ascii_whitespace() || matches!(byte, b'"' | b'\'' | b'`' | b'<' | b'>' | b'\\')
 }
 
-/// The length of the character that begins here, if it is one by which a text looks different from what it says: the
-/// controls of writing direction (U+202A to U+202E, U+2066 to U+2069), and those of terminals beyond ASCII (U+0080 to U+009F).
-/// The plain marks of direction stay: texts in Arabic or Hebrew have them.
+/// Returns the length of the character that begins here, if it makes a text look different from its content: the
+/// controls of writing direction (U+202A to U+202E, U+2066 to U+2069), and those of terminals beyond ASCII (U+0080 to
+/// U+009F). The plain marks of direction stay, because texts in Arabic or Hebrew contain them.
 const fn invisible(text: &[u8]) -> Option<usize> {
     match text {
         [0xe2, 0x80, 0xaa..=0xae, ..] | [0xe2, 0x81, 0xa6..=0xa9, ..] => Some(3),
@@ -572,12 +581,12 @@ const fn invisible(text: &[u8]) -> Option<usize> {
     }
 }
 
-/// A user without a password, such as `git`, tells nothing.
+/// Returns true for a user without a password, such as `git`, which reveals nothing.
 fn is_plain_user(user: &str) -> bool {
     user.len() <= 12 && user.bytes().all(|byte| byte.is_ascii_lowercase())
 }
 
-/// Values that say that there is no secret.
+/// Returns true for values that mean that there is no secret.
 fn is_literal(value: &str) -> bool {
     ["null", "none", "nil", "undefined", "true", "false"]
         .iter()
@@ -587,11 +596,11 @@ fn is_literal(value: &str) -> bool {
 const PEM_BEGIN: &str = "-----BEGIN ";
 const PEM_END: &str = "-----END ";
 const MAX_PEM_LABEL: usize = 64;
-/// A token with slashes in it is not longer; what is longer is judged part by part.
+/// The maximum length of a token with slashes. A longer text is checked part by part.
 const MAX_SLASHED: usize = 256;
-/// How far a bracket that opens a secret value is followed.
+/// The maximum distance in which the closing bracket of a secret value is searched.
 const MAX_GROUP: usize = 4096;
-/// How far a bracket within a secret value is followed.
+/// The maximum distance in which the closing bracket within a secret value is searched.
 const MAX_INNER_GROUP: usize = 256;
-/// How far the `@` behind a password with slashes is looked for.
+/// The maximum distance in which the `@` after a password with slashes is searched.
 const MAX_PASSWORD: usize = 256;

@@ -1,8 +1,8 @@
-//! What a secret looks like when no name gives it away: known token shapes, and strings that look random.
+//! Detection of secrets without a name: known token shapes, and strings that look random.
 //!
-//! How random a string looks is judged without logarithms, so that it is the same everywhere: by its length,
-//! by how many different characters it has, and by how often upper case, lower case and digits change
-//! within it. One change per camel-case word is expected and does not count twice. The thresholds:
+//! Randomness is judged without logarithms, so that the result is the same on every platform: by the length, by the
+//! number of different characters, and by the number of changes between upper case, lower case and digits. One change
+//! per camel-case word is expected and does not count twice. The thresholds:
 //!
 //! | kinds of characters | length | changes per 100 characters | different ones |
 //! | --- | --- | --- | --- |
@@ -11,14 +11,13 @@
 //! | upper and lower | 32 and more without `-`, `_`, `+`, `/` between | 40 | 10 |
 //! | hexadecimal | 32 and more | | 6 |
 //!
-//! Of random text that is long enough, one in seventy escapes at 24 characters of base62, one in three hundred
-//! at 32, one in a thousand at 40. Words in camel case, paths, model names and base64 of a short text stay.
-//! Known to be random and public, and therefore left alone: UUIDs, ULIDs (also after a short prefix), trace
-//! parents, the ids that model vendors give to calls and messages, subresource digests (`sha512-…`), and
-//! hexadecimal after a word such as `commit` or `sha256`.
-//! The twelve digits of our own fingerprints are far below every threshold.
+//! Of random text with enough length, one in seventy escapes at 24 characters of base62, one in three hundred at 32,
+//! one in a thousand at 40. Words in camel case, paths, model names and base64 of a short text are kept. So are values
+//! that are known to be random and public: UUIDs, ULIDs (also after a short prefix), trace parents, the ids that model
+//! vendors give to calls and messages, subresource digests (`sha512-…`), and hexadecimal after a word such as `commit`
+//! or `sha256`. The twelve digits of Steadfast's fingerprints are far below every threshold.
 
-/// The end of the token of a known shape that starts at the beginning of `text`, if one does.
+/// Returns the end of the token of a known shape at the beginning of `text`, if there is one.
 pub(super) fn known_shape(text: &[u8]) -> Option<usize> {
     let first = text.first()?;
     if text.starts_with(b"eyJ") {
@@ -36,9 +35,9 @@ pub(super) fn known_shape(text: &[u8]) -> Option<usize> {
     )
 }
 
-/// The end of the payment card number that starts at the beginning of `text`, if one does: 13 to 19 digits with a right check
-/// digit (Luhn), beginning as numbers of cards do, in one piece or in groups with one blank or one dash between. Times in
-/// milliseconds begin with a 1, and are none.
+/// Returns the end of the payment card number at the beginning of `text`, if there is one: 13 to 19 digits with a valid
+/// check digit (Luhn) and a prefix of card numbers, in one piece or in groups separated by one blank or one dash. Times
+/// in milliseconds begin with a 1, and are not card numbers.
 pub(super) fn card_number(text: &[u8]) -> Option<usize> {
     let (mut digits, mut count, mut at) = ([0_u8; MAX_CARD], 0, 0);
     let (mut separator, mut end) = (None, None);
@@ -90,8 +89,8 @@ fn is_card(digits: &[u8]) -> bool {
     begins && digits.len() >= MIN_CARD && sum.is_multiple_of(10)
 }
 
-/// Whether a string of letters, digits and `-_+/` looks random, and is none of the known public ones.
-/// `public_hex` says whether a name before it makes hexadecimal harmless; it is asked only if that matters.
+/// Returns true if a string of letters, digits and `-_+/` looks random and is none of the known public ones.
+/// `public_hex` returns true if a name before it makes hexadecimal harmless. It is called only if that matters.
 pub(super) fn looks_random(piece: &str, public_hex: impl FnOnce() -> bool) -> bool {
     if piece.len() < MIN_MIXED || is_public(piece) {
         return false;
@@ -99,7 +98,7 @@ pub(super) fn looks_random(piece: &str, public_hex: impl FnOnce() -> bool) -> bo
     if let Some(random) = is_random_hex(piece) {
         return random && !public_hex();
     }
-    let mut whole = Tally::default();
+    let mut whole = CharTally::default();
     for segment in piece.split('/') {
         if !is_public(segment) && is_random_hex(segment).is_none() {
             whole.add(segment);
@@ -109,24 +108,24 @@ pub(super) fn looks_random(piece: &str, public_hex: impl FnOnce() -> bool) -> bo
         return true;
     }
     piece.split(['-', '_', '+', '/']).any(|run| {
-        let mut tally = Tally::default();
+        let mut tally = CharTally::default();
         tally.add(run);
         let changes = if tally.digits == 0 { 40 } else { 15 };
         tally.kinds() >= 2 && tally.looks_random(MIN_PLAIN, changes)
     })
 }
 
-/// Whether this is a digest as package managers write it, `sha512-` and base64. It is meant to be seen.
+/// Returns true for a digest as package managers write it: `sha512-` and base64. It is public.
 pub(super) fn is_integrity(piece: &str) -> bool {
     piece.len() <= 100
         && ["sha1-", "sha256-", "sha384-", "sha512-"].iter().any(|prefix| piece.starts_with(prefix))
 }
 
-/// Header, payload and signature of a JSON web token; the signature may be missing, encryption adds parts.
+/// Matches header, payload and signature of a JSON web token. The signature may be missing, and encryption adds parts.
 fn jwt(text: &[u8]) -> Option<usize> {
     let word = |from: usize, most: usize| {
         let rest = text.get(from..).unwrap_or_default();
-        rest.iter().take(most).take_while(|byte| Tail::Word.has(**byte)).count()
+        rest.iter().take(most).take_while(|byte| TokenTail::Word.has(**byte)).count()
     };
     let header = word(0, MAX_JWT_HEADER);
     if header < 10 || text.get(header) != Some(&b'.') || word(header + 1, 4) < 4 {
@@ -142,11 +141,11 @@ fn jwt(text: &[u8]) -> Option<usize> {
     Some(end)
 }
 
-/// A bot's number, a colon, at least 35 characters.
+/// Matches a bot's number, a colon, and at least 35 characters.
 fn telegram(text: &[u8]) -> Option<usize> {
     let digits = text.iter().take(13).take_while(|byte| byte.is_ascii_digit()).count();
     let rest = text.get(digits..)?.strip_prefix(b":")?;
-    let tail = rest.iter().take_while(|byte| Tail::Word.has(**byte)).count();
+    let tail = rest.iter().take_while(|byte| TokenTail::Word.has(**byte)).count();
     ((8..=12).contains(&digits) && tail >= 35).then_some(digits + 1 + tail)
 }
 
@@ -177,44 +176,46 @@ fn is_prefixed_ulid(piece: &str) -> bool {
         && ulid.bytes().all(|byte| byte.is_ascii_digit() || byte.is_ascii_uppercase())
 }
 
-/// Whether hexadecimal looks random; nothing if it is not hexadecimal. A plain number is not.
+/// Returns true if hexadecimal looks random, and `None` if it is not hexadecimal. A plain number is not.
 fn is_random_hex(piece: &str) -> Option<bool> {
     let digits = piece.bytes().filter(u8::is_ascii_digit).count();
     let one_case = piece.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
         || piece.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'A'..=b'F'));
     (one_case && digits < piece.len()).then(|| {
-        let mut tally = Tally::default();
+        let mut tally = CharTally::default();
         tally.add(piece);
         piece.len() >= MIN_PLAIN && tally.digits > 0 && tally.different() >= 6
     })
 }
 
-/// What a string is made of.
+/// The characters of a string, counted by kind.
 #[derive(Default)]
-struct Tally {
+struct CharTally {
     length: usize,
     upper: usize,
     lower: usize,
     digits: usize,
     changes: usize,
-    /// One bit for each ASCII character.
+    /// One bit for each ASCII character found.
     seen: u128,
 }
 
-impl Tally {
+impl CharTally {
     fn add(&mut self, segment: &str) {
-        let (mut before, mut earlier) = (Kind::Other, Kind::Other);
+        let (mut before, mut earlier) = (CharKind::Other, CharKind::Other);
         for byte in segment.bytes() {
-            let kind = Kind::of(byte);
+            let kind = CharKind::of(byte);
             match kind {
-                Kind::Upper => self.upper += 1,
-                Kind::Lower => self.lower += 1,
-                Kind::Digit => self.digits += 1,
-                Kind::Other => {}
+                CharKind::Upper => self.upper += 1,
+                CharKind::Lower => self.lower += 1,
+                CharKind::Digit => self.digits += 1,
+                CharKind::Other => {}
             }
-            // The capital that begins a word belongs to the word.
-            let word_begins = before == Kind::Upper && kind == Kind::Lower && earlier != Kind::Upper;
-            let change = kind != before && kind != Kind::Other && before != Kind::Other && !word_begins;
+            // The capital at the start of a word belongs to the word.
+            let word_begins =
+                before == CharKind::Upper && kind == CharKind::Lower && earlier != CharKind::Upper;
+            let change =
+                kind != before && kind != CharKind::Other && before != CharKind::Other && !word_begins;
             self.changes += usize::from(change);
             self.length += 1;
             self.seen |= 1_u128 << (byte & 0x7f);
@@ -240,14 +241,14 @@ impl Tally {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum CharKind {
     Upper,
     Lower,
     Digit,
     Other,
 }
 
-impl Kind {
+impl CharKind {
     const fn of(byte: u8) -> Self {
         match byte {
             b'A'..=b'Z' => Self::Upper,
@@ -258,14 +259,14 @@ impl Kind {
     }
 }
 
-/// What may follow the prefix of a token.
+/// The characters that may follow the prefix of a token.
 #[derive(Clone, Copy)]
-enum Tail {
+enum TokenTail {
     /// Letters, digits, `_` and `-`.
     Word,
-    /// The same and `.`.
+    /// Letters, digits, `_`, `-` and `.`.
     Dotted,
-    /// The same and `/`.
+    /// Letters, digits, `_`, `-` and `/`.
     Path,
     /// Upper case letters and digits.
     Capitals,
@@ -273,7 +274,7 @@ enum Tail {
     Hex,
 }
 
-impl Tail {
+impl TokenTail {
     const fn has(self, byte: u8) -> bool {
         let word = byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
         match self {
@@ -286,22 +287,22 @@ impl Tail {
     }
 }
 
-/// The digits of the number of a payment card.
+/// The minimum number of digits of a payment card number.
 const MIN_CARD: usize = 13;
 const MAX_CARD: usize = 19;
-/// The digits of the first of its groups, where it is written in groups, and the fewest of each other.
+/// The number of digits in the first group of a card number, and the minimum in each other group.
 const CARD_GROUP: usize = 4;
 const MIN_CARD_GROUP: usize = 2;
-/// Length from which a mix of upper case, lower case and digits can be called random.
+/// The minimum length of a random mix of upper case, lower case and digits.
 const MIN_MIXED: usize = 24;
-/// Length from which anything else can be.
+/// The minimum length of any other random string.
 const MIN_PLAIN: usize = 32;
-/// Public ids are not longer than this.
+/// The maximum length of public ids.
 const MAX_PUBLIC_ID: usize = 80;
-/// The header of a JSON web token is taken to be no longer; a longer one looks random anyway.
+/// The maximum length of the header of a JSON web token. A longer one looks random anyway.
 const MAX_JWT_HEADER: usize = 1024;
 
-/// How ids that are meant to be seen begin.
+/// The prefixes of public ids.
 const PUBLIC_PREFIXES: &[&str] = &[
     "toolu_",
     "srvtoolu_",
@@ -319,97 +320,97 @@ const PUBLIC_PREFIXES: &[&str] = &[
     "evt_",
 ];
 
-/// Prefix, what follows, and how much of it at least.
-const SHAPES: &[(&str, Tail, usize)] = &[
+/// Prefix, following characters, and their minimum number.
+const SHAPES: &[(&str, TokenTail, usize)] = &[
     // Model vendors.
-    ("sk-", Tail::Word, 16),
-    ("gsk_", Tail::Word, 20),
-    ("xai-", Tail::Word, 20),
-    ("pplx-", Tail::Word, 20),
-    ("nvapi-", Tail::Word, 20),
-    ("hf_", Tail::Word, 20),
-    ("r8_", Tail::Word, 20),
-    ("tvly-", Tail::Word, 16),
-    ("fw_", Tail::Word, 20),
+    ("sk-", TokenTail::Word, 16),
+    ("gsk_", TokenTail::Word, 20),
+    ("xai-", TokenTail::Word, 20),
+    ("pplx-", TokenTail::Word, 20),
+    ("nvapi-", TokenTail::Word, 20),
+    ("hf_", TokenTail::Word, 20),
+    ("r8_", TokenTail::Word, 20),
+    ("tvly-", TokenTail::Word, 16),
+    ("fw_", TokenTail::Word, 20),
     // Code hosts and package registries.
-    ("ghp_", Tail::Word, 16),
-    ("gho_", Tail::Word, 16),
-    ("ghu_", Tail::Word, 16),
-    ("ghs_", Tail::Word, 16),
-    ("ghr_", Tail::Word, 16),
-    ("github_pat_", Tail::Word, 16),
-    ("glpat-", Tail::Dotted, 16),
-    ("gldt-", Tail::Word, 16),
-    ("glrt-", Tail::Word, 16),
-    ("glptt-", Tail::Word, 16),
-    ("ATBB", Tail::Word, 24),
-    ("ATATT", Tail::Word, 24),
-    ("npm_", Tail::Word, 20),
-    ("pypi-", Tail::Word, 16),
-    ("rubygems_", Tail::Word, 20),
-    ("cio", Tail::Word, 32),
-    ("dckr_pat_", Tail::Word, 16),
+    ("ghp_", TokenTail::Word, 16),
+    ("gho_", TokenTail::Word, 16),
+    ("ghu_", TokenTail::Word, 16),
+    ("ghs_", TokenTail::Word, 16),
+    ("ghr_", TokenTail::Word, 16),
+    ("github_pat_", TokenTail::Word, 16),
+    ("glpat-", TokenTail::Dotted, 16),
+    ("gldt-", TokenTail::Word, 16),
+    ("glrt-", TokenTail::Word, 16),
+    ("glptt-", TokenTail::Word, 16),
+    ("ATBB", TokenTail::Word, 24),
+    ("ATATT", TokenTail::Word, 24),
+    ("npm_", TokenTail::Word, 20),
+    ("pypi-", TokenTail::Word, 16),
+    ("rubygems_", TokenTail::Word, 20),
+    ("cio", TokenTail::Word, 32),
+    ("dckr_pat_", TokenTail::Word, 16),
     // Clouds.
-    ("AKIA", Tail::Capitals, 16),
-    ("ASIA", Tail::Capitals, 16),
-    ("ABIA", Tail::Capitals, 16),
-    ("ACCA", Tail::Capitals, 16),
-    ("LTAI", Tail::Word, 16),
-    ("AIza", Tail::Word, 30),
-    ("ya29.", Tail::Dotted, 16),
-    ("GOCSPX-", Tail::Word, 16),
-    ("dop_v1_", Tail::Word, 20),
-    ("doo_v1_", Tail::Word, 20),
-    ("dor_v1_", Tail::Word, 20),
-    ("dapi", Tail::Hex, 32),
-    ("hvs.", Tail::Word, 16),
-    ("hvb.", Tail::Word, 16),
-    ("hvr.", Tail::Word, 16),
-    ("AGE-SECRET-KEY-", Tail::Word, 16),
+    ("AKIA", TokenTail::Capitals, 16),
+    ("ASIA", TokenTail::Capitals, 16),
+    ("ABIA", TokenTail::Capitals, 16),
+    ("ACCA", TokenTail::Capitals, 16),
+    ("LTAI", TokenTail::Word, 16),
+    ("AIza", TokenTail::Word, 30),
+    ("ya29.", TokenTail::Dotted, 16),
+    ("GOCSPX-", TokenTail::Word, 16),
+    ("dop_v1_", TokenTail::Word, 20),
+    ("doo_v1_", TokenTail::Word, 20),
+    ("dor_v1_", TokenTail::Word, 20),
+    ("dapi", TokenTail::Hex, 32),
+    ("hvs.", TokenTail::Word, 16),
+    ("hvb.", TokenTail::Word, 16),
+    ("hvr.", TokenTail::Word, 16),
+    ("AGE-SECRET-KEY-", TokenTail::Word, 16),
     // Messaging.
-    ("xoxa-", Tail::Word, 10),
-    ("xoxb-", Tail::Word, 10),
-    ("xoxp-", Tail::Word, 10),
-    ("xoxr-", Tail::Word, 10),
-    ("xoxs-", Tail::Word, 10),
-    ("xoxc-", Tail::Word, 10),
-    ("xoxd-", Tail::Word, 10),
-    ("xoxe-", Tail::Word, 10),
-    ("xoxe.", Tail::Dotted, 10),
-    ("xapp-", Tail::Word, 10),
-    ("hooks.slack.com/services/", Tail::Path, 8),
-    ("hooks.slack.com/workflows/", Tail::Path, 8),
-    ("discord.com/api/webhooks/", Tail::Path, 8),
-    ("discordapp.com/api/webhooks/", Tail::Path, 8),
-    ("SG.", Tail::Dotted, 30),
-    ("key-", Tail::Hex, 32),
+    ("xoxa-", TokenTail::Word, 10),
+    ("xoxb-", TokenTail::Word, 10),
+    ("xoxp-", TokenTail::Word, 10),
+    ("xoxr-", TokenTail::Word, 10),
+    ("xoxs-", TokenTail::Word, 10),
+    ("xoxc-", TokenTail::Word, 10),
+    ("xoxd-", TokenTail::Word, 10),
+    ("xoxe-", TokenTail::Word, 10),
+    ("xoxe.", TokenTail::Dotted, 10),
+    ("xapp-", TokenTail::Word, 10),
+    ("hooks.slack.com/services/", TokenTail::Path, 8),
+    ("hooks.slack.com/workflows/", TokenTail::Path, 8),
+    ("discord.com/api/webhooks/", TokenTail::Path, 8),
+    ("discordapp.com/api/webhooks/", TokenTail::Path, 8),
+    ("SG.", TokenTail::Dotted, 30),
+    ("key-", TokenTail::Hex, 32),
     // Payment and commerce.
-    ("sk_live_", Tail::Word, 10),
-    ("sk_test_", Tail::Word, 10),
-    ("rk_live_", Tail::Word, 10),
-    ("rk_test_", Tail::Word, 10),
-    ("whsec_", Tail::Word, 16),
-    ("sq0atp-", Tail::Word, 16),
-    ("sq0csp-", Tail::Word, 16),
-    ("shpat_", Tail::Word, 16),
-    ("shpca_", Tail::Word, 16),
-    ("shppa_", Tail::Word, 16),
-    ("shpss_", Tail::Word, 16),
+    ("sk_live_", TokenTail::Word, 10),
+    ("sk_test_", TokenTail::Word, 10),
+    ("rk_live_", TokenTail::Word, 10),
+    ("rk_test_", TokenTail::Word, 10),
+    ("whsec_", TokenTail::Word, 16),
+    ("sq0atp-", TokenTail::Word, 16),
+    ("sq0csp-", TokenTail::Word, 16),
+    ("shpat_", TokenTail::Word, 16),
+    ("shpca_", TokenTail::Word, 16),
+    ("shppa_", TokenTail::Word, 16),
+    ("shpss_", TokenTail::Word, 16),
     // Other services.
-    ("SK", Tail::Hex, 32),
-    ("lin_api_", Tail::Word, 16),
-    ("ntn_", Tail::Word, 20),
-    ("figd_", Tail::Word, 16),
-    ("PMAK-", Tail::Word, 20),
-    ("sntrys_", Tail::Word, 20),
-    ("glc_", Tail::Word, 20),
-    ("glsa_", Tail::Word, 20),
-    ("dt0c01.", Tail::Dotted, 20),
-    ("NRAK-", Tail::Word, 16),
-    ("sbp_", Tail::Word, 20),
-    ("pscale_tkn_", Tail::Word, 16),
-    ("tfp_", Tail::Word, 20),
-    ("EAAA", Tail::Word, 40),
+    ("SK", TokenTail::Hex, 32),
+    ("lin_api_", TokenTail::Word, 16),
+    ("ntn_", TokenTail::Word, 20),
+    ("figd_", TokenTail::Word, 16),
+    ("PMAK-", TokenTail::Word, 20),
+    ("sntrys_", TokenTail::Word, 20),
+    ("glc_", TokenTail::Word, 20),
+    ("glsa_", TokenTail::Word, 20),
+    ("dt0c01.", TokenTail::Dotted, 20),
+    ("NRAK-", TokenTail::Word, 16),
+    ("sbp_", TokenTail::Word, 20),
+    ("pscale_tkn_", TokenTail::Word, 16),
+    ("tfp_", TokenTail::Word, 20),
+    ("EAAA", TokenTail::Word, 40),
 ];
 
 #[cfg(test)]
@@ -417,7 +418,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn random_strings_are_told_from_words_paths_and_public_ids() {
+    fn random_strings_are_distinguished_from_words_paths_and_public_ids() {
         for random in [
             "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
             "q9Zt3LmX7vB2cN8kR5wY1pHd",
@@ -456,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn card_numbers_are_told_from_other_numbers_by_their_check_digit_and_their_beginning() {
+    fn card_numbers_are_detected_by_check_digit_and_prefix() {
         for card in [
             "4111111111111111",
             "4111 1111 1111 1111",

@@ -1,41 +1,41 @@
-//! Redaction of JSON as JSON: whatever is masked, the text around it stays as it came, and stays valid.
+//! Redaction of JSON as JSON: the text around a masked part stays unchanged and valid.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use super::{ELLIPSIS, MASK, is_secret_name, names, scan, shapes, up_to, within};
-use crate::json::{Kind, Value};
+use crate::json::{JsonKind, JsonValue};
 
-/// The text of a whole document without its secrets; nothing if it has none.
-pub(super) fn redact(root: Value<'_>, nested_texts: u8) -> Option<String> {
-    let mut edits = Edits { nested_texts, done: Vec::new() };
+/// Returns the text of a whole document without its secrets, or `None` if it has none.
+pub(super) fn redact(root: JsonValue<'_>, nested_texts: u8) -> Option<String> {
+    let mut edits = DocumentEdits { nested_texts, done: Vec::new() };
     edits.value(root, None);
     edits.applied_to(root)
 }
 
-/// The text of an answer of ours without secrets in the names that callers chose; nothing if there are none.
-pub(super) fn answer(root: Value<'_>) -> Option<String> {
-    let mut edits = Edits { nested_texts: 0, done: Vec::new() };
+/// Returns the text of a Steadfast response without secrets in the names that callers chose, or `None` if it has none.
+pub(super) fn response(root: JsonValue<'_>) -> Option<String> {
+    let mut edits = DocumentEdits { nested_texts: 0, done: Vec::new() };
     edits.chosen_names(root, None);
     edits.applied_to(root)
 }
 
-/// A redacted summary of a value, as JSON of at most `most` bytes.
-pub(super) fn summary(value: Value<'_>, most: usize) -> String {
+/// Returns a redacted summary of a value, as JSON of at most `most` bytes.
+pub(super) fn summary(value: JsonValue<'_>, most: usize) -> String {
     let mut out = String::new();
     summarise(value, None, most, MAX_SUMMARY_DEPTH, &mut out);
     out
 }
 
-/// What has to be replaced in the text of a document, in the order of the text.
-struct Edits {
+/// The replacements in the text of a document, in the order of the text.
+struct DocumentEdits {
     nested_texts: u8,
     done: Vec<(Range<usize>, String)>,
 }
 
-impl Edits {
-    /// The text of a document with all that was replaced; nothing if nothing was.
-    fn applied_to(&self, root: Value<'_>) -> Option<String> {
+impl DocumentEdits {
+    /// Returns the text of a document with all replacements, or `None` if there are none.
+    fn applied_to(&self, root: JsonValue<'_>) -> Option<String> {
         if self.done.is_empty() {
             return None;
         }
@@ -53,18 +53,18 @@ impl Edits {
         Some(out)
     }
 
-    /// `field` is the name of the field that the value is in, if that holds a name that a caller chose.
-    fn chosen_names(&mut self, value: Value<'_>, field: Option<&str>) {
+    /// `field` is the name of the field that contains the value, if it holds a name that a caller chose.
+    fn chosen_names(&mut self, value: JsonValue<'_>, field: Option<&str>) {
         match value.kind() {
-            Kind::Null | Kind::Bool(_) | Kind::Number(_) => {}
-            Kind::String(text) => {
+            JsonKind::Null | JsonKind::Bool(_) | JsonKind::Number(_) => {}
+            JsonKind::String(text) => {
                 let Some(field) = field.filter(|_| !is_own_id(&text)) else { return };
                 if let Cow::Owned(redacted) = within(&text, Some(field), self.nested_texts) {
                     self.done.push((value.span(), quoted(&redacted)));
                 }
             }
-            Kind::Array(items) => items.for_each(|item| self.chosen_names(item, field)),
-            Kind::Object(members) => {
+            JsonKind::Array(items) => items.for_each(|item| self.chosen_names(item, field)),
+            JsonKind::Object(members) => {
                 for (name, member) in members {
                     self.chosen_names(member, Some(&*name).filter(|name| names::holds_a_chosen_name(name)));
                 }
@@ -72,23 +72,23 @@ impl Edits {
         }
     }
 
-    fn value(&mut self, value: Value<'_>, label: Option<&str>) {
+    fn value(&mut self, value: JsonValue<'_>, label: Option<&str>) {
         match value.kind() {
-            Kind::Null | Kind::Bool(_) => {}
-            Kind::Number(digits) if is_card(digits) => self.mask(value),
-            Kind::Number(_) => {}
-            Kind::String(text) => {
+            JsonKind::Null | JsonKind::Bool(_) => {}
+            JsonKind::Number(digits) if is_card(digits) => self.mask(value),
+            JsonKind::Number(_) => {}
+            JsonKind::String(text) => {
                 if let Cow::Owned(redacted) = within(&text, label, self.nested_texts) {
                     self.done.push((value.span(), quoted(&redacted)));
                 }
             }
-            Kind::Array(items) => {
+            JsonKind::Array(items) => {
                 let mut secrets = SecretItems::of(value);
                 for item in items {
                     if secrets.is_secret(item) { self.mask(item) } else { self.value(item, None) }
                 }
             }
-            Kind::Object(members) => {
+            JsonKind::Object(members) => {
                 let named = names_a_secret(value);
                 let mut before = value.span().start + 1;
                 let mut masked_names = 0;
@@ -101,7 +101,7 @@ impl Edits {
                     if is_secret_member(&name, named) {
                         self.mask(member);
                     } else {
-                        // Whoever redacts a second time does not see a masked name.
+                        // A second redaction does not see a masked name.
                         self.value(member, Some(name.as_ref()).filter(|_| !masked));
                     }
                     before = member.span().end;
@@ -110,38 +110,38 @@ impl Edits {
         }
     }
 
-    fn mask(&mut self, value: Value<'_>) {
+    fn mask(&mut self, value: JsonValue<'_>) {
         if is_worth_masking(value) {
             self.done.push((value.span(), quoted(MASK)));
         }
     }
 
     /// Replaces a name that is itself a secret. `gap` is the text between the neighbours, with the name in it.
-    fn name(&mut self, object: Value<'_>, gap: Range<usize>, number: usize) {
+    fn name(&mut self, object: JsonValue<'_>, gap: Range<usize>, number: usize) {
         let offset = object.span().start;
         let text = object.raw().get(gap.start - offset..gap.end - offset).unwrap_or_default();
         let (Some(open), Some(close)) = (text.find('"'), text.rfind('"')) else {
             return;
         };
-        // Two masked names must not become one: the second reader would refuse the object.
+        // Two masked names must differ, because a reader would refuse an object with two equal names.
         let name = if number > 1 { format!("{MASK} {number}") } else { MASK.to_owned() };
         self.done.push((gap.start + open..gap.start + close + 1, quoted(&name)));
     }
 }
 
-fn summarise(value: Value<'_>, label: Option<&str>, most: usize, depth: usize, out: &mut String) {
+fn summarise(value: JsonValue<'_>, label: Option<&str>, most: usize, depth: usize, out: &mut String) {
     match value.kind() {
-        Kind::Null | Kind::Bool(_) => out.push_str(value.raw()),
-        Kind::Number(digits) if is_card(digits) => out.push_str(&quoted(MASK)),
-        Kind::Number(digits) if digits.len() <= MAX_SUMMARY_NUMBER => out.push_str(digits),
-        Kind::Number(digits) => out.push_str(&quoted(&short(digits, None))),
-        Kind::String(text) => out.push_str(&quoted(&short(&text, label))),
-        Kind::Array(items) => {
+        JsonKind::Null | JsonKind::Bool(_) => out.push_str(value.raw()),
+        JsonKind::Number(digits) if is_card(digits) => out.push_str(&quoted(MASK)),
+        JsonKind::Number(digits) if digits.len() <= MAX_SUMMARY_NUMBER => out.push_str(digits),
+        JsonKind::Number(digits) => out.push_str(&quoted(&short(digits, None))),
+        JsonKind::String(text) => out.push_str(&quoted(&short(&text, label))),
+        JsonKind::Array(items) => {
             let mut secrets = SecretItems::of(value);
             let parts = items.map(|item| (None, item, secrets.is_secret(item)));
             container(['[', ']'], parts, most, depth, out);
         }
-        Kind::Object(members) => {
+        JsonKind::Object(members) => {
             let named = names_a_secret(value);
             let parts = members.map(|(name, member)| {
                 let secret = is_secret_member(&name, named);
@@ -152,10 +152,10 @@ fn summarise(value: Value<'_>, label: Option<&str>, most: usize, depth: usize, o
     }
 }
 
-/// Writes as many parts as fit, and says how many did not.
+/// Writes as many parts as fit, and the number of those that did not.
 fn container<'d>(
     [open, close]: [char; 2],
-    parts: impl Iterator<Item = (Option<Cow<'d, str>>, Value<'d>, bool)>,
+    parts: impl Iterator<Item = (Option<Cow<'d, str>>, JsonValue<'d>, bool)>,
     most: usize,
     depth: usize,
     out: &mut String,
@@ -197,7 +197,7 @@ fn container<'d>(
     out.push(close);
 }
 
-/// The beginning of a string, redacted before it is cut.
+/// Returns the beginning of a string, redacted before it is cut.
 fn short(text: &str, label: Option<&str>) -> String {
     let window = up_to(text, MAX_SUMMARY_STRING * 8);
     let redacted = within(window, label, 1);
@@ -207,19 +207,20 @@ fn short(text: &str, label: Option<&str>) -> String {
     format!("{}{ELLIPSIS}", up_to(&redacted, MAX_SUMMARY_STRING))
 }
 
-/// Which items of an array are secret because of the item before them.
+/// The items of an array that are secret because of the item before them.
 struct SecretItems {
     pair: bool,
     announced: bool,
 }
 
 impl SecretItems {
-    fn of(array: Value<'_>) -> Self {
+    fn of(array: JsonValue<'_>) -> Self {
         Self { pair: array.item(1).is_some() && array.item(2).is_none(), announced: false }
     }
 
-    /// To be asked of every item in order: `["--token", "…"]` and `["Authorization", "…"]`.
-    fn is_secret(&mut self, item: Value<'_>) -> bool {
+    /// Returns true if the item is secret. Must be called for every item in order: `["--token", "…"]` and
+    /// `["Authorization", "…"]`.
+    fn is_secret(&mut self, item: JsonValue<'_>) -> bool {
         let text = item.as_str().unwrap_or_default();
         let flag = is_plain_name(&text)
             && text.starts_with("--")
@@ -231,17 +232,17 @@ impl SecretItems {
     }
 }
 
-/// Whether an object is a name and a value, and the name is that of a secret:
-/// `{"name": "Authorization", "value": "…"}`.
-fn names_a_secret(object: Value<'_>) -> bool {
+/// Returns true if an object is a name and a value, and the name is that of a secret: `{"name": "Authorization",
+/// "value": "…"}`.
+fn names_a_secret(object: JsonValue<'_>) -> bool {
     ["name", "key", "header"]
         .iter()
         .filter_map(|field| object.get(field)?.as_str())
         .any(|name| is_plain_name(&name) && is_secret_name(&name))
 }
 
-/// Whether a text is a name and nothing more. A text with a mask in it is none, so that what a name decides
-/// is decided the first time.
+/// Returns true if a text is only a name. A text with a mask in it is not, so that decisions by name are made the first
+/// time.
 fn is_plain_name(text: &str) -> bool {
     text.len() <= 64
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b' '))
@@ -261,14 +262,14 @@ fn is_card(digits: &str) -> bool {
     shapes::card_number(digits.as_bytes()) == Some(digits.len())
 }
 
-/// Nothing, a truth value and an empty container tell nothing, and a mask is already one.
-fn is_worth_masking(value: Value<'_>) -> bool {
+/// Returns false for null, booleans and empty containers, which reveal nothing, and for a mask.
+fn is_worth_masking(value: JsonValue<'_>) -> bool {
     match value.kind() {
-        Kind::Null | Kind::Bool(_) => false,
-        Kind::Number(_) => true,
-        Kind::String(text) => !text.is_empty() && text != MASK,
-        Kind::Array(mut items) => items.next().is_some(),
-        Kind::Object(mut members) => members.next().is_some(),
+        JsonKind::Null | JsonKind::Bool(_) => false,
+        JsonKind::Number(_) => true,
+        JsonKind::String(text) => !text.is_empty() && text != MASK,
+        JsonKind::Array(mut items) => items.next().is_some(),
+        JsonKind::Object(mut members) => members.next().is_some(),
     }
 }
 
@@ -276,15 +277,15 @@ fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// The length of our longest ids.
+/// The maximum length of ids that Steadfast makes.
 const MAX_OWN_ID: usize = 64;
-/// Parts of one container that a summary shows.
+/// The maximum number of parts of one container in a summary.
 const MAX_SUMMARY_PARTS: usize = 16;
-/// Containers within containers that a summary shows.
+/// The maximum depth of containers in a summary.
 const MAX_SUMMARY_DEPTH: usize = 4;
-/// Bytes of one string that a summary shows.
+/// The maximum bytes of one string in a summary.
 const MAX_SUMMARY_STRING: usize = 96;
-/// Digits of one number that a summary shows.
+/// The maximum digits of one number in a summary.
 const MAX_SUMMARY_NUMBER: usize = 40;
-/// Room for the closing bracket and for the note that something was left out.
+/// Space for the closing bracket and the note about left-out parts.
 const RESERVED: usize = 48;

@@ -2,8 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Secrets as they are planted in tests, none of them real. Put together here so that no scanner of
-/// repositories takes this file for a leak.
+/// Returns the secrets that are planted in tests. None of them is real. They are put together here so that secret
+/// scanners do not report this file.
 fn planted() -> Vec<String> {
     let body = "9aK3xQ7mZ2pL5vB8nR1tY6wC4dF0gH";
     [
@@ -86,7 +86,7 @@ fn tr_15_secrets_in_parameters_leave_neither_by_name_nor_by_shape() {
     let params = r#"{"path":"/tmp/report.txt","token":"hunter2","nested":{"apiKey":12345,"list":["--password","swordfish","-v"]},
         "url":"https://bob:correcthorse@example.com/x?sig=abcdef&page=2","headers":[{"name":"Authorization","value":"opensesame"}],
         "max_tokens":512,"secret":{"a":["b"]},"note":"password is not here","cmd":"mysql --password=letmein db"}"#;
-    let document = Document::parse(params.as_bytes(), Limits::ENVELOPE).unwrap();
+    let document = JsonDocument::parse(params.as_bytes(), JsonLimits::ENVELOPE).unwrap();
     for told in [summary(document.root()).as_str().to_owned(), text(params).into_owned()] {
         for secret in [
             "hunter2",
@@ -104,7 +104,7 @@ fn tr_15_secrets_in_parameters_leave_neither_by_name_nor_by_shape() {
         for harmless in ["/tmp/report.txt", "512", "page=2", "-v", "example.com", "\"token\""] {
             assert!(told.contains(harmless), "{harmless} not in {told}");
         }
-        Document::parse(told.as_bytes(), Limits::ENVELOPE).unwrap();
+        JsonDocument::parse(told.as_bytes(), JsonLimits::ENVELOPE).unwrap();
     }
 }
 
@@ -154,7 +154,7 @@ fn secrets_are_found_by_their_surroundings() {
 }
 
 #[test]
-fn what_is_no_secret_stays_as_it_is() {
+fn text_without_secrets_stays_unchanged() {
     for plain in [
         "",
         "the tokenizer of author x used max_tokens=512 and token_count: 17",
@@ -180,7 +180,7 @@ fn what_is_no_secret_stays_as_it_is() {
     }
 }
 
-/// Only the first line was masked, and the key followed in plain text.
+/// Regression: only the first line was masked, and the key followed in plain text.
 #[test]
 fn sf_6_a_private_key_in_a_bearer_token_is_masked_to_its_last_line() {
     let short = "c2hvcnQ=";
@@ -209,7 +209,7 @@ fn sf_6_a_private_key_in_a_bearer_token_is_masked_to_its_last_line() {
 }
 
 #[test]
-fn sf_6_the_names_that_callers_chose_leave_an_answer_without_secrets() {
+fn sf_6_names_chosen_by_callers_are_redacted_in_responses() {
     let secret = format!("ghp_{}", "9aK3xQ7mZ2pL5vB8nR1tY6");
     let id = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
     let told = format!(
@@ -217,9 +217,9 @@ fn sf_6_the_names_that_callers_chose_leave_an_answer_without_secrets() {
             "findings":[{{"what":"bank/{secret} fails","tools":["a","{secret}"]}}],"output":"{secret}","next":"{id}"}}"#
     );
     let expected = told.replacen(&secret, MASK, 5);
-    assert_eq!(answer(&told), expected);
-    assert_eq!(answer(&expected), expected, "a second time");
-    assert!(matches!(answer("no JSON"), Cow::Borrowed("no JSON")));
+    assert_eq!(response(&told), expected);
+    assert_eq!(response(&expected), expected, "a second time");
+    assert!(matches!(response("no JSON"), Cow::Borrowed("no JSON")));
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn sf_6_card_numbers_do_not_leave() {
         assert_eq!(text(after), after, "a second time");
     }
     let document = r#"{"n":4111111111111111,"t":"4111 1111 1111 1111","ms":1763498308123}"#;
-    let document = Document::parse(document.as_bytes(), Limits::ENVELOPE).unwrap();
+    let document = JsonDocument::parse(document.as_bytes(), JsonLimits::ENVELOPE).unwrap();
     let told = summary(document.root());
     assert_eq!(told.as_str(), r#"{"n":"[redacted]","t":"[redacted]","ms":1763498308123}"#);
     for plain in [
@@ -294,13 +294,13 @@ fn json_stays_json_and_no_escape_hides_a_secret() {
 }
 
 #[test]
-fn a_summary_is_bounded_valid_and_says_what_it_left_out() {
+fn a_summary_is_bounded_valid_and_counts_what_it_left_out() {
     let many = (0..1000).map(|n| n.to_string()).collect::<Vec<_>>().join(",");
     let deep = format!("{}1{}", "{\"a\":".repeat(20), "}".repeat(20));
     let (words, digits) = ("word ".repeat(10_000), "9".repeat(5000));
     let long =
         format!(r#"{{"text":"{words}","many":[{many}],"deep":{deep},"token":"hunter2","n":{digits}}}"#);
-    let document = Document::parse(long.as_bytes(), Limits::ENVELOPE).unwrap();
+    let document = JsonDocument::parse(long.as_bytes(), JsonLimits::ENVELOPE).unwrap();
     let summary = summary(document.root());
     let read: serde_json::Value = serde_json::from_str(summary.as_str()).unwrap();
     assert!(summary.as_str().len() <= MAX_SUMMARY_BYTES, "{}", summary.as_str().len());
@@ -316,10 +316,10 @@ fn a_summary_is_bounded_valid_and_says_what_it_left_out() {
             .collect::<Vec<_>>()
             .join(",")
     );
-    let document = Document::parse(wide.as_bytes(), Limits::ENVELOPE).unwrap();
+    let document = JsonDocument::parse(wide.as_bytes(), JsonLimits::ENVELOPE).unwrap();
     let summary = super::summary(document.root());
     assert!(summary.as_str().len() <= MAX_SUMMARY_BYTES);
-    Document::parse(summary.as_str().as_bytes(), Limits::ENVELOPE).unwrap();
+    JsonDocument::parse(summary.as_str().as_bytes(), JsonLimits::ENVELOPE).unwrap();
 }
 
 #[test]
@@ -339,8 +339,8 @@ fn secrets_in_custody_do_not_print() {
     assert_eq!(secret.expose(), "hunter2");
 }
 
-/// Texts aimed at every place where a scanner might look at the same bytes again and again. Half a megabyte of
-/// each is done in a fraction of a second; in quadratic time the test would hang rather than flicker.
+/// Texts for every place where a scanner might examine the same bytes repeatedly. Half a megabyte of each takes a
+/// fraction of a second. In quadratic time the test would hang, not just flicker.
 #[test]
 fn hostile_texts_take_linear_time() {
     for fragment in [
@@ -388,7 +388,7 @@ fn hostile_texts_take_linear_time() {
     }
 }
 
-/// Texts made of the pieces that the rules are about, so that the rules meet.
+/// Returns texts made of the pieces that the rules match, so that the rules interact.
 fn fragments() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         4 => prop::sample::select(vec![
@@ -407,7 +407,7 @@ fn fragments() -> impl Strategy<Value = String> {
     prop::collection::vec(piece, 0..24).prop_map(|pieces| pieces.concat())
 }
 
-/// The planted secrets of one line. Hexadecimal is left out, because it is public after some words.
+/// Returns the planted secrets of one line, without hexadecimal, because it is public after some words.
 fn of_one_line() -> impl Strategy<Value = String> {
     let secrets =
         planted().into_iter().filter(|secret| !secret.contains('\n') && !secret.starts_with("9f86"));
@@ -446,8 +446,8 @@ proptest! {
     #[test]
     fn json_stays_valid_and_stable(value in json()) {
         let before = value.to_string();
-        // A number alone is a text: it may be that of a payment card, and a mask is no JSON.
-        if !value.is_number() && Document::parse(before.as_bytes(), Limits::ENVELOPE).is_ok() {
+        // A number alone is a text: it may be a payment card number, and a mask is not JSON.
+        if !value.is_number() && JsonDocument::parse(before.as_bytes(), JsonLimits::ENVELOPE).is_ok() {
             let after = text(&before).into_owned();
             prop_assert!(serde_json::from_str::<serde_json::Value>(&after).is_ok(), "{before}\n{after}");
             prop_assert_eq!(text(&after).into_owned(), after.clone(), "from {}", before);
@@ -455,7 +455,7 @@ proptest! {
     }
 
     #[test]
-    fn a_planted_secret_is_never_told(before in fragments(), after in fragments(), secret in of_one_line()) {
+    fn a_planted_secret_never_leaves(before in fragments(), after in fragments(), secret in of_one_line()) {
         let redacted = text(&format!("{before} {secret} {after}")).into_owned();
         prop_assert!(!redacted.contains(&secret), "{redacted}");
     }
@@ -463,7 +463,7 @@ proptest! {
     #[test]
     fn summaries_are_valid_and_bounded(value in json()) {
         let text = value.to_string();
-        if let Ok(document) = Document::parse(text.as_bytes(), Limits::ENVELOPE) {
+        if let Ok(document) = JsonDocument::parse(text.as_bytes(), JsonLimits::ENVELOPE) {
             let told = summary(document.root());
             prop_assert!(told.as_str().len() <= MAX_SUMMARY_BYTES);
             prop_assert!(serde_json::from_str::<serde_json::Value>(told.as_str()).is_ok(), "{}", told.as_str());

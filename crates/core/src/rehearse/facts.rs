@@ -1,5 +1,5 @@
-//! What is recorded of a call so that it can be replayed: what it asked for, everything that happened to it and in which
-//! order, and how its attempts ended. No parameters, no answers, no words of the tool.
+//! The recording of a call for replay: its request, all its events in order, and the results of its attempts. It has no
+//! parameters, no outputs and no texts of the tool.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -9,70 +9,76 @@ use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
 use crate::call::{
-    Approval, CallResult, Event, Others, Outcome, Provenance, Request, Stage, StoreFault, Wake,
+    ApprovalOutcome, AttemptReport, CallEvent, CallRequest, CallResult, OtherWaiters, Provenance,
+    ResultStage, StoreFault, WakeReason,
 };
-use crate::classify::{Classified, Fault, Mistake, Nature, Reach, Severity, Source, is_session_lost};
-use crate::code::{Code, Status};
-use crate::dedupe::{AttemptFact, ClaimVerdict, Observed, RenewVerdict, SaveVerdict, StartVerdict};
+use crate::classify::{
+    AttemptFault, AttemptReach, Classification, FaultNature, FaultSource, ModelMistake, Severity,
+    is_session_lost,
+};
+use crate::code::{CallStatus, Code};
+use crate::dedupe::{
+    AttemptRecord, ClaimVerdict, RenewVerdict, SaveVerdict, StartVerdict, UnknownOutcomeReason,
+};
 use crate::envelope::BreakerHint;
 use crate::guard;
 use crate::id::Digest;
 use crate::millis;
-use crate::output::{Output, RawJson};
-use crate::policy::{Annotations, Policy, RepeatedSuccess};
+use crate::output::{RawJson, ToolOutput};
+use crate::policy::{AnnotationHints, CallPolicy, RepeatedSuccessPolicy};
 use crate::redact;
 
-/// A call as it was recorded.
+/// A recorded call.
 #[derive(Clone, Debug)]
-pub struct Recorded {
-    /// What it asked for. Its number tells it from all others of the recording.
-    pub request: Request,
-    /// The coarser breaker that its caller asked for.
+pub struct RecordedCall {
+    /// Its request. The number of the request is unique in the recording.
+    pub request: CallRequest,
+    /// The coarser circuit breaker that its caller requested.
     pub breaker: Option<BreakerHint>,
-    /// What its server said of the tool.
-    pub annotations: Annotations,
-    /// Whether it belonged to a turn that may be submitted again.
+    /// The annotations of the tool from its server.
+    pub annotations: AnnotationHints,
+    /// True if it belonged to a turn that can be resubmitted.
     pub in_turn: bool,
-    /// What decided its jitter.
+    /// The seed of its jitter.
     pub seed: u64,
-    /// When it came.
+    /// Time at which it arrived.
     pub arrived: Timestamp,
-    /// When it was over.
+    /// Time at which it ended.
     pub ended: Timestamp,
-    /// Whose engine it was: the numbers of moments are in order within one.
+    /// The engine that ran it. The numbers of moments are ordered within one engine.
     pub engine: Arc<str>,
-    /// Everything that happened to it. Nothing where an older version recorded it, or where it was too much.
-    pub trail: Vec<Moment>,
+    /// All its events. Empty if an older version recorded it, or if there were too many.
+    pub trail: Vec<RecordedEvent>,
     /// Its attempts.
-    pub attempts: Vec<AttemptFact>,
-    /// How they ended.
-    pub outcomes: Vec<AttemptOutcome>,
-    /// What its caller was told.
-    pub ending: Ending,
+    pub attempts: Vec<AttemptRecord>,
+    /// The results of its attempts.
+    pub outcomes: Vec<RecordedAttempt>,
+    /// The result that its caller received.
+    pub ending: RecordedResult,
 }
 
-/// What the caller of a call was told, as far as two answers are compared.
+/// The result of a call that its caller received, reduced to the fields that are compared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Ending {
-    /// In one word.
-    pub status: Status,
+pub struct RecordedResult {
+    /// The status.
+    pub status: CallStatus,
     /// The code of its failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<Code>,
     /// The rule that decided its failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// Whether it got an earlier answer.
+    /// True if a stored result was replayed.
     pub replayed: bool,
-    /// Whether the tool asked for input.
+    /// True if the tool asked for input.
     pub input_required: bool,
-    /// Attempts that were made.
+    /// Attempts made.
     pub attempts: usize,
 }
 
-impl Ending {
-    /// What is told with this result, after so many attempts.
+impl RecordedResult {
+    /// Returns the recorded form of a result, after this number of attempts.
     pub fn of(result: &CallResult, attempts: usize) -> Self {
         let failure = result.ended.as_ref().err();
         Self {
@@ -80,18 +86,18 @@ impl Ending {
             code: failure.map(|failure| failure.code),
             rule: failure.and_then(|failure| failure.rule.as_ref().map(ToString::to_string)),
             replayed: matches!(result.provenance, Provenance::Replayed { .. }),
-            input_required: result.stage == Stage::InputRequired,
+            input_required: result.stage == ResultStage::InputRequired,
             attempts,
         }
     }
 }
 
-/// What else than its key and its arguments a call asked for.
+/// The request of a call, without its key and its arguments.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 #[expect(missing_docs, reason = "the fields of a request, by name")]
-pub struct Asked {
+pub struct RecordedRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub most_attempts: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -112,18 +118,18 @@ pub struct Asked {
     pub expected_retry_safe: bool,
     #[serde(skip_serializing_if = "is_not")]
     pub safety_critical: bool,
-    /// Whether somebody could be asked while it waited.
+    /// True if approval could be requested while the call waited.
     #[serde(skip_serializing_if = "is_not")]
     pub interactive: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub breaker_hint: Option<BreakerHint>,
-    /// How its duplicates were found; nothing if they were not looked for.
+    /// The source of the key for deduplication. None if the call was not deduplicated.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub found_by: Option<crate::dedupe::Origin>,
-    /// The index of equal arguments, as a fingerprint.
+    pub found_by: Option<crate::dedupe::RecordOrigin>,
+    /// The index of equal arguments, as a digest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub index: Option<String>,
-    /// Whether somebody gave the key.
+    /// True if the caller gave the key.
     #[serde(skip_serializing_if = "is_not")]
     pub key_given: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -138,53 +144,53 @@ pub struct Asked {
     pub in_turn: bool,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde asks")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "required by serde")]
 fn is_not(flag: &bool) -> bool {
     !*flag
 }
 
-/// Something that happened to a call. Written as `[order, milliseconds after the arrival, what]`.
+/// An event of a call. Written as `[order, milliseconds after the arrival, event]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "(u64, u64, What)", into = "(u64, u64, What)")]
-pub struct Moment {
-    /// Its place among everything that the machines of its engine were told.
+#[serde(from = "(u64, u64, RecordedEventKind)", into = "(u64, u64, RecordedEventKind)")]
+pub struct RecordedEvent {
+    /// Its position among all events of the machines of its engine.
     pub order: u64,
-    /// When, in milliseconds after the arrival of the call.
+    /// Time of the event, in milliseconds after the arrival of the call.
     pub after_ms: u64,
-    /// What.
-    pub what: What,
+    /// The event.
+    pub what: RecordedEventKind,
 }
 
-impl From<(u64, u64, What)> for Moment {
-    fn from((order, after_ms, what): (u64, u64, What)) -> Self {
+impl From<(u64, u64, RecordedEventKind)> for RecordedEvent {
+    fn from((order, after_ms, what): (u64, u64, RecordedEventKind)) -> Self {
         Self { order, after_ms, what }
     }
 }
 
-impl From<Moment> for (u64, u64, What) {
-    fn from(moment: Moment) -> Self {
+impl From<RecordedEvent> for (u64, u64, RecordedEventKind) {
+    fn from(moment: RecordedEvent) -> Self {
         (moment.order, moment.after_ms, moment.what)
     }
 }
 
 #[cfg(feature = "schema")]
-impl schemars::JsonSchema for Moment {
+impl schemars::JsonSchema for RecordedEvent {
     fn schema_name() -> Cow<'static, str> {
         "Moment".into()
     }
     fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        <(u64, u64, What)>::json_schema(generator)
+        <(u64, u64, RecordedEventKind)>::json_schema(generator)
     }
 }
 
-/// What happened: the event of the machine, and of its data what decides.
+/// The event of the call machine, with the part of its data that affects decisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the events of a call with their verdicts, by name")]
-pub enum What {
+pub enum RecordedEventKind {
     Came,
-    // The store decided on a claim.
+    // The store decided a claim.
     Mine,
     Follow,
     Busy,
@@ -199,7 +205,7 @@ pub enum What {
     Time,
     Changed,
     LeaderRefused,
-    // A person answered.
+    // An approval request was answered.
     Granted,
     GrantedHere,
     Denied,
@@ -219,59 +225,59 @@ pub enum What {
     Released,
     StoreFailed,
     StoreUnanswered,
-    // The tool.
+    // The tool responded.
     Ran,
     Progressed,
     Settled,
-    // Whoever drove the call ended.
+    // The driver of the call ended.
     DriverEnded,
-    // The caller.
+    // The caller acted.
     Cancelled,
     CancelledByOne,
     Gone,
     OneGone,
 }
 
-impl What {
-    /// What this event is.
-    pub fn of(event: &Event) -> Self {
+impl RecordedEventKind {
+    /// Returns the recorded form of an event.
+    pub fn of(event: &CallEvent) -> Self {
         match event {
-            Event::Claimed(verdict) => Self::of_claim(verdict),
-            Event::Woke(Wake::Time) => Self::Time,
-            Event::Woke(Wake::Changed) => Self::Changed,
-            Event::Woke(Wake::LeaderRefused(_)) => Self::LeaderRefused,
-            Event::Answered(Approval::Granted(Some(_))) => Self::Granted,
-            Event::Answered(Approval::Granted(None)) => Self::GrantedHere,
-            Event::Answered(Approval::Denied) => Self::Denied,
-            Event::Answered(Approval::Nobody) => Self::Nobody,
-            Event::Answered(Approval::PutToCaller(_)) => Self::PutToCaller,
-            Event::Spent(spend) if spend.may_run() => Self::Spent,
-            Event::Spent(_) => Self::NotSpent,
-            Event::Started(StartVerdict::Started) => Self::Started,
-            Event::Started(StartVerdict::Lost) => Self::NotStarted,
-            Event::Probed => Self::Probed,
-            Event::Ran(_) => Self::Ran,
-            Event::Progressed => Self::Progressed,
-            Event::Settled => Self::Settled,
-            Event::DriverEnds => Self::DriverEnded,
-            Event::Renewed { verdict: RenewVerdict::Renewed, .. } => Self::Renewed,
-            Event::Renewed { verdict: RenewVerdict::MarkedUnknown, .. } => Self::RenewedUnknown,
-            Event::Renewed { verdict: RenewVerdict::Lost, .. } => Self::RenewedLost,
-            Event::Saved(SaveVerdict::Saved(_)) => Self::Saved,
-            Event::Saved(SaveVerdict::FenceLost) => Self::NotSaved,
-            Event::Released => Self::Released,
-            Event::StoreFailed(StoreFault::NotDone) => Self::StoreFailed,
-            Event::StoreFailed(StoreFault::Unanswered) => Self::StoreUnanswered,
-            Event::Cancelled(Others::None) => Self::Cancelled,
-            Event::Cancelled(Others::Waiting) => Self::CancelledByOne,
-            Event::Disconnected(Others::None) => Self::Gone,
-            Event::Disconnected(Others::Waiting) => Self::OneGone,
+            CallEvent::Claimed(verdict) => Self::of_claim(verdict),
+            CallEvent::Woke(WakeReason::Time) => Self::Time,
+            CallEvent::Woke(WakeReason::Changed) => Self::Changed,
+            CallEvent::Woke(WakeReason::LeaderRefused(_)) => Self::LeaderRefused,
+            CallEvent::Answered(ApprovalOutcome::Granted(Some(_))) => Self::Granted,
+            CallEvent::Answered(ApprovalOutcome::Granted(None)) => Self::GrantedHere,
+            CallEvent::Answered(ApprovalOutcome::Denied) => Self::Denied,
+            CallEvent::Answered(ApprovalOutcome::Unreachable) => Self::Nobody,
+            CallEvent::Answered(ApprovalOutcome::PutToCaller(_)) => Self::PutToCaller,
+            CallEvent::Spent(spend) if spend.may_run() => Self::Spent,
+            CallEvent::Spent(_) => Self::NotSpent,
+            CallEvent::Started(StartVerdict::Started) => Self::Started,
+            CallEvent::Started(StartVerdict::Lost) => Self::NotStarted,
+            CallEvent::Probed => Self::Probed,
+            CallEvent::Ran(_) => Self::Ran,
+            CallEvent::Progressed => Self::Progressed,
+            CallEvent::Settled => Self::Settled,
+            CallEvent::DriverEnds => Self::DriverEnded,
+            CallEvent::Renewed { verdict: RenewVerdict::Renewed, .. } => Self::Renewed,
+            CallEvent::Renewed { verdict: RenewVerdict::MarkedUnknown, .. } => Self::RenewedUnknown,
+            CallEvent::Renewed { verdict: RenewVerdict::Lost, .. } => Self::RenewedLost,
+            CallEvent::Saved(SaveVerdict::Saved(_)) => Self::Saved,
+            CallEvent::Saved(SaveVerdict::FenceLost) => Self::NotSaved,
+            CallEvent::Released => Self::Released,
+            CallEvent::StoreFailed(StoreFault::NotDone) => Self::StoreFailed,
+            CallEvent::StoreFailed(StoreFault::Unanswered) => Self::StoreUnanswered,
+            CallEvent::Cancelled(OtherWaiters::None) => Self::Cancelled,
+            CallEvent::Cancelled(OtherWaiters::Waiting) => Self::CancelledByOne,
+            CallEvent::Disconnected(OtherWaiters::None) => Self::Gone,
+            CallEvent::Disconnected(OtherWaiters::Waiting) => Self::OneGone,
         }
     }
 
     fn of_claim(verdict: &ClaimVerdict) -> Self {
         match verdict {
-            ClaimVerdict::Mine(_) => Self::Mine,
+            ClaimVerdict::Acquired(_) => Self::Mine,
             ClaimVerdict::Follow(_) => Self::Follow,
             ClaimVerdict::Busy => Self::Busy,
             ClaimVerdict::Replay(_) => Self::Replay,
@@ -279,12 +285,12 @@ impl What {
             ClaimVerdict::Conflict => Self::Conflict,
             ClaimVerdict::Nothing => Self::Nothing,
             ClaimVerdict::Full => Self::Full,
-            ClaimVerdict::Closed => Self::Closed,
+            ClaimVerdict::StoreRecovering => Self::Closed,
             ClaimVerdict::RecordsLost => Self::RecordsLost,
         }
     }
 
-    /// Whether a store said so to a claim.
+    /// Returns true if it is the verdict of a store on a claim.
     pub(super) const fn is_claim(self) -> bool {
         matches!(
             self,
@@ -302,114 +308,114 @@ impl What {
     }
 }
 
-/// The trail of a call while it is written.
+/// The events of a call while it is recorded.
 #[derive(Clone, Debug, Default)]
-pub struct Trail {
-    moments: Vec<Moment>,
-    /// There was more than is kept: what is left could not be replayed.
-    too_much: bool,
+pub struct EventTrail {
+    moments: Vec<RecordedEvent>,
+    /// True if there were more events than the limit. An incomplete list cannot be replayed.
+    is_truncated: bool,
 }
 
-impl Trail {
-    /// The most moments of one call that are kept. A call without trouble has four.
+impl EventTrail {
+    /// The maximum number of stored events of one call. A call without problems has four.
     pub const MOST: usize = 512;
-    /// Signs of life that follow each other more closely than this are one.
+    /// Progress events that follow each other more closely than this are merged.
     const THINNED_MS: u64 = 5000;
 
-    /// Room for what most calls have.
+    /// Creates an empty list with room for the events of most calls.
     pub fn new() -> Self {
-        Self { moments: Vec::with_capacity(6), too_much: false }
+        Self { moments: Vec::with_capacity(6), is_truncated: false }
     }
 
-    /// Something happened.
-    pub fn add(&mut self, moment: Moment) {
+    /// Adds an event.
+    pub fn add(&mut self, moment: RecordedEvent) {
         if let [.., before, last] = self.moments.as_mut_slice()
-            && moment.what == What::Progressed
-            && (before.what, last.what) == (What::Progressed, What::Progressed)
+            && moment.what == RecordedEventKind::Progressed
+            && (before.what, last.what) == (RecordedEventKind::Progressed, RecordedEventKind::Progressed)
             && moment.after_ms.saturating_sub(before.after_ms) < Self::THINNED_MS
         {
             *last = moment;
         } else if self.moments.len() < Self::MOST {
             self.moments.push(moment);
         } else {
-            self.too_much = true;
+            self.is_truncated = true;
         }
     }
 
-    /// All of it, or nothing.
-    pub fn moments(&self) -> &[Moment] {
-        if self.too_much { &[] } else { &self.moments }
+    /// Returns all events, or none if there were too many.
+    pub fn moments(&self) -> &[RecordedEvent] {
+        if self.is_truncated { &[] } else { &self.moments }
     }
 }
 
-/// How an attempt ended, as far as anything was decided by it.
+/// The result of an attempt, reduced to the data that affects decisions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum AttemptOutcome {
-    /// The tool answered.
+pub enum RecordedAttempt {
+    /// The tool responded.
     Answered {
-        /// With so many bytes.
+        /// Size of the response in bytes.
         size: u64,
-        /// What their structure says about a failure.
+        /// The severity of a failure that the structure of the response shows.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         concern: Option<Severity>,
-        /// What they are, where repeated successes were watched.
+        /// The digest of the response, if repeated successes are watched.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         result: Option<Digest>,
     },
     /// The tool asked for input.
     InputRequired,
-    /// It failed.
-    Failed(Box<FailedOutcome>),
+    /// The attempt failed.
+    Failed(Box<RecordedFailure>),
 }
 
-/// What was made of a failed attempt.
+/// The classification of a failed attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "the verdict of the classifier, field by field")]
-pub struct FailedOutcome {
-    pub nature: Nature,
-    pub reach: Reach,
+pub struct RecordedFailure {
+    pub nature: FaultNature,
+    pub reach: AttemptReach,
     pub severity: Severity,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mistake: Option<Mistake>,
+    pub mistake: Option<ModelMistake>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
     pub code: Code,
     pub rule: Cow<'static, str>,
-    #[serde(default, skip_serializing_if = "Manner::is_plain")]
-    pub manner: Manner,
-    /// What was observed of it, should its outcome be unknown. Those of older versions do not say.
+    #[serde(default, skip_serializing_if = "RecordedFailureKind::is_plain")]
+    pub manner: RecordedFailureKind,
+    /// The observation about the attempt if its outcome is unknown. Absent in recordings of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub observed: Option<Observed>,
-    /// The same word for errors that are the same to the guard.
+    pub observed: Option<UnknownOutcomeReason>,
+    /// A digest that is equal for errors that the loop guard treats as equal.
     pub error: String,
-    /// What was said of it. Those of older versions do not say.
+    /// The error message. Absent in recordings of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub words: Option<String>,
 }
 
-/// What sets some failures apart, beside what the classifier made of them.
+/// The kind of a failure, in addition to its classification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Manner {
-    /// Nothing.
+pub enum RecordedFailureKind {
+    /// No special kind.
     #[default]
     Plain,
-    /// Nothing was heard in time.
+    /// The attempt timed out.
     TimedOut,
-    /// The server had forgotten our session.
+    /// The server had lost the session.
     SessionLost,
-    /// Whoever was to run the tool was gone before it began.
+    /// The host that was to run the tool was gone before it started.
     NotRun,
 }
 
-impl Manner {
-    pub(crate) fn of(fault: &Fault) -> Self {
-        if matches!(fault.source, Source::Timeout { .. }) {
+impl RecordedFailureKind {
+    pub(crate) fn of(fault: &AttemptFault) -> Self {
+        if matches!(fault.source, FaultSource::Timeout { .. }) {
             Self::TimedOut
         } else if is_session_lost(fault) {
             Self::SessionLost
@@ -418,29 +424,30 @@ impl Manner {
         }
     }
 
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde asks")]
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "required by serde")]
     fn is_plain(&self) -> bool {
         *self == Self::Plain
     }
 }
 
-impl AttemptOutcome {
-    /// The tool answered with this, whose digest is known where the guard asked for it.
-    pub fn of_success(output: &Output, concern: Option<Severity>, result: Option<Digest>) -> Self {
+impl RecordedAttempt {
+    /// Returns the recorded form of a success. The digest of the result is present if the loop guard asked for it.
+    pub fn of_success(output: &ToolOutput, concern: Option<Severity>, result: Option<Digest>) -> Self {
         let size = u64::try_from(output.len()).unwrap_or(u64::MAX);
         Self::Answered { size, concern, result }
     }
 
-    /// This was made of its failure, of which the tool said so; `words` of it are shown.
+    /// Returns the recorded form of a failure with this message of the tool. `words` is the part of the message to
+    /// show.
     pub fn of_failure(
-        classified: &Classified,
-        manner: Manner,
-        observed: Observed,
+        classified: &Classification,
+        manner: RecordedFailureKind,
+        observed: UnknownOutcomeReason,
         message: &str,
         words: String,
     ) -> Self {
-        let Classified { nature, reach, severity, mistake, retry_after, code, rule } = classified;
-        Self::Failed(Box::new(FailedOutcome {
+        let Classification { nature, reach, severity, mistake, retry_after, code, rule } = classified;
+        Self::Failed(Box::new(RecordedFailure {
             nature: *nature,
             reach: *reach,
             severity: *severity,
@@ -449,13 +456,13 @@ impl AttemptOutcome {
             code: *code,
             rule: rule.clone(),
             manner,
-            observed: (*reach == Reach::Unknown).then_some(observed),
-            error: guard::error_word(message),
+            observed: (*reach == AttemptReach::Unknown).then_some(observed),
+            error: guard::error_digest(message),
             words: Some(words).filter(|words| !words.is_empty()),
         }))
     }
 
-    /// The same without secrets, and with no more than `longest` bytes of what was said.
+    /// Returns the result without secrets, and with at most `longest` bytes of the message.
     #[must_use]
     pub fn redacted(&self, longest: usize) -> Self {
         let mut outcome = self.clone();
@@ -465,8 +472,8 @@ impl AttemptOutcome {
         outcome
     }
 
-    /// The same for a machine that replays it. `number` makes answers differ whose contents nobody knows.
-    pub(super) fn again(&self, policy: &Policy, number: u64) -> Outcome {
+    /// Returns the outcome for a machine that replays it. `number` makes results with unknown contents differ.
+    pub(super) fn to_outcome(&self, policy: &CallPolicy, number: u64) -> AttemptReport {
         match self {
             Self::Answered { size, concern, result } => {
                 let largest = policy.dedupe.largest_output;
@@ -474,22 +481,24 @@ impl AttemptOutcome {
                 let content = match (kept, result, policy.guard.repeated_success) {
                     (false, _, _) => format!("\"{}\"", "x".repeat(largest)),
                     (true, Some(result), _) => format!("\"{}\"", result.to_hex()),
-                    (true, None, RepeatedSuccess::Ignore) => "0".to_owned(),
-                    (true, None, RepeatedSuccess::Warn(_) | RepeatedSuccess::Refuse(_)) => number.to_string(),
+                    (true, None, RepeatedSuccessPolicy::Ignore) => "0".to_owned(),
+                    (true, None, RepeatedSuccessPolicy::Warn(_) | RepeatedSuccessPolicy::Refuse(_)) => {
+                        number.to_string()
+                    }
                 };
-                let output = Output { content: RawJson::from_trusted(content), metadata: None };
-                Outcome::Success { output, concern: *concern }
+                let output = ToolOutput { content: RawJson::from_trusted(content), metadata: None };
+                AttemptReport::Success { output, concern: *concern }
             }
-            Self::InputRequired => Outcome::InputRequired { output: nothing() },
-            Self::Failed(failed) => Outcome::Remembered(failed.clone()),
+            Self::InputRequired => AttemptReport::InputRequired { output: unknown_output() },
+            Self::Failed(failed) => AttemptReport::Replayed(failed.clone()),
         }
     }
 }
 
-impl FailedOutcome {
-    /// What the classifier had made of it.
-    pub(crate) fn classified(&self) -> Classified {
-        Classified {
+impl RecordedFailure {
+    /// Returns the recorded classification.
+    pub(crate) fn classified(&self) -> Classification {
+        Classification {
             nature: self.nature,
             reach: self.reach,
             severity: self.severity,
@@ -501,7 +510,7 @@ impl FailedOutcome {
     }
 }
 
-/// An output of which nothing is known.
-pub(super) fn nothing() -> Output {
-    Output { content: RawJson::from_trusted("0"), metadata: None }
+/// Returns an output with unknown contents.
+pub(super) fn unknown_output() -> ToolOutput {
+    ToolOutput { content: RawJson::from_trusted("0"), metadata: None }
 }

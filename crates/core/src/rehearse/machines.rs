@@ -1,39 +1,39 @@
-//! The small machines that the calls of a replay share, as the engine has them: one for each tool, dependency, conversation
-//! and tenant.
+//! State machines that the calls of a replay share, as in the engine: one for each tool, dependency, session and
+//! tenant.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::Opened;
-use super::facts::Recorded;
+use super::BreakerOpening;
+use super::facts::RecordedCall;
 use crate::Timestamp;
-use crate::approval::Approvals;
-use crate::breaker::{Breaker, State, Transition};
-use crate::call::{BreakerScope, Shared};
+use crate::approval::ApprovalLedger;
+use crate::breaker::{BreakerTransition, CircuitBreaker, State};
+use crate::call::{BreakerScope, CallMechanisms};
 use crate::envelope::BreakerHint;
 use crate::guard::LoopGuard;
 use crate::id::{Domain, SessionKey, TenantId, ToolRef};
 use crate::limit::Limiter;
 use crate::policy::BreakerPolicy;
 use crate::retry::RetryBudget;
-use crate::trust::{Target, TrustLedger};
+use crate::trust::{TrustLedger, TrustTarget};
 
-type ToolKey = (Option<TenantId>, ToolRef);
-type DependencyKey = (Option<TenantId>, Arc<str>);
-type SessionId = (Option<TenantId>, Option<SessionKey>);
+type ReplayToolKey = (Option<TenantId>, ToolRef);
+type ReplayDependencyKey = (Option<TenantId>, Arc<str>);
+type ReplaySessionKey = (Option<TenantId>, Option<SessionKey>);
 
-/// Which machines a call uses.
+/// The keys of the machines that a call uses.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Uses {
-    pub(super) tool: ToolKey,
-    pub(super) dependency: DependencyKey,
-    pub(super) coarser: Option<DependencyKey>,
-    pub(super) session: SessionId,
+pub(super) struct MachineKeys {
+    pub(super) tool: ReplayToolKey,
+    pub(super) dependency: ReplayDependencyKey,
+    pub(super) coarser: Option<ReplayDependencyKey>,
+    pub(super) session: ReplaySessionKey,
     domain: Option<Domain>,
 }
 
-impl Uses {
-    pub(super) fn of(call: &Recorded) -> Self {
+impl MachineKeys {
+    pub(super) fn of(call: &RecordedCall) -> Self {
         let request = &call.request;
         let tenant = &request.tenant;
         let name =
@@ -53,46 +53,46 @@ impl Uses {
     }
 }
 
-/// All of them.
+/// All shared machines.
 #[derive(Debug, Default)]
-pub(super) struct Machines {
-    tools: BTreeMap<ToolKey, (Breaker, Limiter)>,
-    coarser: BTreeMap<DependencyKey, Breaker>,
-    loads: BTreeMap<DependencyKey, (RetryBudget, Limiter)>,
-    guards: BTreeMap<SessionId, LoopGuard>,
+pub(super) struct ReplayMachines {
+    tools: BTreeMap<ReplayToolKey, (CircuitBreaker, Limiter)>,
+    coarser: BTreeMap<ReplayDependencyKey, CircuitBreaker>,
+    loads: BTreeMap<ReplayDependencyKey, (RetryBudget, Limiter)>,
+    guards: BTreeMap<ReplaySessionKey, LoopGuard>,
     trust: BTreeMap<Option<TenantId>, TrustLedger>,
-    /// Who opened the breakers that are not closed.
-    opened: BTreeMap<BreakerKey, Opened>,
+    /// The events that opened the circuit breakers that are not closed.
+    opened: BTreeMap<ReplayBreakerKey, BreakerOpening>,
 }
 
-/// A breaker by its name.
+/// The key of a circuit breaker.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum BreakerKey {
-    Tool(ToolKey),
-    Coarser(DependencyKey),
+enum ReplayBreakerKey {
+    Tool(ReplayToolKey),
+    Coarser(ReplayDependencyKey),
 }
 
-impl Uses {
-    fn breaker(&self, scope: BreakerScope) -> Option<BreakerKey> {
+impl MachineKeys {
+    fn breaker(&self, scope: BreakerScope) -> Option<ReplayBreakerKey> {
         match scope {
-            BreakerScope::Tool => Some(BreakerKey::Tool(self.tool.clone())),
-            BreakerScope::Dependency => self.coarser.clone().map(BreakerKey::Coarser),
+            BreakerScope::Tool => Some(ReplayBreakerKey::Tool(self.tool.clone())),
+            BreakerScope::Dependency => self.coarser.clone().map(ReplayBreakerKey::Coarser),
         }
     }
 }
 
-impl Machines {
-    /// Lends those of one call for one step.
+impl ReplayMachines {
+    /// Lends the machines of one call for one step.
     pub(super) fn lend<R>(
         &mut self,
-        uses: &Uses,
-        approvals: &Approvals,
-        act: impl FnOnce(&mut Shared<'_>) -> R,
+        uses: &MachineKeys,
+        approvals: &ApprovalLedger,
+        act: impl FnOnce(&mut CallMechanisms<'_>) -> R,
     ) -> R {
         let (breaker, limiter) = self.tools.entry(uses.tool.clone()).or_default();
         let dependency = uses.coarser.as_ref().map(|name| self.coarser.entry(name.clone()).or_default());
         let (budget, dependency_limiter) = self.loads.entry(uses.dependency.clone()).or_default();
-        act(&mut Shared {
+        act(&mut CallMechanisms {
             breaker,
             dependency,
             budget,
@@ -104,13 +104,19 @@ impl Machines {
         })
     }
 
-    /// A breaker changed with what became of a call.
-    pub(super) fn changed(&mut self, uses: &Uses, scope: BreakerScope, transition: &Transition, call: usize) {
+    /// Records that a call changed the state of a circuit breaker.
+    pub(super) fn changed(
+        &mut self,
+        uses: &MachineKeys,
+        scope: BreakerScope,
+        transition: &BreakerTransition,
+        call: usize,
+    ) {
         let Some(key) = uses.breaker(scope) else { return };
         match transition.to {
             State::Open => {
-                let Transition { reason, at, .. } = *transition;
-                self.opened.insert(key, Opened { call, scope, reason, at });
+                let BreakerTransition { reason, at, .. } = *transition;
+                self.opened.insert(key, BreakerOpening { call, scope, reason, at });
             }
             State::HalfOpen => {}
             State::Closed | State::ForcedOpen => {
@@ -119,12 +125,19 @@ impl Machines {
         }
     }
 
-    /// Who opened the breaker that is in the way of a call now; nothing if none is, or nobody knows.
-    pub(super) fn opened_by(&self, uses: &Uses, policy: &BreakerPolicy, now: Timestamp) -> Option<Opened> {
+    /// Returns the event that opened the circuit breaker that refuses a call now. None if none does, or if it is
+    /// unknown.
+    pub(super) fn opened_by(
+        &self,
+        uses: &MachineKeys,
+        policy: &BreakerPolicy,
+        now: Timestamp,
+    ) -> Option<BreakerOpening> {
         let own = self.tools.get(&uses.tool).map(|(breaker, _)| breaker);
         let coarser = uses.coarser.as_ref().and_then(|name| self.coarser.get(name));
-        let in_the_way =
-            |breaker: Option<&Breaker>| breaker.is_some_and(|breaker| breaker.check(policy, now).is_err());
+        let in_the_way = |breaker: Option<&CircuitBreaker>| {
+            breaker.is_some_and(|breaker| breaker.check(policy, now).is_err())
+        };
         let scope = match (in_the_way(own), in_the_way(coarser)) {
             (true, _) => BreakerScope::Tool,
             (false, true) => BreakerScope::Dependency,
@@ -133,10 +146,10 @@ impl Machines {
         self.opened.get(&uses.breaker(scope)?).copied()
     }
 
-    /// Forgets what speaks against calls like this one: in reality nothing did.
-    pub(super) fn forget(&mut self, uses: &Uses, what: Believed, now: Timestamp) {
+    /// Removes a cause of refusal for calls like this one, because reality had none.
+    pub(super) fn forget(&mut self, uses: &MachineKeys, what: FalseRefusalCause, now: Timestamp) {
         match what {
-            Believed::ToolIsDown => {
+            FalseRefusalCause::ToolIsDown => {
                 let coarser = uses.coarser.as_ref().and_then(|name| self.coarser.get_mut(name));
                 let own = self.tools.get_mut(&uses.tool).map(|(breaker, _)| breaker);
                 for breaker in own.into_iter().chain(coarser) {
@@ -148,15 +161,15 @@ impl Machines {
                     }
                 }
             }
-            Believed::ModelLoops => {
+            FalseRefusalCause::ModelLoops => {
                 if let Some(guard) = self.guards.get_mut(&uses.session) {
                     guard.reset(now);
                 }
             }
-            Believed::TrustIsLost => {
+            FalseRefusalCause::TrustIsLost => {
                 if let Some(trust) = self.trust.get_mut(&uses.tool.0) {
-                    trust.reset(Target::Tool(&uses.tool.1), now);
-                    let domain = uses.domain.as_ref().map(Target::Domain);
+                    trust.reset(TrustTarget::Tool(&uses.tool.1), now);
+                    let domain = uses.domain.as_ref().map(TrustTarget::Domain);
                     domain.into_iter().for_each(|domain| drop(trust.reset(domain, now)));
                 }
             }
@@ -164,9 +177,9 @@ impl Machines {
     }
 }
 
-/// What a replay held against a call, wrongly.
+/// A cause of refusal in a replay that reality did not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Believed {
+pub(super) enum FalseRefusalCause {
     ToolIsDown,
     ModelLoops,
     TrustIsLost,

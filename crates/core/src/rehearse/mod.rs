@@ -1,180 +1,185 @@
-//! Recorded calls, replayed: why each ended as it did, and how it would have ended under another configuration.
+//! Replay of recorded calls: the reason for each result, and the result under another configuration.
 //!
-//! Every call that ends leaves behind what it asked for, everything that happened to it in order, and how its attempts
-//! ended ([`Recorded`]). That is all that its machine was ever told, so the same machine comes to the same end with it. A
-//! rehearsal replays a recording twice: *before*, under the configuration that is in force, and then under another one. Only
-//! what differs between the two is a difference.
+//! Every finished call leaves a recording: its request, all its events in order, and the results of its attempts
+//! ([`RecordedCall`]). The state machine of the call had no other input, so the same machine reaches the same result with
+//! it. A rehearsal replays a recording twice: *before*, under the current configuration, and then under another one.
+//! Only a deviation between the two replays is a difference.
 //!
-//! # What the recording does not explain
+//! # Events outside the recording
 //!
-//! A recording begins in the middle: a breaker may be open already, a grant may lie ready. While it runs people reset and
-//! force things, other processes have a hand in it, the configuration changes. None of that is in it. So one rule holds:
-//! **where the replay *before* does not come to the answer that was recorded, the recording is right.** The call is taken as
-//! it was, in both replays: it is no difference, whatever the other configuration says, and it is counted and told. What it
-//! did (its attempts, its answer) still counts for the calls after it, and where the replay had held something against it
-//! that nothing in reality did (an open breaker, a loop, lost trust), that is forgotten in both.
+//! A recording begins in the middle: a circuit breaker may be open already, a grant may exist. During the recording
+//! operators reset and force things, other processes write to the store, and the configuration changes. The recording
+//! has none of that. So one rule holds: **if the replay *before* does not reach the recorded result, the recording is
+//! right.** Both replays then take the call from the recording. It is not a difference under any configuration, and it
+//! is counted and reported. Its effects (its attempts, its result) still count for later calls. A cause of refusal that
+//! the replay had and reality did not have (an open breaker, a loop, lost trust) is removed in both replays.
 //!
-//! It follows that an unchanged configuration never differs, and that a difference is never made of anything but the
-//! change: both replays were told the same. For that the replay *before* is repeated until it finds no more calls that are not
-//! explained: the way that such a call went in the replay, up to where that showed, must not have been felt by others.
+//! Hence an unchanged configuration never has a difference, and a difference is never caused by anything but the
+//! change, because both replays had the same input. To that end the replay *before* is repeated until it finds no new
+//! unexplained calls: the events of such a call in the replay, up to the deviation, must not affect other calls.
 //!
-//! # What nobody can know
+//! # Unknown results
 //!
-//! A call that would have run although it did not, or once more than it did, leads to where nobody was. It ends as
-//! [not known](End::NotKnown), and leaves no trace in the machines but a doubt: whatever uses the same tool, conversation or
-//! record after it is marked as [in doubt](ReplayedCall::in_doubt). An attempt that is made at another time than it was is
-//! taken to end as it did, after as long.
+//! A replayed call that runs although it did not run, or once more than it did, has no recorded result. It ends as
+//! [not known](ReplayEnd::NotKnown), and its only effect on the machines is doubt: later calls that use the same tool,
+//! session or record are marked as in doubt. An attempt that starts at another time than
+//! recorded is assumed to have the recorded result after the recorded duration.
 //!
-//! Words of tools and parameters are not recorded. What is decided by them (classification rules, dangerous shapes, the
-//! check of arguments, which arguments are equal) is taken as it was.
+//! Texts of tools and parameters are not recorded. Decisions based on them (classification rules, dangerous shapes, the
+//! validation of arguments, equality of arguments) are taken from the recording.
 
 mod facts;
 mod machines;
-mod world;
+mod replay;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::Serialize;
 
-pub use facts::{Asked, AttemptOutcome, Ending, FailedOutcome, Manner, Moment, Recorded, Trail, What};
-use machines::Believed;
-use world::{Against, Happened, World};
+pub use facts::{
+    EventTrail, RecordedAttempt, RecordedCall, RecordedEvent, RecordedEventKind, RecordedFailure,
+    RecordedFailureKind, RecordedRequest, RecordedResult,
+};
+use machines::FalseRefusalCause;
+use replay::{ReplayEvent, ReplayReference, ReplayWorld};
 
 use crate::Timestamp;
-use crate::breaker::Reason;
-use crate::call::{BreakerScope, Notice};
+use crate::breaker::TransitionReason;
+use crate::call::{BreakerScope, CallNotice};
 use crate::code::Code;
-use crate::policy::Policy;
+use crate::policy::CallPolicy;
 
-/// Which policy a call has.
-pub type Policies<'p> = &'p mut dyn FnMut(&Recorded) -> Arc<Policy>;
+/// Returns the policy of a call.
+pub type PolicyLookup<'p> = &'p mut dyn FnMut(&RecordedCall) -> Arc<CallPolicy>;
 
-/// A recording, replayed under the configuration that is in force.
+/// A recording, replayed under the current configuration.
 #[derive(Debug)]
 pub struct Rehearsal<'c> {
-    calls: &'c [Recorded],
-    order: Vec<Happened>,
-    before: Replayed,
-    /// Calls that come to another end whenever more of those before them are taken as they were. They are not explained either.
+    calls: &'c [RecordedCall],
+    order: Vec<ReplayEvent>,
+    before: ReplayResult,
+    /// Calls whose result changes again whenever more earlier calls are taken from the recording. They are unexplained
+    /// too.
     unsteady: BTreeSet<usize>,
 }
 
-/// What became of the calls of a recording in a replay.
+/// The results of the calls of a recording in a replay.
 #[derive(Debug)]
-pub struct Replayed {
-    /// In the order of the recording.
+pub struct ReplayResult {
+    /// The calls, in the order of the recording.
     pub calls: Vec<ReplayedCall>,
-    /// What a replay held against a call that had run in reality, by the place in the recording at which that showed.
-    wrong: BTreeMap<usize, (usize, Believed)>,
+    /// Causes of refusal in the replay for calls that ran in reality, by the position in the recording at which they
+    /// showed.
+    false_refusals: BTreeMap<usize, (usize, FalseRefusalCause)>,
 }
 
-/// What became of one call in a replay.
+/// The result of one call in a replay.
 #[derive(Clone, Debug)]
 pub struct ReplayedCall {
-    /// How it ended.
-    pub end: End,
-    /// Whether something before it has an outcome that nobody knows, and may have changed it.
+    /// Its end.
+    pub end: ReplayEnd,
+    /// True if an earlier call has an unknown result and may have changed this one.
     pub in_doubt: bool,
-    /// What happened, where that was asked for.
-    pub steps: Vec<(Timestamp, Notice)>,
-    /// Who had opened the breaker that was in its way, where one was and the recording knows.
-    pub opened_by: Option<Opened>,
-    /// When its machine wanted to be woken, after each moment.
+    /// Its notices, if they were requested.
+    pub steps: Vec<(Timestamp, CallNotice)>,
+    /// The event that opened the circuit breaker that refused it, if there was one and the recording has it.
+    pub opened_by: Option<BreakerOpening>,
+    /// Wake-up time that its machine requested, after each moment.
     wakes: Vec<Option<Timestamp>>,
-    /// The attempts that were ended by us.
+    /// The attempts that the machine cut off.
     cut: Vec<u32>,
-    /// By what it was refused.
+    /// The code of its refusal.
     blocked: Option<Code>,
 }
 
-/// That a breaker opened.
+/// A circuit breaker opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Opened {
-    /// The call with whose attempt it did, by its place in the recording.
+pub struct BreakerOpening {
+    /// The call whose attempt opened it, by its position in the recording.
     pub call: usize,
-    /// Whose breaker it is.
+    /// The scope of the breaker.
     pub scope: BreakerScope,
-    /// Why.
-    pub reason: Reason,
-    /// When.
+    /// The reason.
+    pub reason: TransitionReason,
+    /// Time at which it opened.
     pub at: Timestamp,
 }
 
-/// How a call ended in a replay.
+/// The end of a call in a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
-    /// With this answer.
-    Ended(Ending),
-    /// It was not replayed: what was recorded is what counts.
-    Taken(WhyTaken),
-    /// Where nobody was.
-    NotKnown(NotKnown),
+pub enum ReplayEnd {
+    /// The call ended with this result.
+    Ended(RecordedResult),
+    /// The call was not replayed. The recorded result counts.
+    Taken(TakenReason),
+    /// The recording has no result for it.
+    NotKnown(UnknownResult),
 }
 
-/// Why a call was taken as it was recorded.
+/// The reason why a call was taken from the recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum WhyTaken {
-    /// The configuration that is in force does not lead to the answer that it got.
+pub enum TakenReason {
+    /// The current configuration does not lead to the recorded result.
     NotExplained,
     /// An older version recorded it, or it was too long to be recorded in full.
     TooLittleIsKnown,
 }
 
-/// What nobody knows.
+/// The unknown part of a replayed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotKnown {
-    /// What came of an attempt that was never made, or that was ended before it was over.
+pub enum UnknownResult {
+    /// The result of an attempt that was never made, or that was cut off before its end.
     Run {
-        /// Which one.
+        /// The attempt.
         attempt: u32,
     },
-    /// What a person would have said.
-    Asked,
+    /// The answer to an approval request.
+    Approval,
 }
 
-/// A call whose answer would be another one.
+/// A call whose result would change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Difference {
-    /// Its place in the recording.
+pub struct ReplayDifference {
+    /// Its position in the recording.
     pub call: usize,
-    /// In what way.
-    pub kind: Kind,
-    /// The answer that it would get; nothing if nobody knows.
-    pub would: Option<Ending>,
-    /// Whether something before it has an outcome that nobody knows, and may change this.
+    /// The kind of difference.
+    pub kind: DifferenceKind,
+    /// The result that it would have. None if it is unknown.
+    pub would: Option<RecordedResult>,
+    /// True if an earlier call has an unknown result and may change this one.
     pub in_doubt: bool,
 }
 
-/// In what way an answer would be another one.
+/// The kind of difference between two results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// The breaker would refuse it.
+pub enum DifferenceKind {
+    /// The circuit breaker would refuse the call.
     RefusedByBreaker,
-    /// The guard would refuse it.
+    /// The loop guard would refuse the call.
     RefusedByGuard,
-    /// A person would be asked, or it would be refused for want of one.
+    /// Approval would be requested, or the call would be refused because no one can give it.
     ApprovalAsked,
-    /// It would get an earlier answer instead of a run.
+    /// A stored result would be replayed instead of a run.
     Replayed,
-    /// It would be tried more often.
+    /// It would have more attempts.
     RetriedMore,
-    /// It would be tried less often.
+    /// It would have fewer attempts.
     RetriedLess,
     /// It would run, and was refused.
     RunAlthoughRefused,
-    /// It would run, and got an earlier answer.
+    /// It would run, and a stored result was replayed.
     RunInsteadOfReplay,
-    /// It would be given more time.
+    /// It would have more time.
     GivenMoreTime,
-    /// It would be told something else.
+    /// It would have another result.
     AnsweredDifferently,
 }
 
-impl Kind {
-    /// All of them.
+impl DifferenceKind {
+    /// All kinds.
     pub const ALL: [Self; 10] = [
         Self::RefusedByBreaker,
         Self::RefusedByGuard,
@@ -188,11 +193,11 @@ impl Kind {
         Self::AnsweredDifferently,
     ];
 
-    fn of(was: &Ending, end: &End) -> Option<Self> {
+    fn of(was: &RecordedResult, end: &ReplayEnd) -> Option<Self> {
         let would = match end {
-            End::Taken(_) => return None,
-            End::NotKnown(NotKnown::Asked) => return Some(Self::ApprovalAsked),
-            End::NotKnown(NotKnown::Run { attempt }) => {
+            ReplayEnd::Taken(_) => return None,
+            ReplayEnd::NotKnown(UnknownResult::Approval) => return Some(Self::ApprovalAsked),
+            ReplayEnd::NotKnown(UnknownResult::Run { attempt }) => {
                 return Some(match (was.replayed, was.attempts) {
                     (true, _) => Self::RunInsteadOfReplay,
                     (false, 0) => Self::RunAlthoughRefused,
@@ -202,8 +207,8 @@ impl Kind {
                     (false, _) => Self::GivenMoreTime,
                 });
             }
-            End::Ended(would) if would == was => return None,
-            End::Ended(would) => would,
+            ReplayEnd::Ended(would) if would == was => return None,
+            ReplayEnd::Ended(would) => would,
         };
         Some(match would.code {
             Some(Code::CircuitOpen) if was.code != Some(Code::CircuitOpen) => Self::RefusedByBreaker,
@@ -220,95 +225,103 @@ impl Kind {
 }
 
 impl<'c> Rehearsal<'c> {
-    /// Replays a recording under the configuration that is in force. The steps of the calls `told` are kept. `progress`
-    /// hears now and then how far it is, from 0 to [`Rehearsal::length`].
+    /// Replays a recording under the current configuration. The notices of the calls `told` are stored. `progress` is
+    /// called now and then with the position, from 0 to [`Rehearsal::length`].
     pub fn of(
-        calls: &'c [Recorded],
-        policies: Policies<'_>,
+        calls: &'c [RecordedCall],
+        policies: PolicyLookup<'_>,
         told: &[usize],
         progress: &mut dyn FnMut(usize),
     ) -> Self {
         let order = in_order(calls);
-        let before = World::new(calls, policies, Against::Recording(None), told).run(&order, progress);
+        let before =
+            ReplayWorld::new(calls, policies, ReplayReference::Recording(None), told).run(&order, progress);
         let mut rehearsal = Self { calls, order, before, unsteady: BTreeSet::new() };
-        // A call that turned out to be not explained had gone its own way for a while, and those after it have felt that. In
-        // the next replay it is taken as it was from the beginning, until nobody new is found.
+        // An unexplained call deviated for a while, and that affected later calls. The next replay takes it from the
+        // recording from the start, until no new ones are found.
         for _ in 0..AGAIN {
             let known = rehearsal.before.taken().count();
             if known == 0 {
                 return rehearsal;
             }
-            let against = Against::Recording(Some(&rehearsal.before));
-            let again = World::new(calls, policies, against, told).run(&rehearsal.order, &mut |_| {});
-            rehearsal.before = again.behind(rehearsal.before);
+            let against = ReplayReference::Recording(Some(&rehearsal.before));
+            let again = ReplayWorld::new(calls, policies, against, told).run(&rehearsal.order, &mut |_| {});
+            rehearsal.before = again.merged_with(rehearsal.before);
             if rehearsal.before.taken().count() == known {
                 return rehearsal;
             }
         }
-        // What is left comes out differently each time.
-        let again = rehearsal.under(policies, &[], &mut |_| {});
+        // The remaining calls have another result each time.
+        let again = rehearsal.replay_under(policies, &[], &mut |_| {});
         rehearsal.unsteady = rehearsal.differences(&again).into_iter().map(|one| one.call).collect();
         rehearsal
     }
 
-    /// How many moments there are.
-    pub fn length(calls: &[Recorded]) -> usize {
+    /// Returns the number of moments in a recording.
+    pub fn length(calls: &[RecordedCall]) -> usize {
         calls.iter().map(|call| call.trail.len().max(1)).sum()
     }
 
-    /// What became of the calls under the configuration that is in force.
-    pub fn before(&self) -> &Replayed {
+    /// Returns the replay under the current configuration.
+    pub fn before(&self) -> &ReplayResult {
         &self.before
     }
 
-    /// How many calls were taken as they were, for this reason.
-    pub fn taken(&self, why: WhyTaken) -> usize {
-        let unsteady = if why == WhyTaken::NotExplained { self.unsteady.len() } else { 0 };
-        self.before.taken().filter(|call| call.end == End::Taken(why)).count() + unsteady
+    /// Returns the number of calls that were taken from the recording for this reason.
+    pub fn count_taken(&self, why: TakenReason) -> usize {
+        let unsteady = if why == TakenReason::NotExplained { self.unsteady.len() } else { 0 };
+        self.before.taken().filter(|call| call.end == ReplayEnd::Taken(why)).count() + unsteady
     }
 
-    /// Replays it under another configuration.
-    pub fn under(&self, policies: Policies<'_>, told: &[usize], progress: &mut dyn FnMut(usize)) -> Replayed {
-        World::new(self.calls, policies, Against::Before(&self.before), told).run(&self.order, progress)
+    /// Replays the recording under another configuration.
+    pub fn replay_under(
+        &self,
+        policies: PolicyLookup<'_>,
+        told: &[usize],
+        progress: &mut dyn FnMut(usize),
+    ) -> ReplayResult {
+        ReplayWorld::new(self.calls, policies, ReplayReference::Before(&self.before), told)
+            .run(&self.order, progress)
     }
 
-    /// The calls whose answers would be others, in the order of the recording.
-    pub fn differences(&self, would: &Replayed) -> Vec<Difference> {
+    /// Returns the calls whose results would change, in the order of the recording.
+    pub fn differences(&self, would: &ReplayResult) -> Vec<ReplayDifference> {
         let calls = self.calls.iter().zip(&would.calls).enumerate();
         let different = calls.filter_map(|(call, (recorded, would))| {
-            let kind = Kind::of(&recorded.ending, &would.end).filter(|_| !self.unsteady.contains(&call))?;
+            let kind = DifferenceKind::of(&recorded.ending, &would.end)
+                .filter(|_| !self.unsteady.contains(&call))?;
             let ending = match &would.end {
-                End::Ended(ending) => Some(ending.clone()),
-                End::Taken(_) | End::NotKnown(_) => None,
+                ReplayEnd::Ended(ending) => Some(ending.clone()),
+                ReplayEnd::Taken(_) | ReplayEnd::NotKnown(_) => None,
             };
-            Some(Difference { call, kind, would: ending, in_doubt: would.in_doubt })
+            Some(ReplayDifference { call, kind, would: ending, in_doubt: would.in_doubt })
         });
         different.collect()
     }
 }
 
-/// How often a recording is replayed again that is not explained.
+/// The maximum number of further replays of a recording with unexplained calls.
 const AGAIN: usize = 4;
 
-/// The end of a call that has not come to one.
-const NOT_YET: End = End::NotKnown(NotKnown::Run { attempt: 0 });
+/// The end of a call that has not ended yet.
+const NOT_YET: ReplayEnd = ReplayEnd::NotKnown(UnknownResult::Run { attempt: 0 });
 
-impl Replayed {
-    /// The calls that were taken as they were.
+impl ReplayResult {
+    /// Returns the calls that were taken from the recording.
     fn taken(&self) -> impl Iterator<Item = &ReplayedCall> {
-        self.calls.iter().filter(|call| matches!(call.end, End::Taken(_)))
+        self.calls.iter().filter(|call| matches!(call.end, ReplayEnd::Taken(_)))
     }
 
-    /// This replay, with what only an earlier one knows: how far the calls came that were taken from the beginning here.
-    fn behind(mut self, earlier: Self) -> Self {
+    /// Completes this replay from an earlier one: the progress of the calls that this one took from the recording.
+    fn merged_with(mut self, earlier: Self) -> Self {
         for (call, earlier) in self.calls.iter_mut().zip(earlier.calls) {
-            if matches!(earlier.end, End::Taken(_)) {
+            if matches!(earlier.end, ReplayEnd::Taken(_)) {
                 *call = earlier;
             }
         }
-        let mut wrong = earlier.wrong;
-        wrong.append(&mut self.wrong);
-        self.wrong = wrong;
+        let mut wrong = earlier.false_refusals;
+        wrong.append(&mut self.false_refusals);
+        self.false_refusals = wrong;
         self
     }
 
@@ -322,25 +335,25 @@ impl Replayed {
             cut: Vec::new(),
             blocked: None,
         };
-        Self { calls: vec![none; calls], wrong: BTreeMap::new() }
+        Self { calls: vec![none; calls], false_refusals: BTreeMap::new() }
     }
 }
 
-/// Everything that happened. Within one engine the order is recorded; between two of them only the clock is known.
-fn in_order(calls: &[Recorded]) -> Vec<Happened> {
-    let mut all: Vec<(&str, u64, Happened)> = Vec::with_capacity(Rehearsal::length(calls));
+/// Returns all moments in order. Within one engine the order is recorded. Between two engines only the clock is known.
+fn in_order(calls: &[RecordedCall]) -> Vec<ReplayEvent> {
+    let mut all: Vec<(&str, u64, ReplayEvent)> = Vec::with_capacity(Rehearsal::length(calls));
     for (call, recorded) in calls.iter().enumerate() {
         let engine = &*recorded.engine;
         if recorded.trail.is_empty() {
-            all.push((engine, u64::MAX, Happened { at: recorded.ended, call, moment: None }));
+            all.push((engine, u64::MAX, ReplayEvent { at: recorded.ended, call, moment: None }));
         }
         for (at, moment) in recorded.trail.iter().enumerate() {
-            let happened = Happened { at: recorded.moment_at(at), call, moment: Some(at) };
+            let happened = ReplayEvent { at: recorded.moment_at(at), call, moment: Some(at) };
             all.push((engine, moment.order, happened));
         }
     }
     all.sort_by_key(|(engine, order, happened)| (*engine, *order, happened.at));
-    // Clocks are read a moment before the machines are: what came later in order did not happen earlier.
+    // Clocks are read a moment before the machines are. An event that is later in order did not happen earlier.
     let mut latest: (&str, Timestamp) = ("", Timestamp::ZERO);
     for (engine, order, happened) in &mut all {
         if *order == u64::MAX {

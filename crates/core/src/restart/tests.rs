@@ -13,41 +13,41 @@ fn budget(crashes: u32) -> RestartPolicy {
 const SINCE: Timestamp = Timestamp::from_millis(1_000);
 const LATER: Timestamp = Timestamp::from_millis(5_000);
 const BEFORE: Timestamp = Timestamp::from_millis(4_999);
-const DOWN: Down = Down { until: LATER, because: Because::CannotStart };
+const DOWN: DownPeriod = DownPeriod { until: LATER, reason: DownReason::CannotStart };
 
-fn standing_as(standing: Standing) -> Restarts {
-    Restarts { standing, ..Restarts::new(7) }
+fn standing_as(standing: ServerState) -> RestartTracker {
+    RestartTracker { standing, ..RestartTracker::new(7) }
 }
 
-/// Every way a server can stand.
-fn all() -> [Standing; 5] {
+/// Every state of a server.
+fn all() -> [ServerState; 5] {
     [
-        Standing::Idle,
-        Standing::Starting { since: SINCE },
-        Standing::Up { since: SINCE },
-        Standing::BackingOff { until: LATER },
-        Standing::Down(DOWN),
+        ServerState::Idle,
+        ServerState::Starting { since: SINCE },
+        ServerState::Up { since: SINCE },
+        ServerState::BackingOff { until: LATER },
+        ServerState::Down(DOWN),
     ]
 }
 
 #[test]
-fn every_standing_answers_whoever_asks() {
-    let starting = Standing::Starting { since: BEFORE };
+fn every_state_answers_every_request() {
+    let starting = ServerState::Starting { since: BEFORE };
     let answers = [
-        (Decision::Start, starting),
-        (Decision::WaitForStart, Standing::Starting { since: SINCE }),
-        (Decision::Use, Standing::Up { since: SINCE }),
-        (Decision::WaitUntil(LATER), Standing::BackingOff { until: LATER }),
-        (Decision::Refuse(DOWN), Standing::Down(DOWN)),
+        (StartDecision::Start, starting),
+        (StartDecision::WaitForStart, ServerState::Starting { since: SINCE }),
+        (StartDecision::Use, ServerState::Up { since: SINCE }),
+        (StartDecision::WaitUntil(LATER), ServerState::BackingOff { until: LATER }),
+        (StartDecision::Refuse(DOWN), ServerState::Down(DOWN)),
     ];
     for (standing, (decision, after)) in all().into_iter().zip(answers) {
         let mut restarts = standing_as(standing);
-        assert_eq!((restarts.asked(BEFORE), restarts.standing()), (decision, after), "{standing:?}");
+        assert_eq!((restarts.request_start(BEFORE), restarts.state()), (decision, after), "{standing:?}");
     }
-    for standing in [Standing::BackingOff { until: LATER }, Standing::Down(DOWN)] {
+    for standing in [ServerState::BackingOff { until: LATER }, ServerState::Down(DOWN)] {
         let mut restarts = standing_as(standing);
-        assert_eq!(restarts.asked(LATER), Decision::Start, "{standing:?} is over");
-        assert_eq!(restarts.asked(LATER), Decision::WaitForStart, "one start for all who ask");
+        assert_eq!(restarts.request_start(LATER), StartDecision::Start, "{standing:?} is over");
+        assert_eq!(restarts.request_start(LATER), StartDecision::WaitForStart, "one start for all who ask");
     }
 }
 
@@ -55,33 +55,38 @@ fn every_standing_answers_whoever_asks() {
 fn only_what_is_on_its_way_becomes_ready() {
     for standing in all() {
         let mut restarts = standing_as(standing);
-        restarts.ready(LATER);
+        restarts.record_ready(LATER);
         let wanted = match standing {
-            Standing::Starting { .. } => Standing::Up { since: LATER },
-            Standing::Idle | Standing::Up { .. } | Standing::BackingOff { .. } | Standing::Down(_) => {
-                standing
-            }
+            ServerState::Starting { .. } => ServerState::Up { since: LATER },
+            ServerState::Idle
+            | ServerState::Up { .. }
+            | ServerState::BackingOff { .. }
+            | ServerState::Down(_) => standing,
         };
-        assert_eq!(restarts.standing(), wanted);
+        assert_eq!(restarts.state(), wanted);
     }
 }
 
 #[test]
 fn every_standing_takes_every_death() {
     let policy = RestartPolicy { first_wait: Duration::ZERO, ..RestartPolicy::default() };
-    let soon = Standing::BackingOff { until: LATER };
-    let down = Standing::Down(Down { until: LATER + policy.window, because: Because::CannotStart });
+    let soon = ServerState::BackingOff { until: LATER };
+    let down =
+        ServerState::Down(DownPeriod { until: LATER + policy.window, reason: DownReason::CannotStart });
     // In the order of `all`.
     let table = [
-        (Death::Crashed, [all()[0], soon, soon, all()[3], all()[4]]),
-        (Death::CannotStart, [all()[0], down, down, all()[3], all()[4]]),
-        (Death::Stopped, [Standing::Idle, Standing::Idle, Standing::Idle, Standing::Idle, all()[4]]),
+        (ServerExit::Crashed, [all()[0], soon, soon, all()[3], all()[4]]),
+        (ServerExit::CannotStart, [all()[0], down, down, all()[3], all()[4]]),
+        (
+            ServerExit::Stopped,
+            [ServerState::Idle, ServerState::Idle, ServerState::Idle, ServerState::Idle, all()[4]],
+        ),
     ];
     for (death, wanted) in table {
         for (standing, wanted) in all().into_iter().zip(wanted) {
             let mut restarts = standing_as(standing);
-            assert_eq!(restarts.died(&policy, death, LATER), wanted, "{standing:?}, {death:?}");
-            assert_eq!(restarts.standing(), wanted);
+            assert_eq!(restarts.record_exit(&policy, death, LATER), wanted, "{standing:?}, {death:?}");
+            assert_eq!(restarts.state(), wanted);
         }
     }
 }
@@ -92,26 +97,32 @@ fn a_reset_ends_waits_and_rests_and_leaves_what_runs() {
         let mut restarts = standing_as(standing);
         restarts.reset();
         let wanted = match standing {
-            Standing::BackingOff { .. } | Standing::Down(_) => Standing::Idle,
-            Standing::Idle | Standing::Starting { .. } | Standing::Up { .. } => standing,
+            ServerState::BackingOff { .. } | ServerState::Down(_) => ServerState::Idle,
+            ServerState::Idle | ServerState::Starting { .. } | ServerState::Up { .. } => standing,
         };
-        assert_eq!(restarts.standing(), wanted);
+        assert_eq!(restarts.state(), wanted);
     }
 }
 
-/// Starts it whenever it may be, lets it die at once, and gives the waits until it is down.
-fn waits_until_down(restarts: &mut Restarts, policy: &RestartPolicy, mut now: Timestamp) -> (Vec<u64>, Down) {
+/// Starts the server whenever it may start, lets it crash at once, and returns the waits until it is down.
+fn waits_until_down(
+    restarts: &mut RestartTracker,
+    policy: &RestartPolicy,
+    mut now: Timestamp,
+) -> (Vec<u64>, DownPeriod) {
     let mut waits = Vec::new();
-    assert_eq!(restarts.asked(now), Decision::Start);
+    assert_eq!(restarts.request_start(now), StartDecision::Start);
     loop {
-        match restarts.died(policy, Death::Crashed, now) {
-            Standing::BackingOff { until } => {
+        match restarts.record_exit(policy, ServerExit::Crashed, now) {
+            ServerState::BackingOff { until } => {
                 waits.push(until.since(now).as_millis().try_into().unwrap());
                 now = until;
-                assert_eq!(restarts.asked(now), Decision::Start);
+                assert_eq!(restarts.request_start(now), StartDecision::Start);
             }
-            Standing::Down(down) => return (waits, down),
-            other @ (Standing::Idle | Standing::Starting { .. } | Standing::Up { .. }) => panic!("{other:?}"),
+            ServerState::Down(down) => return (waits, down),
+            other @ (ServerState::Idle | ServerState::Starting { .. } | ServerState::Up { .. }) => {
+                panic!("{other:?}")
+            }
         }
     }
 }
@@ -121,12 +132,12 @@ fn waits_double_between_half_and_whole_and_the_fifth_death_is_the_last() {
     let policy = RestartPolicy::default();
     let mut seen = Vec::new();
     for seed in 0..100 {
-        let (waits, down) = waits_until_down(&mut Restarts::new(seed), &policy, at(0));
+        let (waits, down) = waits_until_down(&mut RestartTracker::new(seed), &policy, at(0));
         assert_eq!(waits.len(), 4);
         for (wait, whole) in waits.iter().zip([100, 200, 400, 800]) {
             assert!((whole / 2..=whole).contains(wait), "{wait} of {whole}");
         }
-        assert_eq!(down.because, Because::Crashes { count: 5, within: policy.window });
+        assert_eq!(down.reason, DownReason::Crashes { count: 5, within: policy.window });
         assert_eq!(down.until, at(waits.iter().sum()) + policy.window);
         seen.push(waits[3]);
     }
@@ -137,20 +148,23 @@ fn waits_double_between_half_and_whole_and_the_fifth_death_is_the_last() {
 
 #[test]
 fn no_wait_is_longer_than_the_longest() {
-    let (waits, _) = waits_until_down(&mut Restarts::new(1), &budget(12), at(0));
+    let (waits, _) = waits_until_down(&mut RestartTracker::new(1), &budget(12), at(0));
     assert!(waits.iter().all(|wait| *wait <= 10_000) && waits[10] >= 5_000, "{waits:?}");
 }
 
 #[test]
 fn a_trial_that_dies_rests_twice_as_long_up_to_a_limit() {
     let policy = RestartPolicy::default();
-    let mut restarts = Restarts::new(3);
+    let mut restarts = RestartTracker::new(3);
     let (_, mut down) = waits_until_down(&mut restarts, &policy, at(0));
     for minutes in [2, 4, 8, 15, 15, 15] {
         let now = down.until;
-        assert_eq!(restarts.asked(Timestamp::from_millis(now.as_millis() - 1)), Decision::Refuse(down));
+        assert_eq!(
+            restarts.request_start(Timestamp::from_millis(now.as_millis() - 1)),
+            StartDecision::Refuse(down)
+        );
         let (waits, next) = waits_until_down(&mut restarts, &policy, now);
-        assert_eq!((waits.len(), next.because), (0, Because::Relapse));
+        assert_eq!((waits.len(), next.reason), (0, DownReason::Relapse));
         assert_eq!(next.until, now + Duration::from_secs(minutes * 60));
         down = next;
     }
@@ -159,67 +173,70 @@ fn a_trial_that_dies_rests_twice_as_long_up_to_a_limit() {
 #[test]
 fn having_been_well_makes_the_waits_short_again_but_forgets_no_death_in_the_window() {
     let policy = RestartPolicy { well_after: Duration::from_secs(5), ..budget(3) };
-    let mut restarts = Restarts::new(3);
+    let mut restarts = RestartTracker::new(3);
     let mut now = at(0);
     for death in 1..=2 {
-        let _ = restarts.asked(now);
-        restarts.ready(now);
+        let _ = restarts.request_start(now);
+        restarts.record_ready(now);
         now = now + policy.well_after;
-        let Standing::BackingOff { until } = restarts.died(&policy, Death::Crashed, now) else {
+        let ServerState::BackingOff { until } = restarts.record_exit(&policy, ServerExit::Crashed, now)
+        else {
             panic!("death {death} is within the budget");
         };
         assert!(until.since(now) <= policy.first_wait);
         now = until;
     }
-    let _ = restarts.asked(now);
-    restarts.ready(now);
-    let after = restarts.died(&policy, Death::Crashed, now + policy.well_after);
-    assert!(matches!(after, Standing::Down(_)), "the third death in a minute: {after:?}");
+    let _ = restarts.request_start(now);
+    restarts.record_ready(now);
+    let after = restarts.record_exit(&policy, ServerExit::Crashed, now + policy.well_after);
+    assert!(matches!(after, ServerState::Down(_)), "the third death in a minute: {after:?}");
 }
 
 #[test]
 fn a_trial_that_was_well_ends_the_trial() {
     let policy = RestartPolicy::default();
-    let mut restarts = Restarts::new(3);
+    let mut restarts = RestartTracker::new(3);
     let (_, down) = waits_until_down(&mut restarts, &policy, at(0));
-    assert_eq!(restarts.asked(down.until), Decision::Start);
-    restarts.ready(down.until);
+    assert_eq!(restarts.request_start(down.until), StartDecision::Start);
+    restarts.record_ready(down.until);
     let now = down.until + policy.well_after;
-    let after = restarts.died(&policy, Death::Crashed, now);
-    let Standing::BackingOff { until } = after else { panic!("{after:?}") };
+    let after = restarts.record_exit(&policy, ServerExit::Crashed, now);
+    let ServerState::BackingOff { until } = after else { panic!("{after:?}") };
     assert!(until.since(now) <= policy.first_wait);
 }
 
 #[test]
 fn a_reset_gives_the_whole_budget_again() {
     let policy = RestartPolicy::default();
-    let mut restarts = Restarts::new(3);
+    let mut restarts = RestartTracker::new(3);
     let (first, down) = waits_until_down(&mut restarts, &policy, at(0));
     restarts.reset();
     let (second, again) = waits_until_down(&mut restarts, &policy, at(10_000));
     assert_eq!((first.len(), second.len()), (4, 4));
-    assert_eq!(again.because, down.because);
+    assert_eq!(again.reason, down.reason);
 }
 
 #[test]
 fn deaths_that_are_far_apart_never_take_it_down() {
-    let (policy, mut restarts, mut now) = (RestartPolicy::default(), Restarts::new(3), at(0));
+    let (policy, mut restarts, mut now) = (RestartPolicy::default(), RestartTracker::new(3), at(0));
     for _ in 0..50 {
-        assert_eq!(restarts.asked(now), Decision::Start);
-        assert!(matches!(restarts.died(&policy, Death::Crashed, now), Standing::BackingOff { .. }));
+        assert_eq!(restarts.request_start(now), StartDecision::Start);
+        assert!(matches!(
+            restarts.record_exit(&policy, ServerExit::Crashed, now),
+            ServerState::BackingOff { .. }
+        ));
         now = now + Duration::from_secs(16);
     }
 }
 
 #[test]
-fn what_is_down_says_why_until_when_and_what_to_do() {
-    let down = |because| Down { until: at(60_000), because }.to_string();
-    let rest =
-        "; it is tried again when it is asked for after 1970-01-01T00:01:00.000Z, or at once after a reset";
-    let crashes = Because::Crashes { count: 5, within: Duration::from_secs(60) };
-    assert_eq!(down(crashes), format!("it died 5 times within 60s{rest}"));
-    assert_eq!(down(Because::Relapse), format!("it died again after a rest{rest}"));
-    assert_eq!(down(Because::CannotStart), format!("it could not be started{rest}"));
+fn a_server_that_is_down_says_why_until_when_and_what_to_do() {
+    let down = |because| DownPeriod { until: at(60_000), reason: because }.to_string();
+    let rest = "; the first call after 1970-01-01T00:01:00.000Z starts it again, or a reset at once";
+    let crashes = DownReason::Crashes { count: 5, within: Duration::from_secs(60) };
+    assert_eq!(down(crashes), format!("it crashed 5 times within 60s{rest}"));
+    assert_eq!(down(DownReason::Relapse), format!("it crashed again after a pause{rest}"));
+    assert_eq!(down(DownReason::CannotStart), format!("it could not be started{rest}"));
 }
 
 #[test]
@@ -232,31 +249,34 @@ fn numbers_that_make_no_sense_do_no_harm() {
         well_after: Duration::ZERO,
         longest_rest: Duration::ZERO,
     };
-    let mut restarts = Restarts::new(0);
-    assert_eq!(restarts.asked(at(0)), Decision::Start);
-    assert!(matches!(restarts.died(&endless, Death::Crashed, at(0)), Standing::BackingOff { .. }));
+    let mut restarts = RestartTracker::new(0);
+    assert_eq!(restarts.request_start(at(0)), StartDecision::Start);
+    assert!(matches!(
+        restarts.record_exit(&endless, ServerExit::Crashed, at(0)),
+        ServerState::BackingOff { .. }
+    ));
     let now = Timestamp::MAX;
     for _ in 0..2 * MAX_CRASHES {
-        let _ = restarts.asked(now);
-        let _ = restarts.died(&endless, Death::Crashed, now);
+        let _ = restarts.request_start(now);
+        let _ = restarts.record_exit(&endless, ServerExit::Crashed, now);
         assert!(restarts.crashes.len() < usize::try_from(MAX_CRASHES).unwrap());
     }
 }
 
-/// What may happen to a server, and how long after the last thing.
+/// An event of a server. The time since the last event comes with it.
 #[derive(Clone, Copy, Debug)]
-enum Happens {
+enum RestartTestEvent {
     Asked,
     Ready,
-    Died(Death),
+    Died(ServerExit),
 }
 
-fn happens() -> impl Strategy<Value = (Happens, u64)> {
+fn happens() -> impl Strategy<Value = (RestartTestEvent, u64)> {
     let what = prop_oneof![
-        4 => Just(Happens::Asked),
-        2 => Just(Happens::Ready),
-        4 => Just(Happens::Died(Death::Crashed)),
-        1 => Just(Happens::Died(Death::CannotStart)),
+        4 => Just(RestartTestEvent::Asked),
+        2 => Just(RestartTestEvent::Ready),
+        4 => Just(RestartTestEvent::Died(ServerExit::Crashed)),
+        1 => Just(RestartTestEvent::Died(ServerExit::CannotStart)),
     ];
     (what, prop_oneof![4 => 0_u64..300, 1 => 0_u64..20_000, 1 => 0_u64..200_000])
 }
@@ -270,18 +290,18 @@ proptest! {
         story in prop::collection::vec(happens(), 1..300),
     ) {
         let policy = RestartPolicy { well_after: Duration::from_millis(well_after), ..budget(crashes) };
-        let (mut restarts, mut now, mut starts) = (Restarts::new(seed), at(0), Vec::new());
+        let (mut restarts, mut now, mut starts) = (RestartTracker::new(seed), at(0), Vec::new());
         for (what, gap) in story {
             now = now + Duration::from_millis(gap);
             match what {
-                Happens::Asked => if restarts.asked(now) == Decision::Start {
+                RestartTestEvent::Asked => if restarts.request_start(now) == StartDecision::Start {
                     starts.push(now);
                 },
-                Happens::Ready => restarts.ready(now),
-                Happens::Died(death) => match restarts.died(&policy, death, now) {
-                    Standing::BackingOff { until } => prop_assert!(until.since(now) <= policy.longest_wait),
-                    Standing::Down(down) => prop_assert!(down.until.since(now) <= policy.longest_rest),
-                    Standing::Idle | Standing::Starting { .. } | Standing::Up { .. } => {}
+                RestartTestEvent::Ready => restarts.record_ready(now),
+                RestartTestEvent::Died(death) => match restarts.record_exit(&policy, death, now) {
+                    ServerState::BackingOff { until } => prop_assert!(until.since(now) <= policy.longest_wait),
+                    ServerState::Down(down) => prop_assert!(down.until.since(now) <= policy.longest_rest),
+                    ServerState::Idle | ServerState::Starting { .. } | ServerState::Up { .. } => {}
                 },
             }
             prop_assert!(restarts.crashes.len() < usize::try_from(crashes).unwrap());

@@ -1,40 +1,40 @@
-//! What all calls of one dependency may add by retrying.
+//! The retry budget that all calls of one dependency share.
 //!
-//! Each call decides for itself that one more try is sensible, and all of them together turn a stumble of a
-//! dependency into a storm. The budget compares what they did in the last ten seconds: a retry is granted
+//! Each call decides for itself that one more attempt is sensible, and all of them together can turn a short failure of
+//! a dependency into a retry storm. The budget counts the attempts of the last ten seconds. A retry is granted
 //! - if, with it, retries are no more than the share (20 %) of first attempts, or
 //! - if fewer than the floor (10) were granted in the current second, so that a quiet tool can always retry.
 //!
-//! So retries run at the larger of the two rates, not at their sum: what the floor granted counts against the
-//! share. The past is forgotten in steps of a second; the counters of ten seconds are all that is kept.
+//! So retries run at the larger of the two rates, not at their sum: retries granted by the floor count against the
+//! share. Old counts expire in steps of a second. Only the counters of ten seconds are stored.
 
 use crate::Timestamp;
 use crate::policy::BudgetPolicy;
 
 const SECONDS: usize = 10;
 
-/// What retries of all calls of one dependency may add.
+/// The retry budget of all calls of one dependency.
 #[derive(Clone, Debug, Default)]
 pub struct RetryBudget {
-    /// The second that is being counted.
+    /// The current second.
     second: u64,
-    buckets: [Bucket; SECONDS],
+    buckets: [BudgetBucket; SECONDS],
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Bucket {
+struct BudgetBucket {
     firsts: u32,
     retries: u32,
 }
 
 impl RetryBudget {
-    /// A first attempt was made.
+    /// Records a first attempt.
     pub fn deposit(&mut self, _policy: &BudgetPolicy, now: Timestamp) {
         let current = self.current(now);
         current.firsts = current.firsts.saturating_add(1);
     }
 
-    /// Whether one more retry is within the budget; takes it if so.
+    /// Takes one retry from the budget. Returns true if it was granted.
     pub fn withdraw(&mut self, policy: &BudgetPolicy, now: Timestamp) -> bool {
         let granted_by_floor = self.current(now).retries < policy.floor_per_second;
         if !granted_by_floor && !self.within_share(policy) {
@@ -46,16 +46,16 @@ impl RetryBudget {
     }
 
     fn within_share(&self, policy: &BudgetPolicy) -> bool {
-        let sum = |count: fn(&Bucket) -> u32| {
+        let sum = |count: fn(&BudgetBucket) -> u32| {
             self.buckets.iter().fold(0_u32, |sum, bucket| sum.saturating_add(count(bucket)))
         };
         let (firsts, retries) = (sum(|bucket| bucket.firsts), sum(|bucket| bucket.retries));
         f64::from(retries) + 1.0 <= policy.share.get() * f64::from(firsts)
     }
 
-    /// The bucket of this second; those that have gone by since are emptied. A clock that steps back a little
-    /// stays in the newest second; one that steps back beyond all that is kept starts afresh.
-    fn current(&mut self, now: Timestamp) -> &mut Bucket {
+    /// Returns the bucket of this second, and empties expired ones. A clock that steps back a little stays in the
+    /// newest second. One that steps back beyond all stored seconds resets the counters.
+    fn current(&mut self, now: Timestamp) -> &mut BudgetBucket {
         let second = now.as_millis() / 1000;
         let gone = second.saturating_sub(self.second);
         if gone >= SECONDS as u64 || self.second.saturating_sub(second) >= SECONDS as u64 {
@@ -63,13 +63,13 @@ impl RetryBudget {
         }
         while self.second < second {
             self.second += 1;
-            *self.bucket() = Bucket::default();
+            *self.bucket() = BudgetBucket::default();
         }
         self.bucket()
     }
 
     #[expect(clippy::indexing_slicing, reason = "the index is a remainder by the length")]
-    fn bucket(&mut self) -> &mut Bucket {
+    fn bucket(&mut self) -> &mut BudgetBucket {
         let index = usize::try_from(self.second % SECONDS as u64).unwrap_or_default();
         &mut self.buckets[index % SECONDS]
     }
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_steps_back_by_as_much_as_is_kept_starts_afresh() {
+    fn a_clock_that_steps_back_beyond_the_stored_seconds_resets_the_counters() {
         for (back, grants) in [(9_000, 0), (10_000, 10)] {
             let mut budget = RetryBudget::default();
             assert_eq!(granted(&mut budget, &POLICY, 50, at(20_000)), 10);

@@ -1,10 +1,10 @@
-//! When to try again, and when to stop.
+//! Retries: the time of the next attempt, and the conditions to stop.
 //!
-//! A [`Schedule`] belongs to one call and says when its next attempt may start; a [`RetryBudget`] belongs to
-//! one dependency and says whether all its calls together retry too much. Total time and deadline limit the
-//! *start* of an attempt: cutting a running one short is the business of whoever runs it.
+//! A [`RetrySchedule`] belongs to one call and returns the time at which its next attempt may start. A [`RetryBudget`]
+//! belongs to one dependency and limits the retries of all its calls together. Total time and deadline limit the
+//! *start* of an attempt. The driver cuts off running attempts.
 //!
-//! Waits are spread by a seed that comes in with the call, so that the same call replayed waits as it did.
+//! The seed of the call determines its jitter, so that the same call replayed has the same delays.
 
 mod budget;
 
@@ -12,53 +12,54 @@ use std::time::Duration;
 
 pub use budget::RetryBudget;
 
-use crate::policy::{Backoff, CountedFrom, Jitter, RetryPolicy};
+use crate::policy::{Backoff, DelayOrigin, Jitter, RetryPolicy};
 use crate::{Timestamp, millis};
 
-/// Why there is no further attempt.
+/// The reason why there is no further attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
+pub enum RetryStop {
     /// All attempts are used.
     Attempts,
-    /// The next one would start after the total time.
+    /// The next attempt would start after the total time.
     TotalTime,
-    /// The next one would start after the caller's deadline.
+    /// The next attempt would start after the caller's deadline.
     Deadline,
-    /// The other side asked for a longer wait than we are ready for.
+    /// The upstream asked for a longer delay than the policy allows.
     RetryAfter(Duration),
-    /// Retries of this dependency have used up their share.
+    /// The retry budget of the dependency is used up.
     Budget,
 }
 
-/// What the caller allows; it may only lower what the policy allows.
+/// The limits set by the caller. They may only lower the limits of the policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallerLimits {
-    /// Attempts in all. None at all counts as one: a call is at least tried.
+    /// Maximum number of attempts. Zero counts as one, because a call is always tried once.
     pub attempts: Option<u32>,
-    /// Time in all.
+    /// Maximum total time.
     pub elapsed: Option<Duration>,
-    /// Time for one attempt.
+    /// Timeout of one attempt.
     pub attempt: Option<Duration>,
-    /// When it has to be over.
+    /// Deadline of the call.
     pub deadline: Option<Timestamp>,
-    /// From when on no attempt starts. One that runs then is left alone.
+    /// Time from which no attempt starts. An attempt that is running then continues.
     pub start_by: Option<Timestamp>,
 }
 
-/// The retries of one call: what was allowed, what was used.
+/// The retry schedule of one call: its limits and the attempts so far.
 #[derive(Clone, Debug)]
-pub struct Schedule {
+pub struct RetrySchedule {
     attempts: u32,
     most: u32,
     /// No attempt starts later than this.
     last_start: Timestamp,
-    /// No attempt starts at this moment or later: it would have no time left.
+    /// No attempt starts at this time or later, because it would have no time left.
     deadline: Timestamp,
-    spread: Spread,
+    spread: JitterSequence,
 }
 
-impl Schedule {
-    /// The schedule of a call whose first attempt starts now. `last_retry` limits the start of retries (gateway).
+impl RetrySchedule {
+    /// Creates the schedule of a call whose first attempt starts now. `last_retry` limits the start of retries
+    /// (gateway).
     pub fn new(
         policy: &RetryPolicy,
         caller: &CallerLimits,
@@ -80,70 +81,71 @@ impl Schedule {
                 .min()
                 .unwrap_or(Timestamp::MAX),
             deadline: caller.deadline.unwrap_or(Timestamp::MAX),
-            spread: Spread::new(seed),
+            spread: JitterSequence::new(seed),
         }
     }
 
-    /// When the attempt after a failed one may start. `started` is when the failed one started; `now` is when
-    /// it ended. A wait that the other side asked for counts from its answer, and the longer wait is waited.
+    /// Returns the time at which the attempt after a failed one may start. `started` is the start of the failed
+    /// attempt, `now` is its end. A delay requested by the upstream counts from its response, and the longer delay
+    /// wins.
     pub fn next(
         &mut self,
         policy: &RetryPolicy,
         started: Timestamp,
         retry_after: Option<Duration>,
         now: Timestamp,
-    ) -> Result<Timestamp, Stop> {
+    ) -> Result<Timestamp, RetryStop> {
         if self.attempts >= self.most {
-            return Err(Stop::Attempts);
+            return Err(RetryStop::Attempts);
         }
         if let Some(asked) = retry_after.filter(|asked| *asked > policy.longest_retry_after) {
-            return Err(Stop::RetryAfter(asked));
+            return Err(RetryStop::RetryAfter(asked));
         }
         let wait = self.spread.over(wait(&policy.backoff, self.attempts), policy.jitter);
         let counted_from = match policy.counted_from {
-            CountedFrom::AttemptEnd => now,
-            CountedFrom::AttemptStart => started.min(now),
+            DelayOrigin::AttemptEnd => now,
+            DelayOrigin::AttemptStart => started.min(now),
         };
         let start = (counted_from + wait).max(now + retry_after.unwrap_or_default());
         let too_late = start >= self.deadline && self.deadline < Timestamp::MAX;
-        // Whichever limit came first is the one that stopped it.
+        // The earlier limit is the one that stopped it.
         if start > self.last_start && !(too_late && self.deadline < self.last_start) {
-            return Err(Stop::TotalTime);
+            return Err(RetryStop::TotalTime);
         }
         if too_late {
-            return Err(Stop::Deadline);
+            return Err(RetryStop::Deadline);
         }
         self.attempts = self.attempts.saturating_add(1);
         Ok(start)
     }
 
-    /// Whether a scheduled attempt may still start now; a timer may have fired late.
-    pub fn may_start(&self, now: Timestamp) -> Result<(), Stop> {
+    /// Checks that a scheduled attempt may still start now, because a timer may have fired late.
+    pub fn may_start(&self, now: Timestamp) -> Result<(), RetryStop> {
         if now >= self.deadline && self.deadline < Timestamp::MAX {
-            return Err(Stop::Deadline);
+            return Err(RetryStop::Deadline);
         }
-        if now > self.last_start { Err(Stop::TotalTime) } else { Ok(()) }
+        if now > self.last_start { Err(RetryStop::TotalTime) } else { Ok(()) }
     }
 
-    /// Attempts that have been scheduled so far, the first one included.
+    /// Returns the number of scheduled attempts so far, including the first one.
     pub const fn attempts(&self) -> u32 {
         self.attempts
     }
 
-    /// Attempts that there may be in all, after policy and caller.
+    /// Returns the maximum number of attempts, after policy and caller.
     pub const fn most(&self) -> u32 {
         self.most
     }
 }
 
-/// The wait before the nth retry, counted from one, before it is spread.
+/// Returns the delay before the nth retry, counted from one, without jitter.
 fn wait(backoff: &Backoff, retry: u32) -> Duration {
     match backoff {
         Backoff::Exponential { base, cap, .. } if base.is_zero() || retry <= 1 => *base.min(cap),
         Backoff::Exponential { base, factor, cap } => {
             let steps = i32::try_from(retry - 1).unwrap_or(i32::MAX);
             let grown = base.as_secs_f64() * factor.get().powi(steps);
-            // What is too large for a span is larger than any cap.
+            // A value too large for a duration is larger than any cap.
             Duration::try_from_secs_f64(grown).map_or(*cap, |grown| grown.min(*cap))
         }
         Backoff::List { first, .. } if retry <= 1 => *first,
@@ -155,17 +157,17 @@ fn wait(backoff: &Backoff, retry: u32) -> Duration {
     }
 }
 
-/// Where in their range the waits of one call, or of one server that dies, lie.
+/// The jitter of the delays of one call, or of one server that restarts.
 ///
-/// The start comes from the seed by SplitMix64; each further wait steps on by the golden ratio, around in a
-/// circle. Every wait alone is spread evenly over calls, which is what keeps a fleet from retrying in step,
-/// and the waits of one call are far from each other: drawn one by one, of ten waits between 90 and 110 ms
-/// several would often be the same.
+/// The start is derived from the seed by SplitMix64. Each further delay advances by the golden ratio, modulo the range.
+/// Each single delay is uniformly distributed over calls, which keeps a fleet from retrying in step. The delays of one
+/// call are far from each other: with independent draws, several of ten delays between 90 and 110 ms would often be the
+/// same.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spread(u64);
+pub(crate) struct JitterSequence(u64);
 
-impl Spread {
-    /// 2^64 divided by the golden ratio; also the step of SplitMix64.
+impl JitterSequence {
+    /// 2^64 divided by the golden ratio. Also the step of SplitMix64.
     const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
     pub(crate) const fn new(seed: u64) -> Self {
@@ -175,7 +177,7 @@ impl Spread {
         Self(mixed ^ (mixed >> 31))
     }
 
-    /// This wait, spread. In whole milliseconds, as moments are.
+    /// Returns this delay with jitter, in whole milliseconds like timestamps.
     pub(crate) fn over(&mut self, wait: Duration, jitter: Jitter) -> Duration {
         let whole = millis(wait);
         let (least, range) = match jitter {
@@ -193,7 +195,7 @@ impl Spread {
     }
 }
 
-/// A place on the circle as a whole number from nothing to `range`, both included and equally likely.
+/// Scales a 64-bit value to an integer from zero to `range`, both included and equally likely.
 fn scaled(place: u64, range: u64) -> u64 {
     let product = u128::from(place) * (u128::from(range) + 1);
     u64::try_from(product >> 64).unwrap_or(range)

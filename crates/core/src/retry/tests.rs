@@ -3,7 +3,7 @@ use std::num::NonZeroU32;
 use proptest::prelude::*;
 
 use super::*;
-use crate::policy::{Factor, Profile, Ratio, ToolClass};
+use crate::policy::{GrowthFactor, PolicyProfile, Ratio, ToolClass};
 
 fn at(millis: u64) -> Timestamp {
     Timestamp::from_millis(millis)
@@ -13,16 +13,16 @@ const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-fn retry_of(profile: Profile) -> RetryPolicy {
+fn retry_of(profile: PolicyProfile) -> RetryPolicy {
     profile.policy(ToolClass::Unknown).retry
 }
 
-fn schedule(policy: &RetryPolicy, seed: u64) -> Schedule {
-    Schedule::new(policy, &CallerLimits::default(), None, seed, at(0))
+fn schedule(policy: &RetryPolicy, seed: u64) -> RetrySchedule {
+    RetrySchedule::new(policy, &CallerLimits::default(), None, seed, at(0))
 }
 
-/// The moments at which attempts start if each fails after `took`, and why there are no more.
-fn starts(policy: &RetryPolicy, mut schedule: Schedule, took: u64) -> (Vec<u64>, Stop) {
+/// Returns the times at which attempts start if each fails after `took`, and the reason for the end.
+fn starts(policy: &RetryPolicy, mut schedule: RetrySchedule, took: u64) -> (Vec<u64>, RetryStop) {
     let mut starts = vec![0];
     loop {
         let started = at(*starts.last().unwrap());
@@ -39,11 +39,11 @@ fn waits(starts: &[u64]) -> Vec<u64> {
 
 #[test]
 fn eh_2_1_exponential_waits_are_right_from_start_to_start() {
-    let policy = retry_of(Profile::Measured);
+    let policy = retry_of(PolicyProfile::Measured);
     for seed in 0..200 {
-        // Each attempt takes a while; waits are counted from start to start all the same.
+        // Each attempt takes a while, and delays are still counted from start to start.
         let (starts, stop) = starts(&policy, schedule(&policy, seed), 20);
-        assert_eq!((starts.len(), stop), (5, Stop::Attempts));
+        assert_eq!((starts.len(), stop), (5, RetryStop::Attempts));
         for (wait, wanted) in waits(&starts).into_iter().zip([100, 200, 400, 800]) {
             assert!(wait.abs_diff(wanted) <= wanted / 10, "{wait} is not {wanted} give or take a tenth");
         }
@@ -57,7 +57,7 @@ fn eh_2_2_jitter_is_applied_for_every_seed() {
         attempts: NonZeroU32::new(11).unwrap(),
         backoff: Backoff::Constant(ms(100)),
         total: None,
-        ..retry_of(Profile::Measured)
+        ..retry_of(PolicyProfile::Measured)
     };
     for seed in 0..2000 {
         let mut waits = waits(&starts(&policy, schedule(&policy, seed), 0).0);
@@ -73,25 +73,25 @@ fn eh_2_2_jitter_is_applied_for_every_seed() {
 
 #[test]
 fn eh_2_3_there_is_no_sixth_attempt() {
-    let policy = RetryPolicy { total: None, ..retry_of(Profile::Measured) };
+    let policy = RetryPolicy { total: None, ..retry_of(PolicyProfile::Measured) };
     let mut schedule = schedule(&policy, 1);
     for attempt in 2..=5 {
         assert!(schedule.next(&policy, at(0), None, at(0)).is_ok());
         assert_eq!(schedule.attempts(), attempt);
     }
     for _ in 0..3 {
-        assert_eq!(schedule.next(&policy, at(0), None, at(0)), Err(Stop::Attempts));
+        assert_eq!(schedule.next(&policy, at(0), None, at(0)), Err(RetryStop::Attempts));
     }
     assert_eq!(schedule.attempts(), 5);
 }
 
 #[test]
 fn eh_2_4_total_time_stops_the_fifth_attempt() {
-    let policy = retry_of(Profile::Measured);
+    let policy = retry_of(PolicyProfile::Measured);
     for seed in 0..50 {
         let (starts, stop) = starts(&policy, schedule(&policy, seed), 600);
         assert_eq!(starts, [0, 600, 1200, 1800]);
-        assert_eq!(stop, Stop::TotalTime);
+        assert_eq!(stop, RetryStop::TotalTime);
     }
 }
 
@@ -99,16 +99,16 @@ fn eh_2_4_total_time_stops_the_fifth_attempt() {
 fn eh_2_5_settings_of_a_tool_are_heeded() {
     let policy = RetryPolicy {
         attempts: NonZeroU32::new(3).unwrap(),
-        backoff: Backoff::Exponential { base: ms(50), factor: Factor::TWO, cap: ms(2000) },
+        backoff: Backoff::Exponential { base: ms(50), factor: GrowthFactor::TWO, cap: ms(2000) },
         jitter: Jitter::None,
-        ..retry_of(Profile::Measured)
+        ..retry_of(PolicyProfile::Measured)
     };
-    assert_eq!(starts(&policy, schedule(&policy, 1), 0), (vec![0, 50, 150], Stop::Attempts));
+    assert_eq!(starts(&policy, schedule(&policy, 1), 0), (vec![0, 50, 150], RetryStop::Attempts));
 }
 
 #[test]
 fn tr_5_two_failures_then_a_success_are_three_attempts() {
-    let policy = retry_of(Profile::Standard);
+    let policy = retry_of(PolicyProfile::Standard);
     let mut schedule = schedule(&policy, 7);
     assert_eq!(schedule.attempts(), 1, "a call that succeeds at once makes one");
     let second = schedule.next(&policy, at(0), None, at(10)).unwrap();
@@ -120,17 +120,17 @@ fn tr_5_two_failures_then_a_success_are_three_attempts() {
 
 #[test]
 fn tr_7_attempts_are_capped_and_waits_bounded() {
-    let policy = retry_of(Profile::Standard);
+    let policy = retry_of(PolicyProfile::Standard);
     for seed in 0..200 {
         let (starts, stop) = starts(&policy, schedule(&policy, seed), 5);
-        assert_eq!((starts.len(), stop), (4, Stop::Attempts));
+        assert_eq!((starts.len(), stop), (4, RetryStop::Attempts));
         assert!(*starts.last().unwrap() <= 200 + 400 + 800 + 15);
     }
 }
 
 #[test]
 fn full_jitter_uses_the_whole_range_and_differs_between_calls() {
-    let policy = RetryPolicy { backoff: Backoff::Constant(ms(9)), ..retry_of(Profile::Standard) };
+    let policy = RetryPolicy { backoff: Backoff::Constant(ms(9)), ..retry_of(PolicyProfile::Standard) };
     let mut seen = [0_u32; 10];
     for seed in 0..2000 {
         let first = schedule(&policy, seed).next(&policy, at(0), None, at(0)).unwrap();
@@ -141,18 +141,18 @@ fn full_jitter_uses_the_whole_range_and_differs_between_calls() {
 
 #[test]
 fn the_same_seed_gives_the_same_waits() {
-    let policy = retry_of(Profile::Standard);
+    let policy = retry_of(PolicyProfile::Standard);
     let with = |seed| starts(&policy, schedule(&policy, seed), 0).0;
     assert_eq!(with(42), with(42));
     assert_ne!(with(42), with(43));
-    // Kept in audit records: the generator must not change unnoticed. First value of SplitMix64 from 0.
-    assert_eq!(Spread::new(0).0, 0xE220_A839_7B1D_CDAF);
+    // Stored in audit records: the generator must not change unnoticed. First value of SplitMix64 from 0.
+    assert_eq!(JitterSequence::new(0).0, 0xE220_A839_7B1D_CDAF);
     assert_eq!(with(42), [0, 149, 293, 1076]);
 }
 
 #[test]
 fn a_list_repeats_its_last_wait() {
-    let policy = RetryPolicy { attempts: NonZeroU32::new(6).unwrap(), ..retry_of(Profile::Stepped) };
+    let policy = RetryPolicy { attempts: NonZeroU32::new(6).unwrap(), ..retry_of(PolicyProfile::Stepped) };
     assert_eq!(waits(&starts(&policy, schedule(&policy, 1), 0).0), [100, 500, 2000, 2000, 2000]);
     let backoff = Backoff::List { first: ms(7), rest: Vec::new() };
     let policy = RetryPolicy { backoff, ..policy };
@@ -161,15 +161,15 @@ fn a_list_repeats_its_last_wait() {
 
 #[test]
 fn what_the_other_side_asks_for_is_waited_if_it_is_longer() {
-    let policy = RetryPolicy { jitter: Jitter::None, ..retry_of(Profile::Stepped) };
+    let policy = RetryPolicy { jitter: Jitter::None, ..retry_of(PolicyProfile::Stepped) };
     for (asked, start) in [(0, 1100), (99, 1100), (101, 1101), (60_000, 61_000)] {
         let next = schedule(&policy, 1).next(&policy, at(400), Some(ms(asked)), at(1000));
         assert_eq!(next, Ok(at(start)));
     }
     let next = schedule(&policy, 1).next(&policy, at(400), Some(ms(60_001)), at(1000));
-    assert_eq!(next, Err(Stop::RetryAfter(ms(60_001))));
-    // Counted from the start, the wait of the policy may be over already; that of the other side is not.
-    let policy = RetryPolicy { counted_from: CountedFrom::AttemptStart, ..policy };
+    assert_eq!(next, Err(RetryStop::RetryAfter(ms(60_001))));
+    // Counted from the start, the delay of the policy may be over already. The delay requested by the upstream is not.
+    let policy = RetryPolicy { counted_from: DelayOrigin::AttemptStart, ..policy };
     assert_eq!(schedule(&policy, 1).next(&policy, at(400), None, at(1000)), Ok(at(1000)));
     assert_eq!(schedule(&policy, 1).next(&policy, at(400), Some(ms(30)), at(1000)), Ok(at(1030)));
 }
@@ -179,30 +179,34 @@ fn limits_of_time_stop_the_start_of_an_attempt() {
     let policy = RetryPolicy {
         backoff: Backoff::Constant(ms(100)),
         jitter: Jitter::None,
-        ..retry_of(Profile::Standard)
+        ..retry_of(PolicyProfile::Standard)
     };
     let caller = |deadline: u64| CallerLimits { deadline: Some(at(deadline)), ..CallerLimits::default() };
     let next = |caller: CallerLimits, last_retry, retry_after| {
-        Schedule::new(&policy, &caller, last_retry, 1, at(0)).next(&policy, at(0), retry_after, at(50))
+        RetrySchedule::new(&policy, &caller, last_retry, 1, at(0)).next(&policy, at(0), retry_after, at(50))
     };
     assert_eq!(next(caller(151), None, None), Ok(at(150)));
-    assert_eq!(next(caller(150), None, None), Err(Stop::Deadline), "no time would be left for it");
+    assert_eq!(next(caller(150), None, None), Err(RetryStop::Deadline), "no time would be left for it");
     assert_eq!(
         next(caller(1000), None, Some(ms(2000))),
-        Err(Stop::Deadline),
+        Err(RetryStop::Deadline),
         "what was asked for is past it"
     );
     assert_eq!(next(CallerLimits::default(), Some(ms(150)), None), Ok(at(150)));
-    assert_eq!(next(CallerLimits::default(), Some(ms(149)), None), Err(Stop::TotalTime));
+    assert_eq!(next(CallerLimits::default(), Some(ms(149)), None), Err(RetryStop::TotalTime));
     assert_eq!(
         next(caller(100), Some(ms(140)), None),
-        Err(Stop::Deadline),
+        Err(RetryStop::Deadline),
         "the earlier limit is the reason"
     );
-    assert_eq!(next(caller(140), Some(ms(100)), None), Err(Stop::TotalTime));
+    assert_eq!(next(caller(140), Some(ms(100)), None), Err(RetryStop::TotalTime));
     let start_by = |moment| CallerLimits { start_by: Some(at(moment)), ..CallerLimits::default() };
     assert_eq!(next(start_by(151), None, None), Ok(at(150)));
-    assert_eq!(next(start_by(150), None, None), Err(Stop::TotalTime), "it would start at that very moment");
+    assert_eq!(
+        next(start_by(150), None, None),
+        Err(RetryStop::TotalTime),
+        "it would start at that very moment"
+    );
 }
 
 #[test]
@@ -210,50 +214,56 @@ fn a_caller_may_only_lower_what_the_policy_allows() {
     let policy = RetryPolicy {
         backoff: Backoff::Constant(ms(100)),
         jitter: Jitter::None,
-        ..retry_of(Profile::Standard)
+        ..retry_of(PolicyProfile::Standard)
     };
     for (asked, most) in
         [(None, 4), (Some(0), 1), (Some(1), 1), (Some(3), 3), (Some(4), 4), (Some(u32::MAX), 4)]
     {
         let caller = CallerLimits { attempts: asked, ..CallerLimits::default() };
-        let schedule = Schedule::new(&policy, &caller, None, 1, at(0));
+        let schedule = RetrySchedule::new(&policy, &caller, None, 1, at(0));
         assert_eq!(schedule.most(), most);
         assert_eq!(starts(&policy, schedule, 0).0.len(), most as usize);
     }
     for (asked, attempts) in [(ms(150), 2), (Duration::MAX, 4)] {
         let caller = CallerLimits { elapsed: Some(asked), ..CallerLimits::default() };
-        assert_eq!(starts(&policy, Schedule::new(&policy, &caller, None, 1, at(0)), 0).0.len(), attempts);
+        assert_eq!(
+            starts(&policy, RetrySchedule::new(&policy, &caller, None, 1, at(0)), 0).0.len(),
+            attempts
+        );
     }
 }
 
 #[test]
 fn a_call_without_a_deadline_is_stopped_by_none_not_even_at_the_end_of_time() {
-    let policy = RetryPolicy { total: None, ..retry_of(Profile::Measured) };
-    let mut schedule = Schedule::new(&policy, &CallerLimits::default(), None, 1, Timestamp::MAX);
+    let policy = RetryPolicy { total: None, ..retry_of(PolicyProfile::Measured) };
+    let mut schedule = RetrySchedule::new(&policy, &CallerLimits::default(), None, 1, Timestamp::MAX);
     assert_eq!(schedule.next(&policy, Timestamp::MAX, None, Timestamp::MAX), Ok(Timestamp::MAX));
     assert_eq!(schedule.may_start(Timestamp::MAX), Ok(()));
 }
 
 #[test]
 fn a_scheduled_attempt_may_start_up_to_its_limits() {
-    let policy = RetryPolicy { total: Some(ms(500)), ..retry_of(Profile::Measured) };
+    let policy = RetryPolicy { total: Some(ms(500)), ..retry_of(PolicyProfile::Measured) };
     let limited = |deadline: Option<u64>| {
         let caller = CallerLimits { deadline: deadline.map(at), ..CallerLimits::default() };
-        Schedule::new(&policy, &caller, None, 1, at(0))
+        RetrySchedule::new(&policy, &caller, None, 1, at(0))
     };
     let total = limited(None);
-    assert_eq!((total.may_start(at(500)), total.may_start(at(501))), (Ok(()), Err(Stop::TotalTime)));
+    assert_eq!((total.may_start(at(500)), total.may_start(at(501))), (Ok(()), Err(RetryStop::TotalTime)));
     let deadline = limited(Some(300));
-    assert_eq!((deadline.may_start(at(299)), deadline.may_start(at(300))), (Ok(()), Err(Stop::Deadline)));
-    // Of two limits at the same moment the policy's own is named.
+    assert_eq!(
+        (deadline.may_start(at(299)), deadline.may_start(at(300))),
+        (Ok(()), Err(RetryStop::Deadline))
+    );
+    // Of two limits at the same time the policy's own is named.
     let policy = RetryPolicy { backoff: Backoff::Constant(ms(600)), jitter: Jitter::None, ..policy };
     let mut both = limited(Some(500));
-    assert_eq!(both.next(&policy, at(0), None, at(0)), Err(Stop::TotalTime));
+    assert_eq!(both.next(&policy, at(0), None, at(0)), Err(RetryStop::TotalTime));
 }
 
 #[test]
 fn a_wait_of_nothing_stays_nothing_however_often_it_grows() {
-    let factor = Factor::new(1000.0).unwrap();
+    let factor = GrowthFactor::new(1000.0).unwrap();
     let backoff = Backoff::Exponential { base: Duration::ZERO, factor, cap: ms(2000) };
     for retry in [1, 2, 1000, u32::MAX] {
         assert_eq!(wait(&backoff, retry), Duration::ZERO, "{retry}");
@@ -268,7 +278,7 @@ fn any_backoff() -> impl Strategy<Value = Backoff> {
     prop_oneof![
         (any_span(), 1.0_f64..=1000.0, any_span()).prop_map(|(base, factor, cap)| Backoff::Exponential {
             base,
-            factor: Factor::new(factor).unwrap(),
+            factor: GrowthFactor::new(factor).unwrap(),
             cap
         }),
         (any_span(), prop::collection::vec(any_span(), 0..4))
@@ -294,7 +304,7 @@ proptest! {
         if let Backoff::Exponential { cap, .. } = backoff {
             prop_assert!(plain <= cap);
         }
-        let spread = millis(Spread::new(seed).over(plain, jitter));
+        let spread = millis(JitterSequence::new(seed).over(plain, jitter));
         let (plain_ms, exact) = (millis(plain), plain.as_secs_f64() * 1000.0);
         match jitter {
             Jitter::None => prop_assert_eq!(spread, plain_ms),
@@ -322,12 +332,12 @@ proptest! {
             backoff,
             jitter,
             total: limits.0,
-            counted_from: if from_start { CountedFrom::AttemptStart } else { CountedFrom::AttemptEnd },
-            ..retry_of(Profile::Standard)
+            counted_from: if from_start { DelayOrigin::AttemptStart } else { DelayOrigin::AttemptEnd },
+            ..retry_of(PolicyProfile::Standard)
         };
         let caller = CallerLimits { attempts: caller.0, elapsed: caller.1, attempt: None, deadline: caller.2.map(at), start_by: None };
         let first = at(1000);
-        let mut schedule = Schedule::new(&policy, &caller, limits.1, seed, first);
+        let mut schedule = RetrySchedule::new(&policy, &caller, limits.1, seed, first);
         let mut started = first;
         for (took, retry_after) in failures {
             let now = started + ms(took);

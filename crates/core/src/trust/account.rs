@@ -1,62 +1,62 @@
-//! The state machine of one holder of trust; its picture is above [`TrustState`].
+//! The state machine of one trust account. Its diagram is above [`TrustState`].
 //!
-//! The step from ESCALATED to RECOVERING happens by the passing of time alone. It is worked out whenever the
-//! account is looked at, and written down when the account is next changed, so looking never writes.
+//! The step from ESCALATED to RECOVERING happens by time alone. It is computed on each query and stored with the next
+//! change of the account, so a query never writes.
 
 use std::sync::Arc;
 
 use super::TrustState;
 use super::prompt;
-use super::window::{Failed, MOST_FAILURES, Window, exceeds};
+use super::window::{FailureWindow, MOST_FAILURES, WindowFailure, exceeds};
 use crate::Timestamp;
 use crate::classify::Severity;
 use crate::id::Domain;
-use crate::policy::{Recovery, TrustRule};
+use crate::policy::{TrustRecovery, TrustRule};
 
-/// After so many refusals of access within the window somebody's credentials are wrong.
+/// Number of denials of access within the window after which the credentials must be wrong.
 const REFUSALS_OF_ACCESS: u32 = 3;
 
-/// The trust that one tool, signature or domain enjoys.
+/// The trust account of one tool, signature or domain.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Account {
+pub(super) struct TrustAccount {
     pub(super) state: State,
-    pub(super) window: Window,
+    pub(super) window: FailureWindow,
     pub(super) last_failure: Option<Timestamp>,
     pub(super) last_success: Option<Timestamp>,
-    /// The host or server of the last failure; for a signature this is what people know it by.
+    /// The host or server of the last failure. For a signature it is part of the name that is shown.
     pub(super) domain: Option<Domain>,
-    /// When it was last trusted again, by what it did or by a person. Trouble that began earlier is over, whoever still has it
-    /// written down.
-    pub(super) trusted_again: Option<Timestamp>,
+    /// Time at which trust was last restored, by successes or by an operator. A loss of trust before that time is over,
+    /// even if a stored snapshot still has it.
+    pub(super) trust_restored_at: Option<Timestamp>,
 }
 
-/// A state with what it has to know.
+/// A trust state with its data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum State {
     #[default]
     Trusted,
-    Escalated(Escalated),
-    Recovering(Recovering),
-    Blocked(Blocked),
+    Escalated(EscalatedState),
+    Recovering(RecoveringState),
+    Blocked(BlockedState),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Escalated {
+pub(super) struct EscalatedState {
     pub(super) at: Timestamp,
     pub(super) reason: Arc<str>,
     pub(super) expires: Timestamp,
-    /// Counted failures since the trouble began.
+    /// Counted failures since trust was lost.
     pub(super) failures: u32,
-    /// Those among them of calls that began after the escalation.
+    /// The failures among them of calls that started after the escalation.
     pub(super) further: u32,
     pub(super) last_counted: Timestamp,
     pub(super) successes_needed: u32,
-    /// A failure was reported that time cannot heal.
-    pub(super) by_hand: bool,
+    /// True if a failure was reported that time cannot heal.
+    pub(super) needs_operator: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Recovering {
+pub(super) struct RecoveringState {
     pub(super) at: Timestamp,
     pub(super) reason: Arc<str>,
     pub(super) failures: u32,
@@ -65,24 +65,24 @@ pub(super) struct Recovering {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Blocked {
+pub(super) struct BlockedState {
     pub(super) at: Timestamp,
     pub(super) reason: Arc<str>,
     pub(super) failures: u32,
 }
 
-/// A failure as it reaches an account.
+/// A failure of one account.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Failure {
+pub(super) struct AccountFailure {
     pub(super) severity: Severity,
     pub(super) recoverable: bool,
-    /// When the call began. Calls that were under way when trust was lost are no defiance of that.
+    /// Start of the call. Calls that were in flight when trust was lost do not count towards a block.
     pub(super) began: Timestamp,
 }
 
-/// A transition that took place.
+/// A transition of an account.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Step {
+pub(super) struct AccountTransition {
     pub(super) from: TrustState,
     pub(super) to: TrustState,
     pub(super) reason: Arc<str>,
@@ -91,8 +91,8 @@ pub(super) struct Step {
     pub(super) successes_needed: u32,
 }
 
-impl Account {
-    /// The state at this moment.
+impl TrustAccount {
+    /// Returns the state at this time.
     pub(super) fn state(&self, rule: &TrustRule, now: Timestamp) -> TrustState {
         match &self.state {
             State::Escalated(escalated) if escalated.is_over(rule, now) => TrustState::Recovering,
@@ -102,8 +102,8 @@ impl Account {
         }
     }
 
-    /// A call went well.
-    pub(super) fn succeed(&mut self, rule: &TrustRule, now: Timestamp, steps: &mut Vec<Step>) {
+    /// Records a success.
+    pub(super) fn succeed(&mut self, rule: &TrustRule, now: Timestamp, steps: &mut Vec<AccountTransition>) {
         self.settle(rule, now, steps);
         self.window.success(rule, now);
         self.last_success = Some(now);
@@ -113,10 +113,10 @@ impl Account {
                 if recovering.successes >= recovering.successes_needed {
                     let reason = prompt::successes(recovering.successes).into();
                     let failures = recovering.failures;
-                    // The fence: what led here is forgiven and does not count again.
-                    self.window = Window::default();
-                    self.trusted_again = Some(now);
-                    let step = Step { reason, failures, ..self.enter(State::Trusted) };
+                    // The failures that led here are cleared and do not count again.
+                    self.window = FailureWindow::default();
+                    self.trust_restored_at = Some(now);
+                    let step = AccountTransition { reason, failures, ..self.enter(State::Trusted) };
                     steps.push(step);
                 }
             }
@@ -124,11 +124,17 @@ impl Account {
         }
     }
 
-    /// A call failed.
-    pub(super) fn fail(&mut self, rule: &TrustRule, failure: Failure, now: Timestamp, steps: &mut Vec<Step>) {
+    /// Records a failure.
+    pub(super) fn fail(
+        &mut self,
+        rule: &TrustRule,
+        failure: AccountFailure,
+        now: Timestamp,
+        steps: &mut Vec<AccountTransition>,
+    ) {
         self.settle(rule, now, steps);
-        let Failure { severity, recoverable, began } = failure;
-        self.window.failure(rule, Failed { at: now, severity, recoverable });
+        let AccountFailure { severity, recoverable, began } = failure;
+        self.window.failure(rule, WindowFailure { at: now, severity, recoverable });
         self.last_failure = Some(now);
         if !counts(rule, severity) {
             return;
@@ -138,7 +144,7 @@ impl Account {
                 if let Some(reason) = self.broken_threshold(rule, severity, now) {
                     let failures = self.window.count(rule.window, now, |severity| counts(rule, severity));
                     let by_hand =
-                        self.window.needs_a_person(rule.window, now, |severity| counts(rule, severity));
+                        self.window.needs_operator(rule.window, now, |severity| counts(rule, severity));
                     steps.push(self.escalate(rule, reason, failures, by_hand, now));
                 }
             }
@@ -150,7 +156,7 @@ impl Account {
             State::Escalated(escalated) => {
                 escalated.last_counted = now;
                 escalated.failures = escalated.failures.saturating_add(1);
-                escalated.by_hand |= !recoverable;
+                escalated.needs_operator |= !recoverable;
                 if began >= escalated.at {
                     escalated.further = escalated.further.saturating_add(1);
                     if escalated.further >= rule.block_after.get() {
@@ -164,25 +170,28 @@ impl Account {
         }
     }
 
-    /// Blocks at once, from any state. An account that is blocked keeps its first reason.
-    pub(super) fn block(&mut self, reason: Arc<str>, failures: u32, now: Timestamp) -> Step {
-        let blocked = Blocked { at: now, reason: Arc::clone(&reason), failures };
-        Step { reason, failures, ..self.enter(State::Blocked(blocked)) }
+    /// Blocks at once, from any state. A blocked account keeps its first reason.
+    pub(super) fn block(&mut self, reason: Arc<str>, failures: u32, now: Timestamp) -> AccountTransition {
+        let blocked = BlockedState { at: now, reason: Arc::clone(&reason), failures };
+        AccountTransition { reason, failures, ..self.enter(State::Blocked(blocked)) }
     }
 
-    /// A person lets the recovery begin, whatever the clock or the rule says. Nothing happens to an account
-    /// that is not escalated; out of BLOCKED only a reset leads.
-    pub(super) fn approve_recovery(&mut self, now: Timestamp) -> Option<Step> {
+    /// Starts the recovery by approval of an operator, before its time. Has no effect on an account that is not
+    /// escalated. Only a reset leads out of BLOCKED.
+    pub(super) fn approve_recovery(&mut self, now: Timestamp) -> Option<AccountTransition> {
         match &self.state {
             State::Escalated(escalated) => {
                 let recovering = escalated.recovering(now);
-                Some(Step { reason: "recovery approved by hand".into(), ..self.recover(recovering) })
+                Some(AccountTransition {
+                    reason: "recovery approved by an operator".into(),
+                    ..self.recover(recovering)
+                })
             }
             State::Trusted | State::Recovering(_) | State::Blocked(_) => None,
         }
     }
 
-    /// When the recovery begins; nothing if only a person can let it begin, or if there is none to begin.
+    /// Returns the start of the recovery. None if only an operator can start it, or if the account is not escalated.
     pub(super) fn recovers_at(&self, rule: &TrustRule) -> Option<Timestamp> {
         match &self.state {
             State::Escalated(escalated) => escalated.recovers_at(rule),
@@ -190,13 +199,13 @@ impl Account {
         }
     }
 
-    /// Whether this refusal of access is one too many.
+    /// Returns true if this denial of access reaches the limit.
     pub(super) fn is_repeated_refusal(&self, rule: &TrustRule, now: Timestamp) -> bool {
         self.window.count(rule.window, now, is_refusal).saturating_add(1) >= REFUSALS_OF_ACCESS
     }
 
-    /// Writes down the step that time alone brought.
-    fn settle(&mut self, rule: &TrustRule, now: Timestamp, steps: &mut Vec<Step>) {
+    /// Stores the step that time alone caused.
+    fn settle(&mut self, rule: &TrustRule, now: Timestamp, steps: &mut Vec<AccountTransition>) {
         let due = match &self.state {
             State::Escalated(escalated) if escalated.is_over(rule, now) => {
                 escalated.recovers_at(rule).map(|at| escalated.recovering(at))
@@ -208,10 +217,10 @@ impl Account {
         }
     }
 
-    fn recover(&mut self, recovering: Recovering) -> Step {
+    fn recover(&mut self, recovering: RecoveringState) -> AccountTransition {
         let (failures, successes_needed) = (recovering.failures, recovering.successes_needed);
-        let reason = "the time of escalation is over".into();
-        Step { reason, failures, successes_needed, ..self.enter(State::Recovering(recovering)) }
+        let reason = "the escalation has expired".into();
+        AccountTransition { reason, failures, successes_needed, ..self.enter(State::Recovering(recovering)) }
     }
 
     fn escalate(
@@ -221,8 +230,8 @@ impl Account {
         failures: u32,
         by_hand: bool,
         now: Timestamp,
-    ) -> Step {
-        let escalated = Escalated {
+    ) -> AccountTransition {
+        let escalated = EscalatedState {
             at: now,
             reason: reason.into(),
             expires: now + rule.duration,
@@ -230,9 +239,9 @@ impl Account {
             further: 0,
             last_counted: now,
             successes_needed: rule.successes_to_recover.get(),
-            by_hand,
+            needs_operator: by_hand,
         };
-        let step = Step {
+        let step = AccountTransition {
             from: self.state.name(),
             to: TrustState::Escalated,
             reason: Arc::clone(&escalated.reason),
@@ -244,13 +253,13 @@ impl Account {
         step
     }
 
-    fn enter(&mut self, state: State) -> Step {
+    fn enter(&mut self, state: State) -> AccountTransition {
         let (from, to) = (self.state.name(), state.name());
         self.state = state;
-        Step { from, to, reason: Arc::default(), failures: 0, until: None, successes_needed: 0 }
+        AccountTransition { from, to, reason: Arc::default(), failures: 0, until: None, successes_needed: 0 }
     }
 
-    /// Which threshold the failure that was just noted has broken, in words. Several thresholds mean any.
+    /// Returns the threshold that the new failure has reached, as text. Any one of several thresholds is enough.
     fn broken_threshold(&self, rule: &TrustRule, severity: Severity, now: Timestamp) -> Option<String> {
         let fits = |severity| counts(rule, severity);
         let most = u32::try_from(MOST_FAILURES).unwrap_or(u32::MAX);
@@ -280,8 +289,8 @@ impl Account {
     }
 }
 
-impl Step {
-    /// Back to TRUSTED by the hand of a person.
+impl AccountTransition {
+    /// Returns the transition to TRUSTED by an operator.
     pub(super) fn to_trusted(from: TrustState, reason: &str) -> Self {
         let reason = reason.into();
         Self { from, to: TrustState::Trusted, reason, failures: 0, until: None, successes_needed: 0 }
@@ -299,12 +308,14 @@ impl State {
     }
 }
 
-impl Escalated {
-    /// The later of the end of the escalation and the end of the cool-down.
+impl EscalatedState {
+    /// Returns the later of the end of the escalation and the end of the cool-down.
     fn recovers_at(&self, rule: &TrustRule) -> Option<Timestamp> {
         match rule.recovery {
-            Recovery::Auto if !self.by_hand => Some(self.expires.max(self.last_counted + rule.cooldown)),
-            Recovery::Auto | Recovery::Ask => None,
+            TrustRecovery::Auto if !self.needs_operator => {
+                Some(self.expires.max(self.last_counted + rule.cooldown))
+            }
+            TrustRecovery::Auto | TrustRecovery::Ask => None,
         }
     }
 
@@ -312,8 +323,8 @@ impl Escalated {
         self.recovers_at(rule).is_some_and(|at| now >= at)
     }
 
-    fn recovering(&self, at: Timestamp) -> Recovering {
-        Recovering {
+    fn recovering(&self, at: Timestamp) -> RecoveringState {
+        RecoveringState {
             at,
             reason: Arc::clone(&self.reason),
             failures: self.failures,
@@ -323,7 +334,7 @@ impl Escalated {
     }
 }
 
-/// Whether failures of this severity count. Critical ones do whatever the filter says.
+/// Returns true if failures of this severity count. Critical ones count with any filter.
 fn counts(rule: &TrustRule, severity: Severity) -> bool {
     is_critical(severity) || rule.severities.contains(&severity)
 }

@@ -1,50 +1,50 @@
-//! The memory of failures of one tenant: whose accounts a call touches, and which of them is the worst.
+//! The trust ledger of one tenant: the accounts that a call affects, and the worst of them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::account::{Account, Blocked, Failure, State, Step};
-use super::prompt::Facts;
-use super::shelf::Shelf;
+use super::account::{AccountFailure, AccountTransition, BlockedState, State, TrustAccount};
+use super::bounded_map::BoundedMap;
+use super::prompt::PromptFacts;
 use super::snapshot::{DomainStats, HistoryEntry, ToolReliabilityState};
 use super::status::subject;
 use super::{
-    Escalation, Finished, Report, ReportedFailure, Rules, Scope, Signature, Standing, Subject, Target,
-    TrustChange, TrustState,
+    Escalation, FinishedOutcome, ReportedFailure, Signature, TrustChange, TrustDecision, TrustReport,
+    TrustRules, TrustScope, TrustState, TrustSubject, TrustTarget,
 };
 use crate::Timestamp;
 use crate::classify::Severity;
 use crate::id::{Domain, ToolRef};
 use crate::policy::TrustRule;
 
-/// How much a ledger remembers at most. Raising a number costs memory, up to some kilobytes per account.
+/// The size limits of a ledger. Higher values cost memory, up to some kilobytes per account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
-    /// Tools that are judged as a whole.
+pub struct TrustBounds {
+    /// Accounts of tools as a whole.
     pub tools: usize,
-    /// Signatures.
+    /// Accounts of signatures.
     pub signatures: usize,
-    /// Domains, and as many statistics of domains.
+    /// Accounts of domains, and statistics of domains.
     pub domains: usize,
     /// Failures in the history.
     pub history: usize,
 }
 
-impl Default for Bounds {
+impl Default for TrustBounds {
     fn default() -> Self {
         Self { tools: 1024, signatures: 2048, domains: 512, history: 1000 }
     }
 }
 
-/// The memory of failures of one tenant.
+/// The trust ledger of one tenant: all its accounts and their failures.
 #[derive(Clone, Debug)]
 pub struct TrustLedger {
-    pub(super) tools: Shelf<ToolRef, Account>,
-    pub(super) signatures: Shelf<(ToolRef, Signature), Account>,
-    pub(super) domains: Shelf<Domain, Account>,
-    /// Set when a tool had to be blocked and there was no room to remember which.
-    pub(super) everything: Option<Blocked>,
-    pub(super) stats: Shelf<Domain, DomainStats>,
+    pub(super) tools: BoundedMap<ToolRef, TrustAccount>,
+    pub(super) signatures: BoundedMap<(ToolRef, Signature), TrustAccount>,
+    pub(super) domains: BoundedMap<Domain, TrustAccount>,
+    /// Set if a tool had to be blocked and there was no room for its account.
+    pub(super) all_blocked: Option<BlockedState>,
+    pub(super) stats: BoundedMap<Domain, DomainStats>,
     pub(super) history: VecDeque<HistoryEntry>,
     pub(super) most_history: usize,
     pub(super) created: Option<Timestamp>,
@@ -52,34 +52,34 @@ pub struct TrustLedger {
 
 impl Default for TrustLedger {
     fn default() -> Self {
-        Self::new(Bounds::default())
+        Self::new(TrustBounds::default())
     }
 }
 
 impl TrustLedger {
-    /// An empty ledger: everything is trusted.
-    pub const fn new(bounds: Bounds) -> Self {
+    /// Creates an empty ledger. All tools are trusted.
+    pub const fn new(bounds: TrustBounds) -> Self {
         Self {
-            tools: Shelf::new(bounds.tools),
-            signatures: Shelf::new(bounds.signatures),
-            domains: Shelf::new(bounds.domains),
-            everything: None,
-            stats: Shelf::new(bounds.domains),
+            tools: BoundedMap::new(bounds.tools),
+            signatures: BoundedMap::new(bounds.signatures),
+            domains: BoundedMap::new(bounds.domains),
+            all_blocked: None,
+            stats: BoundedMap::new(bounds.domains),
             history: VecDeque::new(),
             most_history: bounds.history,
             created: None,
         }
     }
 
-    /// Whether a call may run; the worst of tool, signature and domain counts.
-    pub fn standing(&self, rules: Rules<'_>, subject: Subject<'_>, now: Timestamp) -> Standing {
-        let Subject { tool, signature, domain } = subject;
-        if let Some(blocked) = &self.everything {
-            return Standing::Blocked(escalation(tool, None, &account_of(blocked), rules.signature));
+    /// Returns the trust decision for a call. The worst of tool, signature and domain counts.
+    pub fn check(&self, rules: TrustRules<'_>, subject: TrustSubject<'_>, now: Timestamp) -> TrustDecision {
+        let TrustSubject { tool, signature, domain } = subject;
+        if let Some(blocked) = &self.all_blocked {
+            return TrustDecision::Blocked(escalation(tool, None, &account_of(blocked), rules.signature));
         }
         let of_tool = self.tools.items.get(tool).map(|account| (account, rules.signature, None));
         let of_name = self.of_any_namespace(tool).map(|account| (account, rules.signature, None));
-        // Where nothing has failed yet there is nothing to look for, which is asked several times per call.
+        // An empty map needs no lookup. This runs several times per call.
         let of_signature = (!self.signatures.items.is_empty())
             .then(|| self.signatures.items.get(&(tool.clone(), signature.clone())))
             .flatten()
@@ -98,96 +98,102 @@ impl TrustLedger {
         }
         match (worst, held_by) {
             (TrustState::Blocked, Some((account, rule, domain))) => {
-                Standing::Blocked(escalation(tool, domain, account, rule))
+                TrustDecision::Blocked(escalation(tool, domain, account, rule))
             }
             (TrustState::Escalated, Some((account, rule, domain))) => {
-                Standing::Ask(escalation(tool, domain, account, rule))
+                TrustDecision::NeedsApproval(escalation(tool, domain, account, rule))
             }
             (
                 TrustState::Trusted | TrustState::Recovering | TrustState::Escalated | TrustState::Blocked,
                 _,
-            ) => Standing::Free(worst),
+            ) => TrustDecision::Allowed(worst),
         }
     }
 
-    /// A call finished, and it began just now as far as anybody knows.
+    /// Records a finished call with an unknown start. It is assumed to have started now.
     pub fn record(
         &mut self,
-        rules: Rules<'_>,
-        subject: Subject<'_>,
-        finished: Finished,
+        rules: TrustRules<'_>,
+        subject: TrustSubject<'_>,
+        finished: FinishedOutcome,
         now: Timestamp,
     ) -> Vec<TrustChange> {
-        self.record_begun(rules, subject, finished, now, now)
+        self.record_with_start(rules, subject, finished, now, now)
     }
 
-    /// A call finished that began at a known time. Failures of calls that were already under way when trust
-    /// was lost do not bring a block nearer: a burst of parallel calls to a dead host must not end in a state
-    /// that only a person can leave.
-    pub fn record_begun(
+    /// Records a finished call with a known start. Failures of calls that were in flight when trust was lost do not
+    /// count towards a block: a burst of parallel calls to a dead host must not end in a state that only an operator
+    /// can end.
+    pub fn record_with_start(
         &mut self,
-        rules: Rules<'_>,
-        subject: Subject<'_>,
-        finished: Finished,
+        rules: TrustRules<'_>,
+        subject: TrustSubject<'_>,
+        finished: FinishedOutcome,
         began: Timestamp,
         now: Timestamp,
     ) -> Vec<TrustChange> {
-        let Subject { tool, signature, domain } = subject;
+        let TrustSubject { tool, signature, domain } = subject;
         self.take(
             rules,
-            Who { tool, signature: Some(signature), domain, service: None },
+            CallSubject { tool, signature: Some(signature), domain, service: None },
             finished,
             began,
             now,
         )
     }
 
-    /// Somebody reports a failure that no call of ours has shown.
+    /// Records a failure that was reported from outside a call.
     pub fn report_failure(
         &mut self,
-        rules: Rules<'_>,
-        report: Report<'_>,
+        rules: TrustRules<'_>,
+        report: TrustReport<'_>,
         failure: ReportedFailure,
         now: Timestamp,
     ) -> Vec<TrustChange> {
         let severity = failure.severity.unwrap_or(failure.classified);
-        let finished = Finished::Failure { severity, recoverable: failure.recoverable };
-        self.take(rules, Who::from(report), finished, now, now)
+        let finished = FinishedOutcome::Failure { severity, recoverable: failure.recoverable };
+        self.take(rules, CallSubject::from(report), finished, now, now)
     }
 
-    /// Somebody reports that the tool worked.
+    /// Records a success that was reported from outside a call.
     pub fn report_success(
         &mut self,
-        rules: Rules<'_>,
-        report: Report<'_>,
+        rules: TrustRules<'_>,
+        report: TrustReport<'_>,
         now: Timestamp,
     ) -> Vec<TrustChange> {
-        self.take(rules, Who::from(report), Finished::Success, now, now)
+        self.take(rules, CallSubject::from(report), FinishedOutcome::Success, now, now)
     }
 
-    /// Blocks a whole tool at once, for a reason that people will read.
+    /// Blocks a whole tool at once, with a reason that operators read.
     pub fn block_tool(
         &mut self,
         tool: &ToolRef,
         reason: &str,
-        notify: Notify,
+        notify: NotifyChoice,
         now: Timestamp,
     ) -> Vec<TrustChange> {
         if self.is_blocked(tool) {
             return Vec::new();
         }
-        let told = Told { scope: Scope::Tool, tool: Some(tool), signature: None, domain: None, notify };
+        let told = ChangeContext {
+            scope: TrustScope::Tool,
+            tool: Some(tool),
+            signature: None,
+            domain: None,
+            notify,
+        };
         let reason: Arc<str> = reason.into();
-        let step = match self.tools.get_or_make(tool.clone(), now) {
+        let step = match self.tools.get_or_insert(tool.clone(), now) {
             Some(account) => account.block(reason, 1, now),
             None => {
-                // There is no room to remember which tool it was, and forgetting a block would be worse.
+                // There is no room for the account of the tool, and a lost block would be worse.
                 let reason =
-                    format!("{reason} (too many blocked tools to tell them apart: reset all)").into();
-                let mut account = Account::default();
+                    format!("{reason} (too many blocked tools to track them separately; reset all)").into();
+                let mut account = TrustAccount::default();
                 let step = account.block(reason, 1, now);
                 if let State::Blocked(blocked) = account.state {
-                    self.everything = Some(blocked);
+                    self.all_blocked = Some(blocked);
                 }
                 step
             }
@@ -195,8 +201,8 @@ impl TrustLedger {
         vec![told.change(step, now)]
     }
 
-    /// A person lets the recovery begin of what is escalated; what is blocked stays so.
-    pub fn approve_recovery(&mut self, target: Target<'_>, now: Timestamp) -> Vec<TrustChange> {
+    /// Starts the recovery of escalated accounts, by approval of an operator. Blocked accounts stay blocked.
+    pub fn approve_recovery(&mut self, target: TrustTarget<'_>, now: Timestamp) -> Vec<TrustChange> {
         let mut changes = Vec::new();
         for (told, account) in self.accounts_of(target) {
             changes.extend(account.approve_recovery(now).map(|step| told.change(step, now)));
@@ -204,72 +210,78 @@ impl TrustLedger {
         changes
     }
 
-    /// Forgets everything that counts against the target: state, counters, and the failures in its window.
-    pub fn reset(&mut self, target: Target<'_>, now: Timestamp) -> Vec<TrustChange> {
+    /// Restores trust in the target: clears its state, its counters, and the failures in its window.
+    pub fn reset(&mut self, target: TrustTarget<'_>, now: Timestamp) -> Vec<TrustChange> {
         let mut changes = Vec::new();
         for (told, account) in self.accounts_of(target) {
             let from = account.state.name();
-            *account = Account { trusted_again: Some(now), ..Account::default() };
+            *account = TrustAccount { trust_restored_at: Some(now), ..TrustAccount::default() };
             if from != TrustState::Trusted {
-                changes.push(told.change(Step::to_trusted(from, "reset by hand"), now));
+                changes.push(told.change(AccountTransition::to_trusted(from, "reset by an operator"), now));
             }
         }
         match target {
-            Target::Signature(tool, signature) => {
+            TrustTarget::Signature(tool, signature) => {
                 self.fence_calls(|entry| entry.is_about(tool) && entry.signature.as_ref() == Some(signature));
             }
-            Target::Tool(tool) => {
+            TrustTarget::Tool(tool) => {
                 let any = ToolRef::in_any_namespace(tool.tool.clone());
                 self.fence_calls(|entry| {
                     entry.is_about(tool) || (entry.is_about(&any) && entry.signature.is_none())
                 });
             }
-            Target::Domain(domain) => self.fence_domain(|entry| entry.domain.as_ref() == Some(domain)),
-            Target::All => {
+            TrustTarget::Domain(domain) => self.fence_domain(|entry| entry.domain.as_ref() == Some(domain)),
+            TrustTarget::All => {
                 self.fence_calls(|_| true);
                 self.fence_domain(|_| true);
-                if self.everything.take().is_some() {
-                    let told = Told {
-                        scope: Scope::Tool,
+                if self.all_blocked.take().is_some() {
+                    let told = ChangeContext {
+                        scope: TrustScope::Tool,
                         tool: None,
                         signature: None,
                         domain: None,
-                        notify: Notify::Yes,
+                        notify: NotifyChoice::Yes,
                     };
-                    changes.push(told.change(Step::to_trusted(TrustState::Blocked, "reset by hand"), now));
+                    changes.push(told.change(
+                        AccountTransition::to_trusted(TrustState::Blocked, "reset by an operator"),
+                        now,
+                    ));
                 }
             }
         }
         changes
     }
 
-    /// The failures that are remembered, oldest first; of one tool or of all.
+    /// Returns the stored failures of one tool or of all, oldest first.
     pub fn history<'a>(&'a self, tool: Option<&'a ToolRef>) -> impl Iterator<Item = &'a HistoryEntry> {
         self.history.iter().filter(move |entry| tool.is_none_or(|tool| entry.is_about(tool)))
     }
 
-    /// What is known about a domain, whether or not a rule judges it.
+    /// Returns the statistics of a domain. They exist without a rule for the domain.
     pub fn domain_stats(&self, domain: &Domain) -> Option<&DomainStats> {
         self.stats.items.get(domain)
     }
 
-    /// What is known about all domains, in the order of their names.
+    /// Returns the statistics of all domains, ordered by name.
     pub fn all_domain_stats(&self) -> impl Iterator<Item = (&Domain, &DomainStats)> {
         self.stats.items.iter()
     }
 
-    /// What is not trusted, with its account, for status and snapshot.
-    pub(super) fn not_trusted(&self) -> impl Iterator<Item = (ToolReliabilityState, &Account)> {
-        let tools =
-            self.tools.items.iter().map(|(tool, account)| (Scope::Tool, Some(tool), None, None, account));
+    /// Returns the state and the account of everything that is not trusted, for status and snapshot.
+    pub(super) fn not_trusted(&self) -> impl Iterator<Item = (ToolReliabilityState, &TrustAccount)> {
+        let tools = self
+            .tools
+            .items
+            .iter()
+            .map(|(tool, account)| (TrustScope::Tool, Some(tool), None, None, account));
         let signatures = self.signatures.items.iter().map(|((tool, signature), account)| {
-            (Scope::Signature, Some(tool), Some(signature), account.domain.as_ref(), account)
+            (TrustScope::Signature, Some(tool), Some(signature), account.domain.as_ref(), account)
         });
         let domains = self
             .domains
             .items
             .iter()
-            .map(|(domain, account)| (Scope::Domain, None, None, Some(domain), account));
+            .map(|(domain, account)| (TrustScope::Domain, None, None, Some(domain), account));
         tools.chain(signatures).chain(domains).filter(|(.., account)| account.state != State::Trusted).map(
             |(scope, tool, signature, domain, account)| {
                 (ToolReliabilityState::of(scope, tool, signature, domain, account), account)
@@ -279,34 +291,34 @@ impl TrustLedger {
 
     fn take(
         &mut self,
-        rules: Rules<'_>,
-        who: Who<'_>,
-        finished: Finished,
+        rules: TrustRules<'_>,
+        who: CallSubject<'_>,
+        finished: FinishedOutcome,
         began: Timestamp,
         now: Timestamp,
     ) -> Vec<TrustChange> {
         self.created.get_or_insert(now);
-        if let Some(stats) = who.domain.and_then(|domain| self.stats.get_or_make(domain.clone(), now)) {
+        if let Some(stats) = who.domain.and_then(|domain| self.stats.get_or_insert(domain.clone(), now)) {
             stats.count(finished, now);
         }
         match finished {
-            Finished::Success if self.is_blocked(who.tool) => Vec::new(),
-            Finished::Success => self.succeeded(rules, who, now),
-            Finished::Failure { severity: Severity::Security, recoverable } => {
+            FinishedOutcome::Success if self.is_blocked(who.tool) => Vec::new(),
+            FinishedOutcome::Success => self.succeeded(rules, who, now),
+            FinishedOutcome::Failure { severity: Severity::Security, recoverable } => {
                 self.remember(who.entry(Severity::Security, recoverable, now));
-                self.block_tool(who.tool, "security concern", Notify::by(rules.signature), now)
+                self.block_tool(who.tool, "security concern", NotifyChoice::by(rules.signature), now)
             }
-            Finished::Failure { severity, recoverable } if self.is_blocked(who.tool) => {
+            FinishedOutcome::Failure { severity, recoverable } if self.is_blocked(who.tool) => {
                 self.remember(who.entry(severity, recoverable, now));
                 Vec::new()
             }
-            Finished::Failure { severity, recoverable } => {
-                self.failed(rules, who, Failure { severity, recoverable, began }, now)
+            FinishedOutcome::Failure { severity, recoverable } => {
+                self.failed(rules, who, AccountFailure { severity, recoverable, began }, now)
             }
         }
     }
 
-    fn succeeded(&mut self, rules: Rules<'_>, who: Who<'_>, now: Timestamp) -> Vec<TrustChange> {
+    fn succeeded(&mut self, rules: TrustRules<'_>, who: CallSubject<'_>, now: Timestamp) -> Vec<TrustChange> {
         let mut changes = Vec::new();
         let mut steps = Vec::new();
         for name in self.whole_tool(who.tool) {
@@ -315,32 +327,36 @@ impl TrustLedger {
                 if steps.iter().any(|step| step.to == TrustState::Trusted) {
                     self.fence_calls(|entry| entry.is_about(&name) && entry.signature.is_none());
                 }
-                who.told(Scope::Tool, rules.signature).append(&mut steps, &mut changes, now);
+                who.change_context(TrustScope::Tool, rules.signature).append(&mut steps, &mut changes, now);
             }
         }
         if let Some(signature) = who.signature {
             let key = (who.tool.clone(), signature.clone());
             if let Some(account) = known_or_rated(&mut self.signatures, key, rules.signature, now) {
                 account.succeed(rules.signature, now, &mut steps);
-                who.told(Scope::Signature, rules.signature).append(&mut steps, &mut changes, now);
+                who.change_context(TrustScope::Signature, rules.signature).append(
+                    &mut steps,
+                    &mut changes,
+                    now,
+                );
             }
         }
         if let Some((domain, rule)) = who.domain.zip(rules.domain)
             && let Some(account) = known_or_rated(&mut self.domains, domain.clone(), rule, now)
         {
             account.succeed(rule, now, &mut steps);
-            who.told(Scope::Domain, rule).append(&mut steps, &mut changes, now);
+            who.change_context(TrustScope::Domain, rule).append(&mut steps, &mut changes, now);
         }
         for change in changes.iter().filter(|change| change.to == TrustState::Trusted) {
             match change.scope {
-                // Fenced above, under the name that it was judged by.
-                Scope::Tool => {}
-                Scope::Signature => {
+                // Cleared above, under the name of its account.
+                TrustScope::Tool => {}
+                TrustScope::Signature => {
                     self.fence_calls(|entry| {
                         entry.is_about(who.tool) && entry.signature.as_ref() == who.signature
                     });
                 }
-                Scope::Domain => self.fence_domain(|entry| entry.domain.as_ref() == who.domain),
+                TrustScope::Domain => self.fence_domain(|entry| entry.domain.as_ref() == who.domain),
             }
         }
         changes
@@ -348,9 +364,9 @@ impl TrustLedger {
 
     fn failed(
         &mut self,
-        rules: Rules<'_>,
-        who: Who<'_>,
-        failure: Failure,
+        rules: TrustRules<'_>,
+        who: CallSubject<'_>,
+        failure: AccountFailure,
         now: Timestamp,
     ) -> Vec<TrustChange> {
         let rule = rules.signature;
@@ -358,35 +374,35 @@ impl TrustLedger {
         let mut steps = Vec::new();
         let mut severity = failure.severity;
         let holder = match who.signature {
-            Some(signature) => self.signatures.get_or_make((who.tool.clone(), signature.clone()), now),
-            None => self.tools.get_or_make(who.tool.clone(), now),
+            Some(signature) => self.signatures.get_or_insert((who.tool.clone(), signature.clone()), now),
+            None => self.tools.get_or_insert(who.tool.clone(), now),
         };
-        // Where everything is escalated or blocked, there is no room for another account.
+        // If all accounts are escalated or blocked, there is no room for another account.
         if let Some(account) = holder {
             if severity == Severity::Permission && account.is_repeated_refusal(rule, now) {
                 severity = Severity::RepeatedAuth;
             }
             account.domain = who.domain.cloned();
-            account.fail(rule, Failure { severity, ..failure }, now, &mut steps);
-            let scope = if who.signature.is_some() { Scope::Signature } else { Scope::Tool };
-            who.told(scope, rule).append(&mut steps, &mut changes, now);
+            account.fail(rule, AccountFailure { severity, ..failure }, now, &mut steps);
+            let scope = if who.signature.is_some() { TrustScope::Signature } else { TrustScope::Tool };
+            who.change_context(scope, rule).append(&mut steps, &mut changes, now);
         }
-        // The tool as a whole was reported before and has not recovered: then each of its signatures counts.
+        // If the tool as a whole was reported and has not recovered, each call of its signatures counts.
         if who.signature.is_some() {
             for name in self.whole_tool(who.tool) {
                 if let Some(account) = self.tools.items.get_mut(&name)
                     && account.state(rule, now) != TrustState::Trusted
                 {
-                    account.fail(rule, Failure { severity, ..failure }, now, &mut steps);
-                    who.told(Scope::Tool, rule).append(&mut steps, &mut changes, now);
+                    account.fail(rule, AccountFailure { severity, ..failure }, now, &mut steps);
+                    who.change_context(TrustScope::Tool, rule).append(&mut steps, &mut changes, now);
                 }
             }
         }
         if let Some((domain, rule)) = who.domain.zip(rules.domain)
-            && let Some(account) = self.domains.get_or_make(domain.clone(), now)
+            && let Some(account) = self.domains.get_or_insert(domain.clone(), now)
         {
             account.fail(rule, failure, now, &mut steps);
-            who.told(Scope::Domain, rule).append(&mut steps, &mut changes, now);
+            who.change_context(TrustScope::Domain, rule).append(&mut steps, &mut changes, now);
         }
         let entry = who.entry(severity, failure.recoverable, now);
         self.remember(HistoryEntry {
@@ -406,20 +422,20 @@ impl TrustLedger {
 
     fn is_blocked(&self, tool: &ToolRef) -> bool {
         let of_tool = self.tools.items.get(tool).into_iter().chain(self.of_any_namespace(tool));
-        self.everything.is_some()
+        self.all_blocked.is_some()
             || of_tool.map(|account| account.state.name()).any(|state| state == TrustState::Blocked)
     }
 
-    /// The account of a tool that a host named without its namespace.
-    fn of_any_namespace(&self, tool: &ToolRef) -> Option<&Account> {
-        // Where nothing is known of any tool there is nothing to look for, which is asked several times per call.
+    /// Returns the account of a tool that a host named without its namespace.
+    fn of_any_namespace(&self, tool: &ToolRef) -> Option<&TrustAccount> {
+        // An empty map needs no lookup. This runs several times per call.
         if self.tools.items.is_empty() || tool.is_in_any_namespace() {
             return None;
         }
         self.tools.items.get(&ToolRef::in_any_namespace(tool.tool.clone()))
     }
 
-    /// The names under which accounts judge a tool as a whole, as far as there can be any.
+    /// Returns the names that an account of the tool as a whole may have.
     fn whole_tool(&self, tool: &ToolRef) -> impl Iterator<Item = ToolRef> + use<> {
         let any = (!self.tools.items.is_empty()).then(|| ToolRef::in_any_namespace(tool.tool.clone()));
         let any = any.filter(|any| any != tool);
@@ -427,97 +443,103 @@ impl TrustLedger {
         own.into_iter().chain(any)
     }
 
-    /// The accounts that a target means, with how to tell of them.
+    /// Returns the accounts of a target, with the data of their changes.
     fn accounts_of<'a>(
         &'a mut self,
-        target: Target<'a>,
-    ) -> impl Iterator<Item = (Told<'a>, &'a mut Account)> {
+        target: TrustTarget<'a>,
+    ) -> impl Iterator<Item = (ChangeContext<'a>, &'a mut TrustAccount)> {
         let tools = self.tools.items.iter_mut().filter(move |(tool, _)| match target {
-            Target::Tool(wanted) => {
+            TrustTarget::Tool(wanted) => {
                 *tool == wanted || (tool.is_in_any_namespace() && tool.tool == wanted.tool)
             }
-            Target::All => true,
-            Target::Signature(..) | Target::Domain(_) => false,
+            TrustTarget::All => true,
+            TrustTarget::Signature(..) | TrustTarget::Domain(_) => false,
         });
         let signatures =
             self.signatures.items.iter_mut().filter(move |((tool, signature), _)| match target {
-                Target::Signature(of, wanted) => tool == of && signature == wanted,
-                Target::Tool(wanted) => tool == wanted,
-                Target::All => true,
-                Target::Domain(_) => false,
+                TrustTarget::Signature(of, wanted) => tool == of && signature == wanted,
+                TrustTarget::Tool(wanted) => tool == wanted,
+                TrustTarget::All => true,
+                TrustTarget::Domain(_) => false,
             });
         let domains = self.domains.items.iter_mut().filter(move |(domain, _)| match target {
-            Target::Domain(wanted) => *domain == wanted,
-            Target::All => true,
-            Target::Signature(..) | Target::Tool(_) => false,
+            TrustTarget::Domain(wanted) => *domain == wanted,
+            TrustTarget::All => true,
+            TrustTarget::Signature(..) | TrustTarget::Tool(_) => false,
         });
-        let told =
-            |scope, tool, signature, domain| Told { scope, tool, signature, domain, notify: Notify::Yes };
-        let tools = tools.map(move |(tool, account)| (told(Scope::Tool, Some(tool), None, None), account));
+        let told = |scope, tool, signature, domain| ChangeContext {
+            scope,
+            tool,
+            signature,
+            domain,
+            notify: NotifyChoice::Yes,
+        };
+        let tools =
+            tools.map(move |(tool, account)| (told(TrustScope::Tool, Some(tool), None, None), account));
         let signatures = signatures.map(move |((tool, signature), account)| {
-            (told(Scope::Signature, Some(tool), Some(signature), None), account)
+            (told(TrustScope::Signature, Some(tool), Some(signature), None), account)
         });
-        let domains =
-            domains.map(move |(domain, account)| (told(Scope::Domain, None, None, Some(domain)), account));
+        let domains = domains
+            .map(move |(domain, account)| (told(TrustScope::Domain, None, None, Some(domain)), account));
         tools.chain(signatures).chain(domains)
     }
 
-    /// Failures of calls that shall not count again after a restart.
+    /// Marks failures of calls so that they do not count again after a restart.
     fn fence_calls(&mut self, hit: impl Fn(&HistoryEntry) -> bool) {
         self.history.iter_mut().filter(|entry| hit(entry)).for_each(|entry| entry.counts_for_call = false);
     }
 
-    /// Failures of a domain that shall not count again after a restart.
+    /// Marks failures of a domain so that they do not count again after a restart.
     fn fence_domain(&mut self, hit: impl Fn(&HistoryEntry) -> bool) {
         self.history.iter_mut().filter(|entry| hit(entry)).for_each(|entry| entry.counts_for_domain = false);
     }
 }
 
-/// Whether people are told of a change.
+/// The notification setting of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Notify {
-    /// They are.
+pub enum NotifyChoice {
+    /// A notification is sent.
     Yes,
-    /// It is for metrics and logs only.
+    /// The change is for metrics and logs only.
     No,
 }
 
-impl Notify {
+impl NotifyChoice {
     fn by(rule: &TrustRule) -> Self {
         if rule.notify { Self::Yes } else { Self::No }
     }
 }
 
-impl<'a> Report<'a> {
-    /// What the report says that the tool depends on; the rules of the call are looked up with it.
+impl<'a> TrustReport<'a> {
+    /// Returns the domain of the report. The rules of the call are looked up with it.
     pub fn depends_on(&self) -> Option<&'a Domain> {
         self.domain.or(self.service)
     }
 }
 
-/// Whose call it was.
+/// The subject of a call.
 #[derive(Clone, Copy)]
-struct Who<'a> {
+struct CallSubject<'a> {
     tool: &'a ToolRef,
     signature: Option<&'a Signature>,
     domain: Option<&'a Domain>,
     service: Option<&'a Domain>,
 }
 
-impl<'a> From<Report<'a>> for Who<'a> {
-    fn from(report: Report<'a>) -> Self {
-        let Report { tool, signature, service, .. } = report;
+impl<'a> From<TrustReport<'a>> for CallSubject<'a> {
+    fn from(report: TrustReport<'a>) -> Self {
+        let TrustReport { tool, signature, service, .. } = report;
         Self { tool, signature, domain: report.depends_on(), service }
     }
 }
 
-impl<'a> Who<'a> {
-    fn told(self, scope: Scope, rule: &TrustRule) -> Told<'a> {
-        let notify = Notify::by(rule);
-        Told { scope, tool: Some(self.tool), signature: self.signature, domain: self.domain, notify }
+impl<'a> CallSubject<'a> {
+    fn change_context(self, scope: TrustScope, rule: &TrustRule) -> ChangeContext<'a> {
+        let notify = NotifyChoice::by(rule);
+        ChangeContext { scope, tool: Some(self.tool), signature: self.signature, domain: self.domain, notify }
     }
 
-    /// A line of the history that counts for nobody yet.
+    /// Returns an entry of the history that does not count for any account yet.
     fn entry(self, severity: Severity, recoverable: bool, now: Timestamp) -> HistoryEntry {
         HistoryEntry {
             tool_name: self.tool.tool.clone(),
@@ -534,23 +556,23 @@ impl<'a> Who<'a> {
     }
 }
 
-/// How a change is told.
+/// The data of a change.
 #[derive(Clone, Copy)]
-struct Told<'a> {
-    scope: Scope,
+struct ChangeContext<'a> {
+    scope: TrustScope,
     tool: Option<&'a ToolRef>,
     signature: Option<&'a Signature>,
     domain: Option<&'a Domain>,
-    notify: Notify,
+    notify: NotifyChoice,
 }
 
-impl Told<'_> {
-    fn append(self, steps: &mut Vec<Step>, changes: &mut Vec<TrustChange>, now: Timestamp) {
+impl ChangeContext<'_> {
+    fn append(self, steps: &mut Vec<AccountTransition>, changes: &mut Vec<TrustChange>, now: Timestamp) {
         changes.extend(steps.drain(..).map(|step| self.change(step, now)));
     }
 
-    fn change(self, step: Step, now: Timestamp) -> TrustChange {
-        let Step { from, to, reason, failures, until, successes_needed } = step;
+    fn change(self, step: AccountTransition, now: Timestamp) -> TrustChange {
+        let AccountTransition { from, to, reason, failures, until, successes_needed } = step;
         TrustChange {
             subject: subject(self.scope, self.tool, self.signature, self.domain),
             scope: self.scope,
@@ -563,23 +585,28 @@ impl Told<'_> {
             failures,
             until,
             successes_needed,
-            notify: self.notify == Notify::Yes && to != TrustState::Recovering,
+            notify: self.notify == NotifyChoice::Yes && to != TrustState::Recovering,
             at: now,
         }
     }
 }
 
-/// A success makes no account of its own, unless a share of failures has to know of it.
+/// Returns the account for a success. A success creates an account only if the rule has a share of failures.
 fn known_or_rated<'a, K: Ord + Clone>(
-    shelf: &'a mut Shelf<K, Account>,
+    shelf: &'a mut BoundedMap<K, TrustAccount>,
     key: K,
     rule: &TrustRule,
     now: Timestamp,
-) -> Option<&'a mut Account> {
-    if rule.rate.is_some() { shelf.get_or_make(key, now) } else { shelf.items.get_mut(&key) }
+) -> Option<&'a mut TrustAccount> {
+    if rule.rate.is_some() { shelf.get_or_insert(key, now) } else { shelf.items.get_mut(&key) }
 }
 
-fn escalation(tool: &ToolRef, domain: Option<&Domain>, account: &Account, rule: &TrustRule) -> Escalation {
+fn escalation(
+    tool: &ToolRef,
+    domain: Option<&Domain>,
+    account: &TrustAccount,
+    rule: &TrustRule,
+) -> Escalation {
     let (state, reason, failures, successes_needed) = match &account.state {
         State::Trusted => (TrustState::Trusted, "", 0, 0),
         State::Escalated(it) => (TrustState::Escalated, it.reason.as_ref(), it.failures, it.successes_needed),
@@ -589,10 +616,19 @@ fn escalation(tool: &ToolRef, domain: Option<&Domain>, account: &Account, rule: 
         State::Blocked(it) => (TrustState::Blocked, it.reason.as_ref(), it.failures, 0),
     };
     let (window, recovers_at) = (rule.window, account.recovers_at(rule));
-    Escalation::of(Facts { tool, domain, state, reason, failures, window, recovers_at, successes_needed })
+    Escalation::of(PromptFacts {
+        tool,
+        domain,
+        state,
+        reason,
+        failures,
+        window,
+        recovers_at,
+        successes_needed,
+    })
 }
 
-/// The account that everything shares while everything is blocked.
-pub(super) fn account_of(blocked: &Blocked) -> Account {
-    Account { state: State::Blocked(blocked.clone()), ..Account::default() }
+/// Returns the account that all subjects share while everything is blocked.
+pub(super) fn account_of(blocked: &BlockedState) -> TrustAccount {
+    TrustAccount { state: State::Blocked(blocked.clone()), ..TrustAccount::default() }
 }

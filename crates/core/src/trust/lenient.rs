@@ -1,4 +1,4 @@
-//! Reads what hosts write about trust a little differently than we do.
+//! Parsing of trust data in the variants that hosts write.
 
 use std::fmt;
 
@@ -8,11 +8,11 @@ use serde::de::{Deserialize, Deserializer, Error, IntoDeserializer, Unexpected, 
 use crate::Timestamp;
 use crate::id::{Namespace, ToolRef};
 
-/// A moment as milliseconds since the epoch, or as an ISO 8601 text. One without an offset is read as UTC.
+/// Reads a time in milliseconds since the epoch, or as an ISO 8601 text. A text without an offset is UTC.
 pub(super) fn moment<'de, D: Deserializer<'de>>(from: D) -> Result<Timestamp, D::Error> {
-    struct Moment;
+    struct TimestampVisitor;
 
-    impl Visitor<'_> for Moment {
+    impl Visitor<'_> for TimestampVisitor {
         type Value = Timestamp;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -28,18 +28,18 @@ pub(super) fn moment<'de, D: Deserializer<'de>>(from: D) -> Result<Timestamp, D:
         }
     }
 
-    from.deserialize_any(Moment)
+    from.deserialize_any(TimestampVisitor)
 }
 
-/// The same where it may be missing or null.
+/// Reads an optional time. It may be missing or null.
 pub(super) fn optional_moment<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Timestamp>, D::Error> {
     #[derive(serde::Deserialize)]
-    struct Written(#[serde(deserialize_with = "moment")] Timestamp);
+    struct OptionalTimestamp(#[serde(deserialize_with = "moment")] Timestamp);
 
-    Ok(Option::<Written>::deserialize(from)?.map(|Written(at)| at))
+    Ok(Option::<OptionalTimestamp>::deserialize(from)?.map(|OptionalTimestamp(at)| at))
 }
 
-/// A count that may have been weighted; a part of a failure counts as one.
+/// Reads a count that may be weighted. A fraction of a failure counts as one.
 pub(super) fn count<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
     let number = f64::deserialize(from)?;
     #[expect(
@@ -50,7 +50,7 @@ pub(super) fn count<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error>
     Ok(number.ceil() as u32)
 }
 
-/// A word of ours, also as Python prints a member of an enumeration: `TrustState.ESCALATED`.
+/// Reads an enum value, also in the form that Python prints: `TrustState.ESCALATED`.
 pub(super) fn word<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<T, D::Error> {
     let text = String::deserialize(from)?;
     let name = match text.rsplit_once('.') {
@@ -61,19 +61,19 @@ pub(super) fn word<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> R
     T::deserialize(word)
 }
 
-/// A plugin, where a host that does not know it may write nothing.
+/// Reads a plugin. A host that does not know it may leave it empty.
 pub(super) fn plugin<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Namespace>, D::Error> {
     let text = Option::<String>::deserialize(from)?;
     let said = text.filter(|text| !text.is_empty() && text != ToolRef::ANY_NAMESPACE);
     said.map(Namespace::new).transpose().map_err(D::Error::custom)
 }
 
-/// The same, with the sign for any of them.
+/// Reads a plugin, or the wildcard.
 pub(super) fn plugin_or_any<'de, D: Deserializer<'de>>(from: D) -> Result<Namespace, D::Error> {
     Ok(plugin(from)?.unwrap_or_else(any_plugin))
 }
 
-/// The sign for any plugin.
+/// Returns the wildcard for any plugin.
 pub(super) fn any_plugin() -> Namespace {
     Namespace::any()
 }

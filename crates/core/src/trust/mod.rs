@@ -1,30 +1,30 @@
-//! Adaptive trust: a tool that keeps failing has to be approved by a person until it has proved itself again.
+//! Adaptive trust: a tool that keeps failing needs approval for each call until it has recovered.
 //!
-//! Trust is lost and won per *signature* (the tool and the part of its arguments that matters), so that one
-//! dead host does not cost the others their freedom; where a rule for the *domain* exists also per domain,
-//! because then one server is meant as a whole; and for the *tool* as a whole after a security concern or a
-//! report that names no arguments. The worst of the three counts.
+//! Trust is lost and restored per *signature* (the tool and the relevant part of its arguments), so that one dead host
+//! does not affect the others. If a rule for the *domain* exists, trust is also lost per domain, because the rule then
+//! means one server as a whole. It is lost for the *tool* as a whole after a security concern or a report without
+//! arguments. The worst of the three counts.
 //!
-//! What is counted are finished calls, not attempts, and only failures whose severity is in the rule's filter:
-//! a model that mistypes arguments says nothing about the tool. Anything that merely expires is decided when
-//! asked, so there are no timers, and [`TrustLedger::standing`] never writes.
+//! Finished calls are counted, not attempts, and only failures whose severity is in the rule's filter: a model with
+//! wrong arguments says nothing about the tool. Expiry is decided on each query, so there are no timers, and
+//! [`TrustLedger::check`] never writes.
 //!
-//! | file | what is decided there |
+//! | file | subject |
 //! | --- | --- |
-//! | `account` | the state machine of one holder of trust |
-//! | `window` | which failures still count, how many in a row, what share |
-//! | `ledger` | whose account a call touches, and which of them is the worst |
-//! | `prompt` | the words that people read |
-//! | `shelf` | what is forgotten when there is no room |
-//! | `status` | how everything stands, for people |
-//! | `snapshot` | what is kept across a restart |
-//! | `lenient` | the same as hosts write it |
+//! | `account` | the state machine of one tool, signature or domain |
+//! | `window` | the failures that still count: in the window, in a row, as a share |
+//! | `ledger` | the accounts that a call affects, and the worst of them |
+//! | `prompt` | the texts of prompts and notifications |
+//! | `bounded_map` | the bounded map, and its eviction |
+//! | `status` | the current status of all accounts |
+//! | `snapshot` | the stored form across a restart |
+//! | `lenient` | parsing of the form that hosts write |
 
 mod account;
+mod bounded_map;
 mod ledger;
 mod lenient;
 mod prompt;
-mod shelf;
 mod snapshot;
 mod status;
 #[cfg(test)]
@@ -41,44 +41,44 @@ use crate::classify::Severity;
 use crate::id::{Domain, ToolRef};
 use crate::policy::TrustRule;
 
-pub use ledger::{Bounds, Notify, TrustLedger};
-pub use snapshot::{DomainStats, HistoryEntry, Snapshot, SnapshotError, ToolReliabilityState};
+pub use ledger::{NotifyChoice, TrustBounds, TrustLedger};
+pub use snapshot::{DomainStats, HistoryEntry, ToolReliabilityState, TrustSnapshot, TrustSnapshotError};
 pub use status::{TrustStatus, changes_between};
 
-/// What failures are counted by: the tool and the part of its arguments that matters.
+/// The key by which failures are counted: the tool and the relevant part of its arguments.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct Signature(pub Arc<str>);
 
-/// How far a tool is trusted. The order is from best to worst.
+/// The trust in a tool, from best to worst.
 ///
 /// ```text
-///             a threshold is reached, or access was denied again and again
+///             a threshold is reached, or access was denied repeatedly
 ///   TRUSTED ───────────────────────────────────────────────────────► ESCALATED ◄─┐
 ///      ▲                                                              │  │       │ a counted failure
-///      │                                        duration and cool-down│  │       │ (fresh expiry)
-///      │                                     over, or a person says so│  │       │
+///      │                                       duration and cool-down │  │       │ (fresh expiry)
+///      │                                   over, or operator approves │  │       │
 ///      │                    N successes                               ▼  │       │
 ///      └──────────────────────────────────────────────────── RECOVERING ─┼───────┘
 ///                                                                        │ `block_after` further counted
 ///   any state ── security concern, for the whole tool ──► BLOCKED ◄──────┘ failures
-///   any state ── reset by hand ──► TRUSTED
+///   any state ── reset by an operator ──► TRUSTED
 /// ```
 ///
-/// A success while ESCALATED (of a call that a person approved) changes nothing; time and N successes do.
-/// Nothing but a reset leads out of BLOCKED.
+/// A success while ESCALATED (of an approved call) changes nothing. Time and N successes do. Only a reset leads out of
+/// BLOCKED.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum TrustState {
-    /// It runs.
+    /// Calls run.
     Trusted,
-    /// It runs and has to earn trust back.
+    /// Calls run, and trust is restored after enough successes.
     Recovering,
-    /// A person is asked.
+    /// Each call needs approval.
     Escalated,
-    /// Nobody but an operator can let it run.
+    /// Only an operator can let a call run.
     Blocked,
 }
 
@@ -93,136 +93,136 @@ impl fmt::Display for TrustState {
     }
 }
 
-/// Who is judged.
+/// The subject of a trust decision.
 #[derive(Clone, Copy, Debug)]
-pub struct Subject<'a> {
+pub struct TrustSubject<'a> {
     /// The tool.
     pub tool: &'a ToolRef,
-    /// With the part of its arguments that matters.
+    /// The tool with the relevant part of its arguments.
     pub signature: &'a Signature,
-    /// What it depends on.
+    /// The host or server that it depends on.
     pub domain: Option<&'a Domain>,
 }
 
-/// By which rules.
+/// The rules of a trust decision.
 #[derive(Clone, Copy, Debug)]
-pub struct Rules<'a> {
-    /// For the signature, and for the tool as a whole.
+pub struct TrustRules<'a> {
+    /// The rule for the signature, and for the tool as a whole.
     pub signature: &'a TrustRule,
-    /// For the domain, where one exists.
+    /// The rule for the domain, if there is one.
     pub domain: Option<&'a TrustRule>,
 }
 
-/// What a prompt for approval has to say.
+/// The content of an approval prompt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Escalation {
-    /// The state that asks.
+    /// The trust state that requires approval.
     pub state: TrustState,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// Failures counted since the trouble began.
+    /// Failures counted since trust was lost.
     pub failures: u32,
-    /// In what window, in words.
+    /// The window in which failures are counted, as text.
     pub window: String,
-    /// What ends it, in words.
+    /// The condition that restores trust, as text.
     pub recovery_hint: String,
-    /// Whether nothing ends it but a person who lets it recover.
+    /// True if only an operator can let it recover.
     #[serde(default)]
     pub waits_for_recovery: bool,
-    /// The host or server that has lost trust, where it is not the tool itself.
+    /// The host or server that has lost trust, if it is not the tool itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<Domain>,
     /// One line for the head of the prompt.
     pub summary: String,
     /// Lines of warning.
     pub warnings: Vec<String>,
-    /// How loud the prompt should be.
-    pub level: Level,
-    /// How the lines are to be shown; hosts that can show diffs and code need to know that this is neither.
+    /// The severity of the prompt.
+    pub level: PromptLevel,
+    /// The format of the lines, for hosts that can show diffs and code. It is plain text.
     pub format_hint: String,
 }
 
-/// How loud a prompt should be.
+/// The severity of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Level {
-    /// Asked as a matter of routine.
+pub enum PromptLevel {
+    /// A routine approval.
     Info,
     /// Trust is lost.
     Warning,
-    /// Something dangerous, or a blocked tool.
+    /// A dangerous call, or a blocked tool.
     Error,
 }
 
-/// Whether a call may run.
+/// The trust decision for a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// It may.
-    Free(TrustState),
-    /// If a person says so.
-    Ask(Escalation),
-    /// Only if an operator says so.
+pub enum TrustDecision {
+    /// The call may run.
+    Allowed(TrustState),
+    /// The call needs approval.
+    NeedsApproval(Escalation),
+    /// The call needs the approval of an operator.
     Blocked(Escalation),
 }
 
-/// A finished call, as trust sees it.
+/// The result of a finished call, reduced to the data that trust needs.
 #[derive(Clone, Copy, Debug)]
-pub enum Finished {
-    /// It worked.
+pub enum FinishedOutcome {
+    /// The call succeeded.
     Success,
-    /// It failed.
+    /// The call failed.
     Failure {
-        /// How badly.
+        /// The severity of the failure.
         severity: Severity,
-        /// Whether time can heal it; otherwise only a person.
+        /// True if trust can recover with time, false if only an operator can restore it.
         recoverable: bool,
     },
 }
 
-/// What somebody else than the call itself says about a tool: a plugin, a host, an operator.
+/// A report about a tool from outside a call: from a plugin, a host or an operator.
 #[derive(Clone, Copy, Debug)]
-pub struct Report<'a> {
+pub struct TrustReport<'a> {
     /// The tool.
     pub tool: &'a ToolRef,
-    /// With the part of its arguments that matters; without it the report is about the tool as a whole.
+    /// The tool with the relevant part of its arguments. Without it the report is about the tool as a whole.
     pub signature: Option<&'a Signature>,
     /// The host that it depends on.
     pub domain: Option<&'a Domain>,
-    /// The server or service that it depends on; stands in for the domain where none is given.
+    /// The server or service that it depends on. It replaces the domain if there is none.
     pub service: Option<&'a Domain>,
 }
 
-/// How bad a reported failure is.
+/// A reported failure.
 #[derive(Clone, Copy, Debug)]
 pub struct ReportedFailure {
-    /// What classification made of the error.
+    /// The severity from the classification of the error.
     pub classified: Severity,
-    /// What the reporter says; it counts if given.
+    /// The severity from the reporter. It takes precedence.
     pub severity: Option<Severity>,
-    /// Whether time can heal it; otherwise only a person.
+    /// True if trust can recover with time, false if only an operator can restore it.
     pub recoverable: bool,
 }
 
-/// Whose trust something is about.
+/// The target of a trust operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target<'a> {
+pub enum TrustTarget<'a> {
     /// One signature of one tool.
     Signature(&'a ToolRef, &'a Signature),
-    /// Everything that depends on one host or server.
+    /// All tools that depend on one host or server.
     Domain(&'a Domain),
     /// A tool as a whole, with all its signatures.
     Tool(&'a ToolRef),
-    /// Everything.
+    /// All targets.
     All,
 }
 
-/// What kind of holder of trust an account belongs to.
+/// The scope of a trust account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Scope {
+pub enum TrustScope {
     /// The tool as a whole.
     Tool,
     /// One signature of it.
@@ -231,34 +231,34 @@ pub enum Scope {
     Domain,
 }
 
-/// A change that people may want to know about, with the facts that a notification needs.
+/// A change of trust, with the facts for a notification.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TrustChange {
-    /// Whose: the text of the tool, signature or domain.
+    /// The subject: the text of the tool, signature or domain.
     pub subject: Arc<str>,
-    /// Which of these it is.
-    pub scope: Scope,
-    /// The tool; for a domain the one whose call brought the change, if a call did.
+    /// The scope of the subject.
+    pub scope: TrustScope,
+    /// The tool. For a domain, the tool whose call caused the change, if a call did.
     pub tool: Option<ToolRef>,
-    /// The signature, if a call or a signature's account is meant.
+    /// The signature, if a call or the account of a signature changed.
     pub signature: Option<Signature>,
-    /// The host or server, where one is known.
+    /// The host or server, if known.
     pub domain: Option<Domain>,
-    /// Before.
+    /// The state before.
     pub from: TrustState,
-    /// After.
+    /// The state after.
     pub to: TrustState,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// Failures counted since the trouble began.
+    /// Failures counted since trust was lost.
     pub failures: u32,
-    /// When an escalation ends at the earliest; nothing if only a person can end it or nothing is escalated.
+    /// Time at which an escalation ends at the earliest. Absent if only an operator can end it or nothing is escalated.
     pub until: Option<Timestamp>,
-    /// Successes that earn trust back after that.
+    /// Successes that restore trust after that.
     pub successes_needed: u32,
-    /// Whether people are told. Beginning to recover is for metrics only.
+    /// True if a notification is sent. The start of a recovery is for metrics only.
     pub notify: bool,
-    /// When.
+    /// Time of the change.
     pub at: Timestamp,
 }

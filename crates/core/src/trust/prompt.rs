@@ -1,21 +1,21 @@
-//! The words that people read: reasons, prompts and notifications. Every number in them is exact.
+//! Texts for users: reasons, prompts and notifications. Every number in them is exact.
 
 use std::time::Duration;
 
-use super::{Escalation, Level, Scope, TrustChange, TrustState};
+use super::{Escalation, PromptLevel, TrustChange, TrustScope, TrustState};
 use crate::Timestamp;
 use crate::classify::Severity;
 use crate::id::{Domain, ToolRef};
 use crate::millis;
 
-/// How the lines of a prompt are shown.
+/// The format of the lines of a prompt.
 const FORMAT_HINT: &str = "text";
 
-/// What a prompt is made from.
+/// The facts of a prompt.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Facts<'a> {
+pub(super) struct PromptFacts<'a> {
     pub(super) tool: &'a ToolRef,
-    /// The domain, if it is the domain that lost trust.
+    /// The domain, if the domain lost trust.
     pub(super) domain: Option<&'a Domain>,
     pub(super) state: TrustState,
     pub(super) reason: &'a str,
@@ -26,8 +26,9 @@ pub(super) struct Facts<'a> {
 }
 
 impl Escalation {
-    pub(super) fn of(facts: Facts<'_>) -> Self {
-        let Facts { tool, domain, state, reason, failures, window, recovers_at, successes_needed } = facts;
+    pub(super) fn of(facts: PromptFacts<'_>) -> Self {
+        let PromptFacts { tool, domain, state, reason, failures, window, recovers_at, successes_needed } =
+            facts;
         let whom = match domain {
             Some(domain) => format!("{tool} (everything that uses {domain})"),
             None => tool.to_string(),
@@ -37,21 +38,21 @@ impl Escalation {
                 format!("{whom} is blocked"),
                 "only a reset by an operator ends this; until then an operator may approve single calls"
                     .to_owned(),
-                Level::Error,
+                PromptLevel::Error,
             ),
             TrustState::Escalated | TrustState::Recovering | TrustState::Trusted => (
                 format!("{whom} has lost trust and needs approval"),
                 match recovers_at {
                     Some(at) => format!(
-                        "runs freely again after {at}; {} then restore trust",
+                        "runs without approval after {at}; {} then restore trust",
                         successes(successes_needed)
                     ),
                     None => format!(
-                        "a person has to let it recover; {} then restore trust",
+                        "an operator has to approve its recovery; {} then restore trust",
                         successes(successes_needed)
                     ),
                 },
-                Level::Warning,
+                PromptLevel::Warning,
             ),
         };
         let window = span(window);
@@ -77,27 +78,27 @@ impl Escalation {
         }
     }
 
-    /// The prompt for a tool that is trusted and asks before every call all the same.
+    /// Returns the prompt for a trusted tool that requires approval before every call.
     pub fn routine(tool: &ToolRef) -> Self {
-        let reason = "this tool is set to ask before every call";
-        Self::trusted(tool, format!("{tool} needs approval"), reason, Level::Info)
+        let reason = "this tool requires approval before every call";
+        Self::trusted(tool, format!("{tool} needs approval"), reason, PromptLevel::Info)
     }
 
-    /// The prompt for a model that wants what counts against tools to be forgotten.
-    pub fn forgiveness(tool: &ToolRef, forgiven: &str) -> Self {
-        let reason = format!("the model asks to forget what counts against {forgiven}");
-        let recovery_hint = format!("without it {forgiven} earns its trust back as its rule says");
-        let summary = format!("Forgive {forgiven}?");
-        Self { recovery_hint, ..Self::trusted(tool, summary, &reason, Level::Warning) }
+    /// Returns the prompt for a model that asks to restore trust in a tool.
+    pub fn trust_restoration(tool: &ToolRef, forgiven: &str) -> Self {
+        let reason = format!("the model asks to restore trust in {forgiven}");
+        let recovery_hint = format!("without approval {forgiven} regains trust by its own rule");
+        let summary = format!("Restore trust in {forgiven}?");
+        Self { recovery_hint, ..Self::trusted(tool, summary, &reason, PromptLevel::Warning) }
     }
 
-    /// The prompt for a command of a dangerous shape, before it runs.
+    /// Returns the prompt for a command with a dangerous shape, before it runs.
     pub fn dangerous(tool: &ToolRef, shape: &str) -> Self {
         let reason = format!("the command has a dangerous shape: {shape}");
-        Self::trusted(tool, format!("{tool} wants to run a dangerous command"), &reason, Level::Error)
+        Self::trusted(tool, format!("{tool} wants to run a dangerous command"), &reason, PromptLevel::Error)
     }
 
-    fn trusted(tool: &ToolRef, summary: String, reason: &str, level: Level) -> Self {
+    fn trusted(tool: &ToolRef, summary: String, reason: &str, level: PromptLevel) -> Self {
         Self {
             state: TrustState::Trusted,
             reason: reason.to_owned(),
@@ -115,67 +116,67 @@ impl Escalation {
 }
 
 impl TrustChange {
-    /// What a notification says.
+    /// Returns the text of a notification.
     pub fn message(&self) -> String {
         let whom = match (self.scope, &self.tool, &self.domain) {
-            (Scope::Domain, _, Some(domain)) => format!("everything that uses {domain}"),
-            (Scope::Signature, Some(tool), Some(domain)) => format!("{tool} at {domain}"),
-            (Scope::Signature | Scope::Tool, Some(tool), _) => tool.to_string(),
-            (Scope::Domain | Scope::Signature | Scope::Tool, _, _) => self.subject.to_string(),
+            (TrustScope::Domain, _, Some(domain)) => format!("everything that uses {domain}"),
+            (TrustScope::Signature, Some(tool), Some(domain)) => format!("{tool} at {domain}"),
+            (TrustScope::Signature | TrustScope::Tool, Some(tool), _) => tool.to_string(),
+            (TrustScope::Domain | TrustScope::Signature | TrustScope::Tool, _, _) => self.subject.to_string(),
         };
         let reason = &self.reason;
         match self.to {
             TrustState::Escalated => {
                 let end = match self.until {
                     Some(until) => format!("until {until}"),
-                    None => "until a person lets it recover".to_owned(),
+                    None => "until an operator approves its recovery".to_owned(),
                 };
                 let needed = successes(self.successes_needed);
                 format!("{whom} needs approval {end}: {reason}; {needed} after that restore trust")
             }
             TrustState::Blocked => format!("{whom} is blocked until an operator resets it: {reason}"),
             TrustState::Recovering => {
-                format!("{whom} is on trial: {reason}; {} restore trust", successes(self.successes_needed))
+                format!("{whom} is recovering: {reason}; {} restore trust", successes(self.successes_needed))
             }
             TrustState::Trusted => format!("{whom} is trusted again: {reason}"),
         }
     }
 }
 
-/// So many failures in the window.
+/// Returns the text for failures in the window.
 pub(super) fn failures_in(failures: u32, window: Duration) -> String {
     format!("{} in {}", plural(failures, "failure"), span(window))
 }
 
-/// So many failures without a success between them.
+/// Returns the text for failures without a success between them.
 pub(super) fn failures_in_a_row(failures: u32) -> String {
     format!("{} in a row", plural(failures, "failure"))
 }
 
-/// Such a share of failures.
+/// Returns the text for a share of failures.
 pub(super) fn share_failed(failed: u32, calls: u32, window: Duration) -> String {
     format!("{failed} of {} failed in {}", plural(calls, "call"), span(window))
 }
 
-/// Access denied too often; a report may say so without any refusal that we have seen.
+/// Returns the text for repeated denials of access. A report may state them without any recorded denial.
 pub(super) fn refusals_of_access(refusals: u32, window: Duration) -> String {
     match refusals {
-        0 | 1 => "access is denied again and again".to_owned(),
+        0 | 1 => "access is denied repeatedly".to_owned(),
         times => format!("access denied {times} times in {}", span(window)),
     }
 }
 
-/// A failure on trial.
+/// Returns the text for a failure while recovering.
 pub(super) fn failed_while_recovering(severity: Severity) -> String {
     format!("failed again while recovering ({})", severity_name(severity))
 }
 
-/// Approved calls went on failing.
+/// Returns the text for further failures of approved calls.
 pub(super) fn kept_failing(further: u32, first: &str) -> String {
     format!("{} while approval was needed (first: {first})", plural(further, "more failure"))
 }
 
-/// So many successes.
+/// Returns the text for a number of successes.
 pub(super) fn successes(count: u32) -> String {
     match count {
         1 => "1 successful call".to_owned(),
@@ -183,7 +184,7 @@ pub(super) fn successes(count: u32) -> String {
     }
 }
 
-/// The severity as it is written in configuration.
+/// Returns the name of a severity in the configuration.
 fn severity_name(severity: Severity) -> &'static str {
     match severity {
         Severity::Informational => "informational",
@@ -205,7 +206,7 @@ fn plural(count: u32, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
-/// A span in the largest units that say it exactly.
+/// Returns an exact duration in the largest possible units.
 fn span(span: Duration) -> String {
     let total = millis(span);
     let parts = [

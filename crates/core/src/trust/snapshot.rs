@@ -1,61 +1,60 @@
-//! What is kept across a restart: everything that is not trusted, a bounded history, and domain statistics.
+//! The stored form of a ledger: all accounts that are not trusted, a bounded history, and domain statistics.
 //!
-//! Accounts that are trusted are not written; the failures that still count for them are in the history and
-//! are put back into their windows from there. Which calls went well beside them is not known any more, so after
-//! a restart they count, but they join neither a run nor a share of failures.
+//! Trusted accounts are not stored. Their failures that still count are in the history and are put back into their
+//! windows from there. The successes between those failures are not stored. So after a restart the failures count, but
+//! not as failures in a row and not for a share of failures.
 //!
-//! The same form is read from hosts that keep such a file themselves: dates as ISO 8601 texts, entries that do not say
-//! their scope or the plugin of their tool, and counts that are not whole (`lenient`).
+//! The same form is read from hosts that write such a file themselves: with dates as ISO 8601 texts, entries without a
+//! scope or without the plugin of their tool, and counts that are not integers (`lenient`).
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
-use super::account::{Account, Blocked, Escalated, Recovering, State};
+use super::account::{BlockedState, EscalatedState, RecoveringState, State, TrustAccount};
+use super::bounded_map::BoundedMap;
 use super::lenient;
-use super::shelf::Shelf;
-use super::window::Failed;
-use super::{Bounds, Finished, Scope, Signature, TrustLedger, TrustState};
+use super::window::WindowFailure;
+use super::{FinishedOutcome, Signature, TrustBounds, TrustLedger, TrustScope, TrustState};
 use crate::Timestamp;
 use crate::classify::Severity;
 use crate::id::{Domain, Namespace, ToolName, ToolRef};
 
-/// A ledger as it is stored.
+/// A stored ledger.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Snapshot {
+pub struct TrustSnapshot {
     /// The version of this format.
     #[serde(default = "first_version")]
     pub version: u32,
-    /// What is not trusted, by a name that people can read.
+    /// Accounts that are not trusted, by readable name.
     #[serde(default)]
     pub tool_states: BTreeMap<String, ToolReliabilityState>,
     /// The newest failures, oldest first.
     #[serde(default)]
     pub failure_history: Vec<HistoryEntry>,
-    /// Sums per host or server.
+    /// Statistics per host or server.
     #[serde(default)]
     pub domain_stats: BTreeMap<Domain, DomainStats>,
-    /// Set when everything is blocked because there was no room to tell the blocked tools apart.
+    /// Set if everything is blocked because there was no room for the accounts of the blocked tools.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub all_blocked: Option<BlockedSince>,
-    /// When it was written; zero if it does not say so.
+    pub all_blocked: Option<GlobalBlock>,
+    /// Time at which it was written. Zero if it is missing.
     #[serde(default, deserialize_with = "lenient::moment")]
     pub last_updated: Timestamp,
-    /// When the ledger began; zero if it does not say so.
+    /// Time at which the ledger was created. Zero if it is missing.
     #[serde(default, deserialize_with = "lenient::moment")]
     pub created: Timestamp,
 }
 
-/// When and why everything was blocked.
+/// The time and the reason of the block of everything.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BlockedSince {
-    /// When.
+pub struct GlobalBlock {
+    /// Time of the block.
     #[serde(deserialize_with = "lenient::moment")]
     pub at: Timestamp,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
@@ -63,15 +62,14 @@ pub struct BlockedSince {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ToolReliabilityState {
-    /// Whether a tool, a signature or a domain is meant. An entry that does not say it is about whichever it names.
+    /// The scope: a tool, a signature or a domain. Without it the scope follows from the names in the entry.
     #[serde(default = "of_tool")]
     #[cfg_attr(feature = "schema", schemars(required))]
-    pub scope: Scope,
-    /// The tool.
+    pub scope: TrustScope,
+    /// Name of the tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_name: Option<ToolName>,
-    /// The plugin or server that it belongs to; `*`, or nothing, for the tool of this name
-    /// wherever it belongs.
+    /// The plugin or server of the tool. `*` or an absent value means the tool of this name in any plugin.
     #[serde(default, deserialize_with = "lenient::plugin", skip_serializing_if = "Option::is_none")]
     pub plugin_name: Option<Namespace>,
     /// The signature.
@@ -80,10 +78,10 @@ pub struct ToolReliabilityState {
     /// The host or server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<Domain>,
-    /// How far it is trusted.
+    /// The trust state.
     #[serde(deserialize_with = "lenient::word")]
     pub state: TrustState,
-    /// Failures counted since the trouble began.
+    /// Failures counted since trust was lost.
     #[serde(default, deserialize_with = "lenient::count")]
     #[cfg_attr(feature = "schema", schemars(required))]
     pub failures_in_window: u32,
@@ -91,211 +89,194 @@ pub struct ToolReliabilityState {
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(required))]
     pub consecutive_failures: u32,
-    /// The last failure, counted or not.
+    /// Time of the last failure, counted or not.
     #[serde(default, deserialize_with = "lenient::optional_moment", skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<Timestamp>,
-    /// The last success.
+    /// Time of the last success.
     #[serde(default, deserialize_with = "lenient::optional_moment", skip_serializing_if = "Option::is_none")]
     pub last_success: Option<Timestamp>,
-    /// When trust was lost.
+    /// Time at which trust was lost.
     #[serde(default, deserialize_with = "lenient::optional_moment", skip_serializing_if = "Option::is_none")]
     pub escalated_at: Option<Timestamp>,
-    /// Why.
+    /// The reason for the escalation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub escalation_reason: Option<String>,
-    /// The end of the escalation, before the cool-down is looked at.
+    /// The end of the escalation, without the cool-down.
     #[serde(default, deserialize_with = "lenient::optional_moment", skip_serializing_if = "Option::is_none")]
     pub escalation_expires: Option<Timestamp>,
-    /// When recovery began.
+    /// Time at which recovery started.
     #[serde(default, deserialize_with = "lenient::optional_moment", skip_serializing_if = "Option::is_none")]
     pub recovery_started: Option<Timestamp>,
-    /// Successes since then.
+    /// Successes since the start of the recovery.
     #[serde(default)]
     pub successes_since_recovery: u32,
     /// Successes that restore trust.
     #[serde(default)]
     pub successes_needed: u32,
-    /// Failures that bring a block nearer.
+    /// Failures that count towards a block.
     #[serde(default)]
     pub failures_while_escalated: u32,
-    /// The last failure that counted; the cool-down runs from there.
+    /// Time of the last counted failure. The cool-down starts there.
     #[serde(default, deserialize_with = "lenient::optional_moment", skip_serializing_if = "Option::is_none")]
     pub last_counted_failure: Option<Timestamp>,
-    /// Whether time can heal it.
+    /// True if trust can recover with time.
     #[serde(default = "yes")]
     pub recoverable: bool,
 }
 
-/// One failure in the history. Arguments are not kept, only the signature made from them.
+/// One failure in the history. Arguments are not stored, only the signature derived from them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HistoryEntry {
-    /// The tool.
+    /// Name of the tool.
     pub tool_name: ToolName,
-    /// The plugin or server that it belongs to; `*` if that was not said.
+    /// The plugin or server of the tool. `*` if it was not given.
     #[serde(default = "lenient::any_plugin", deserialize_with = "lenient::plugin_or_any")]
     #[cfg_attr(feature = "schema", schemars(required))]
     pub plugin_name: Namespace,
-    /// The signature; without one the tool as a whole was reported.
+    /// The signature. Absent if the tool as a whole was reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signature: Option<Signature>,
     /// The host or server that it depended on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<Domain>,
-    /// The service that a report named.
+    /// The service in a report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<Domain>,
-    /// How bad it was.
+    /// The severity of the failure.
     #[serde(deserialize_with = "lenient::word")]
     pub severity: Severity,
-    /// Whether time can heal it.
+    /// True if trust can recover with time.
     #[serde(default = "yes")]
     #[cfg_attr(feature = "schema", schemars(required))]
     pub recoverable: bool,
-    /// When.
+    /// Time of the failure.
     #[serde(deserialize_with = "lenient::moment")]
     pub timestamp: Timestamp,
-    /// Whether it still counts for the signature or tool: not after a recovery or a reset.
+    /// True if it still counts for the signature or tool. False after a recovery or a reset.
     #[serde(default)]
     pub counts_for_call: bool,
-    /// The same for the domain.
+    /// True if it still counts for the domain.
     #[serde(default)]
     pub counts_for_domain: bool,
 }
 
-/// Sums per host or server.
+/// Statistics of a host or server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DomainStats {
-    /// Calls that went well.
+    /// Successful calls.
     pub total_successes: u64,
-    /// Calls that failed.
+    /// Failed calls.
     pub total_failures: u64,
-    /// How they failed.
+    /// Failed calls by severity.
     pub failures_by_severity: BTreeMap<Severity, u64>,
-    /// The last success.
+    /// Time of the last success.
     #[serde(default, deserialize_with = "lenient::optional_moment", skip_serializing_if = "Option::is_none")]
     pub last_success: Option<Timestamp>,
-    /// The last failure.
+    /// Time of the last failure.
     #[serde(default, deserialize_with = "lenient::optional_moment", skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<Timestamp>,
 }
 
-/// Why a stored ledger cannot be used. Whoever read it should put it aside and not write over it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The reason why a stored ledger cannot be used. The reader should put the file aside and not overwrite it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum SnapshotError {
-    /// It cannot be read.
+pub enum TrustSnapshotError {
+    /// The text cannot be parsed.
+    #[error("the stored trust cannot be read: line {line}, column {column}: {problem}")]
     Unreadable {
-        /// The line of the mistake, from 1.
+        /// The line of the error, from 1.
         line: usize,
-        /// The column of it.
+        /// The column of the error.
         column: usize,
-        /// What is wrong there.
+        /// The error.
         problem: String,
     },
-    /// A version that this program does not know.
+    /// This program does not know the version.
+    #[error(
+        "the stored trust has version {found}, this program knows version {}; use a newer program",
+        TrustSnapshot::VERSION
+    )]
     UnknownVersion {
         /// The version found.
         found: u32,
     },
-    /// A state that lacks what such a state must have.
+    /// An entry lacks data that its state requires.
+    #[error("the stored trust of {entry:?} is wrong: {problem}")]
     Inconsistent {
         /// The name of the entry.
         entry: String,
-        /// What is wrong with it.
+        /// The error.
         problem: &'static str,
     },
-    /// It holds more than the ledger may.
+    /// The stored ledger exceeds a limit.
+    #[error("the stored trust has {found} entries of scope {what:?}, {allowed} are allowed; raise the bound")]
     TooMany {
-        /// Of what.
-        what: Scope,
-        /// How many were found.
+        /// The scope of the entries.
+        what: TrustScope,
+        /// Number found.
         found: usize,
-        /// How many are allowed.
+        /// Number allowed.
         allowed: usize,
     },
 }
 
-impl fmt::Display for SnapshotError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unreadable { line, column, problem } => {
-                write!(f, "the stored trust cannot be read: line {line}, column {column}: {problem}")
-            }
-            Self::UnknownVersion { found } => write!(
-                f,
-                "the stored trust has version {found}, this program knows version {}; use a newer program",
-                Snapshot::VERSION
-            ),
-            Self::Inconsistent { entry, problem } => {
-                write!(f, "the stored trust of {entry:?} is wrong: {problem}")
-            }
-            Self::TooMany { what, found, allowed } => write!(
-                f,
-                "the stored trust has {found} entries of scope {what:?}, {allowed} are allowed; raise the bound"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for SnapshotError {}
-
-impl Snapshot {
+impl TrustSnapshot {
     /// The version that is written.
     pub const VERSION: u32 = 1;
 
-    /// Reads a stored ledger of any version that is known, and brings it to the present one.
-    pub fn read(text: &str) -> Result<Self, SnapshotError> {
+    /// Reads a stored ledger of any known version and converts it to the current one.
+    pub fn read(text: &str) -> Result<Self, TrustSnapshotError> {
         #[derive(Deserialize)]
-        struct Header {
+        struct SnapshotHeader {
             #[serde(default = "first_version")]
             version: u32,
-            /// With this a list, whose members would be taken for the fields in their order, is refused.
+            /// Makes serde refuse a list, whose elements would otherwise be read as the fields in order.
             #[serde(flatten)]
             _fields: IgnoredAny,
         }
-        let header: Header = serde_json::from_str(text).map_err(unreadable)?;
+        let header: SnapshotHeader = serde_json::from_str(text).map_err(unreadable)?;
         // A later version adds an arm here that reads the older type and converts it.
         match header.version {
             Self::VERSION => serde_json::from_str(text).map_err(unreadable),
-            found => Err(SnapshotError::UnknownVersion { found }),
+            found => Err(TrustSnapshotError::UnknownVersion { found }),
         }
     }
 }
 
 impl TrustLedger {
-    /// What is worth keeping across a restart.
-    pub fn snapshot(&self, now: Timestamp) -> Snapshot {
-        Snapshot {
-            version: Snapshot::VERSION,
+    /// Returns the stored form of the ledger.
+    pub fn snapshot(&self, now: Timestamp) -> TrustSnapshot {
+        TrustSnapshot {
+            version: TrustSnapshot::VERSION,
             tool_states: self.not_trusted().map(|(state, _)| (state.name(), state)).collect(),
             failure_history: self.history.iter().cloned().collect(),
             domain_stats: self.stats.items.clone(),
             all_blocked: self
-                .everything
+                .all_blocked
                 .as_ref()
-                .map(|blocked| BlockedSince { at: blocked.at, reason: blocked.reason.as_ref().to_owned() }),
+                .map(|blocked| GlobalBlock { at: blocked.at, reason: blocked.reason.as_ref().to_owned() }),
             last_updated: now,
             created: self.created.unwrap_or(now),
         }
     }
 
-    /// The ledger that was stored. Of a longer history the newest part is kept, and of more statistics those
-    /// of the domains that were seen last; a state is never left out.
-    pub fn restore(snapshot: Snapshot, bounds: Bounds) -> Result<Self, SnapshotError> {
-        if snapshot.version != Snapshot::VERSION {
-            return Err(SnapshotError::UnknownVersion { found: snapshot.version });
+    /// Restores a stored ledger. A history that is too long loses its oldest part, and too many statistics lose the
+    /// domains that were used least recently. No state is ever dropped.
+    pub fn restore(snapshot: TrustSnapshot, bounds: TrustBounds) -> Result<Self, TrustSnapshotError> {
+        if snapshot.version != TrustSnapshot::VERSION {
+            return Err(TrustSnapshotError::UnknownVersion { found: snapshot.version });
         }
         let now = snapshot.last_updated;
         let mut ledger = Self::new(bounds);
         ledger.created = [snapshot.created, now].into_iter().find(|at| *at != Timestamp::ZERO);
-        ledger.everything = snapshot.all_blocked.map(|BlockedSince { at, reason }| Blocked {
+        ledger.all_blocked = snapshot.all_blocked.map(|GlobalBlock { at, reason }| BlockedState {
             at,
             reason: reason.into(),
             failures: 1,
         });
         let mut runs = Vec::new();
-        // We write nothing about what is trusted; a host may.
+        // Snapshots of this program have no trusted entries, but a host may write them.
         let doubted = |(_, stored): &(String, ToolReliabilityState)| stored.state != TrustState::Trusted;
         for (entry, stored) in snapshot.tool_states.into_iter().filter(doubted) {
             runs.push((stored.holder(&entry)?, stored.consecutive_failures));
@@ -307,12 +288,12 @@ impl TrustLedger {
             ledger.recount(&entry);
             ledger.history.push_back(entry);
         }
-        // Only now are the failures there that the runs are made of.
+        // The failures of the runs are restored only now.
         for (holder, run) in runs {
             let account = match holder {
-                Holder::Tool(tool) => ledger.tools.items.get_mut(&tool),
-                Holder::Signature(key) => ledger.signatures.items.get_mut(&key),
-                Holder::Domain(domain) => ledger.domains.items.get_mut(&domain),
+                AccountHolder::Tool(tool) => ledger.tools.items.get_mut(&tool),
+                AccountHolder::Signature(key) => ledger.signatures.items.get_mut(&key),
+                AccountHolder::Domain(domain) => ledger.domains.items.get_mut(&domain),
             };
             if let Some(account) = account {
                 account.window.set_run(run);
@@ -321,21 +302,21 @@ impl TrustLedger {
         let mut stats: Vec<_> = snapshot.domain_stats.into_iter().collect();
         stats.sort_by_key(|(_, stats)| stats.last_failure.max(stats.last_success));
         for (domain, stored) in stats {
-            if let Some(stats) = ledger.stats.get_or_make(domain, now) {
+            if let Some(stats) = ledger.stats.get_or_insert(domain, now) {
                 *stats = stored;
             }
         }
         Ok(ledger)
     }
 
-    /// Takes over what another process stored, entry by entry whichever is newer. What is not trusted here and is
-    /// missing there was reset there, unless something happened here since. What is trusted here and not there has lost its
-    /// trust there, unless that is the trouble after which it is trusted again.
+    /// Merges a snapshot of another process, entry by entry, with the newer entry winning. An entry that is not trusted
+    /// here and missing there was reset there, unless it changed here since. An entry that is trusted here and not
+    /// there has lost trust there, unless trust was restored here after that loss.
     ///
-    /// Single failures are not taken over: they count in the process that saw them.
-    pub fn adopt(&mut self, snapshot: Snapshot) -> Result<(), SnapshotError> {
+    /// Single failures are not merged. They count in the process that recorded them.
+    pub fn adopt(&mut self, snapshot: TrustSnapshot) -> Result<(), TrustSnapshotError> {
         let written = snapshot.last_updated;
-        let bounds = Bounds {
+        let bounds = TrustBounds {
             tools: self.tools.most,
             signatures: self.signatures.most,
             domains: self.domains.most,
@@ -345,60 +326,62 @@ impl TrustLedger {
         self.tools.adopt(theirs.tools, written);
         self.signatures.adopt(theirs.signatures, written);
         self.domains.adopt(theirs.domains, written);
-        self.everything = match (self.everything.take(), theirs.everything) {
+        self.all_blocked = match (self.all_blocked.take(), theirs.all_blocked) {
             (Some(ours), None) if ours.at > written => Some(ours),
             (_, theirs) => theirs,
         };
         Ok(())
     }
 
-    fn put_back(&mut self, entry: String, stored: ToolReliabilityState) -> Result<(), SnapshotError> {
+    fn put_back(&mut self, entry: String, stored: ToolReliabilityState) -> Result<(), TrustSnapshotError> {
         let account = stored.account(&entry)?;
         let twice = match stored.holder(&entry)? {
-            // A host may judge one tool by several targets that mean nothing here: the worst of them counts.
-            Holder::Tool(tool) if tool.is_in_any_namespace() => {
+            // A host may have several targets for one tool that are unknown here. The worst of them counts.
+            AccountHolder::Tool(tool) if tool.is_in_any_namespace() => {
                 let known = self.tools.items.entry(tool).or_default();
-                if (known.state.name(), known.trouble()) < (account.state.name(), account.trouble()) {
+                if (known.state.name(), known.trust_lost_at())
+                    < (account.state.name(), account.trust_lost_at())
+                {
                     *known = account;
                 }
                 None
             }
-            Holder::Tool(tool) => self.tools.items.insert(tool, account),
-            Holder::Signature(key) => self.signatures.items.insert(key, account),
-            Holder::Domain(domain) => self.domains.items.insert(domain, account),
+            AccountHolder::Tool(tool) => self.tools.items.insert(tool, account),
+            AccountHolder::Signature(key) => self.signatures.items.insert(key, account),
+            AccountHolder::Domain(domain) => self.domains.items.insert(domain, account),
         };
         match twice {
             None => Ok(()),
-            Some(_) => Err(SnapshotError::Inconsistent { entry, problem: "it is there twice" }),
+            Some(_) => Err(TrustSnapshotError::Inconsistent { entry, problem: "it is a duplicate" }),
         }
     }
 
-    fn check_bounds(&self, bounds: Bounds) -> Result<(), SnapshotError> {
+    fn check_bounds(&self, bounds: TrustBounds) -> Result<(), TrustSnapshotError> {
         for (what, found, allowed) in [
-            (Scope::Tool, self.tools.items.len(), bounds.tools),
-            (Scope::Signature, self.signatures.items.len(), bounds.signatures),
-            (Scope::Domain, self.domains.items.len(), bounds.domains),
+            (TrustScope::Tool, self.tools.items.len(), bounds.tools),
+            (TrustScope::Signature, self.signatures.items.len(), bounds.signatures),
+            (TrustScope::Domain, self.domains.items.len(), bounds.domains),
         ] {
             if found > allowed {
-                return Err(SnapshotError::TooMany { what, found, allowed });
+                return Err(TrustSnapshotError::TooMany { what, found, allowed });
             }
         }
         Ok(())
     }
 
-    /// Puts a failure that still counts back where it counts.
+    /// Restores a failure that still counts to its accounts.
     fn recount(&mut self, entry: &HistoryEntry) {
         let at = entry.timestamp;
         let tool = ToolRef { namespace: entry.plugin_name.clone(), tool: entry.tool_name.clone() };
         let of_call = match (&entry.signature, entry.counts_for_call) {
             (_, false) => None,
-            (Some(signature), true) => self.signatures.get_or_make((tool, signature.clone()), at),
-            (None, true) => self.tools.get_or_make(tool, at),
+            (Some(signature), true) => self.signatures.get_or_insert((tool, signature.clone()), at),
+            (None, true) => self.tools.get_or_insert(tool, at),
         };
         let of_domain = entry.domain.as_ref().filter(|_| entry.counts_for_domain);
-        let of_domain = of_domain.and_then(|domain| self.domains.get_or_make(domain.clone(), at));
+        let of_domain = of_domain.and_then(|domain| self.domains.get_or_insert(domain.clone(), at));
         for account in of_call.into_iter().chain(of_domain) {
-            let failed = Failed { at, severity: entry.severity, recoverable: entry.recoverable };
+            let failed = WindowFailure { at, severity: entry.severity, recoverable: entry.recoverable };
             account.window.remember(failed);
             account.last_failure = account.last_failure.max(Some(at));
             account.domain = entry.domain.clone();
@@ -406,45 +389,45 @@ impl TrustLedger {
     }
 }
 
-impl<K: Ord + Clone> Shelf<K, Account> {
-    /// Takes over accounts that were stored at `written`.
+impl<K: Ord + Clone> BoundedMap<K, TrustAccount> {
+    /// Merges accounts that were stored at `written`.
     fn adopt(&mut self, theirs: Self, written: Timestamp) {
         for (key, account) in &mut self.items {
             let reset = theirs.items.get(key).is_none_or(|stored| stored.state == State::Trusted);
             if account.state != State::Trusted && reset && account.touched() < written {
-                *account = Account { trusted_again: Some(written), ..Account::default() };
+                *account = TrustAccount { trust_restored_at: Some(written), ..TrustAccount::default() };
             }
         }
         for (key, stored) in theirs.items.into_iter().filter(|(_, stored)| stored.state != State::Trusted) {
-            if let Some(account) = self.get_or_make(key, written)
+            if let Some(account) = self.get_or_insert(key, written)
                 && account.is_behind(&stored)
             {
-                // The failures that were seen here stay; the state is theirs.
+                // The window of this process is kept. The state is taken from the snapshot.
                 let window = std::mem::take(&mut account.window);
-                *account = Account { window, ..stored };
+                *account = TrustAccount { window, ..stored };
             }
         }
     }
 }
 
-impl Account {
-    /// Whether another process knows more of it, which does not trust it.
+impl TrustAccount {
+    /// Returns true if another process has newer data for it and does not trust it.
     fn is_behind(&self, stored: &Self) -> bool {
         match &self.state {
-            State::Trusted => self.trusted_again < stored.trouble(),
+            State::Trusted => self.trust_restored_at < stored.trust_lost_at(),
             State::Escalated(_) | State::Recovering(_) | State::Blocked(_) => {
                 self.touched() < stored.touched()
             }
         }
     }
 
-    /// When something last happened to it.
+    /// Returns the time of its last event.
     fn touched(&self) -> Timestamp {
-        self.trouble().max(self.last_failure).max(self.last_success).unwrap_or_default()
+        self.trust_lost_at().max(self.last_failure).max(self.last_success).unwrap_or_default()
     }
 
-    /// When it last got to where it is, if it is not trusted.
-    fn trouble(&self) -> Option<Timestamp> {
+    /// Returns the time at which it got to its current state, if it is not trusted.
+    fn trust_lost_at(&self) -> Option<Timestamp> {
         match &self.state {
             State::Trusted => None,
             State::Escalated(escalated) => Some(escalated.at.max(escalated.last_counted)),
@@ -454,8 +437,8 @@ impl Account {
     }
 }
 
-/// Whose account it is.
-enum Holder {
+/// The holder of an account.
+enum AccountHolder {
     Tool(ToolRef),
     Signature((ToolRef, Signature)),
     Domain(Domain),
@@ -463,11 +446,11 @@ enum Holder {
 
 impl ToolReliabilityState {
     pub(super) fn of(
-        scope: Scope,
+        scope: TrustScope,
         tool: Option<&ToolRef>,
         signature: Option<&Signature>,
         domain: Option<&Domain>,
-        account: &Account,
+        account: &TrustAccount,
     ) -> Self {
         let trusted = Self {
             scope,
@@ -501,7 +484,7 @@ impl ToolReliabilityState {
                 successes_needed: escalated.successes_needed,
                 failures_while_escalated: escalated.further,
                 last_counted_failure: Some(escalated.last_counted),
-                recoverable: !escalated.by_hand,
+                recoverable: !escalated.needs_operator,
                 ..trusted
             },
             State::Recovering(recovering) => Self {
@@ -522,7 +505,7 @@ impl ToolReliabilityState {
         }
     }
 
-    /// The tool, where there is one.
+    /// Returns the tool, if there is one.
     pub fn tool(&self) -> Option<ToolRef> {
         let tool = self.tool_name.clone()?;
         Some(match self.plugin_name.clone() {
@@ -531,50 +514,52 @@ impl ToolReliabilityState {
         })
     }
 
-    /// A name that people can read and that no other entry has.
+    /// Returns a readable name that is unique among the entries.
     fn name(&self) -> String {
-        // Hosts that do not name plugins know the entry by the tool alone.
+        // Hosts without plugin names find the entry by the tool alone.
         let tool = match self.tool() {
             Some(tool) if tool.is_in_any_namespace() => tool.tool.to_string(),
             Some(tool) => tool.to_string(),
             None => String::new(),
         };
         match (self.scope, &self.signature, &self.domain) {
-            (Scope::Domain, _, Some(domain)) => format!("domain {domain}"),
-            (Scope::Signature, Some(signature), _) => format!("{tool} {}", signature.0),
-            (Scope::Tool | Scope::Signature | Scope::Domain, _, _) => tool,
+            (TrustScope::Domain, _, Some(domain)) => format!("domain {domain}"),
+            (TrustScope::Signature, Some(signature), _) => format!("{tool} {}", signature.0),
+            (TrustScope::Tool | TrustScope::Signature | TrustScope::Domain, _, _) => tool,
         }
     }
 
-    fn holder(&self, entry: &str) -> Result<Holder, SnapshotError> {
-        let lacks = |problem| SnapshotError::Inconsistent { entry: entry.to_owned(), problem };
+    fn holder(&self, entry: &str) -> Result<AccountHolder, TrustSnapshotError> {
+        let lacks = |problem| TrustSnapshotError::Inconsistent { entry: entry.to_owned(), problem };
         let tool = || self.tool().ok_or_else(|| lacks("it has no tool_name"));
         let named = match (self.scope, &self.signature, &self.tool_name, &self.domain) {
-            (Scope::Tool, Some(_), ..) => Scope::Signature,
-            (Scope::Tool, None, None, Some(_)) => Scope::Domain,
+            (TrustScope::Tool, Some(_), ..) => TrustScope::Signature,
+            (TrustScope::Tool, None, None, Some(_)) => TrustScope::Domain,
             (scope, ..) => scope,
         };
         match named {
-            Scope::Tool => Ok(Holder::Tool(tool()?)),
-            Scope::Signature => {
+            TrustScope::Tool => Ok(AccountHolder::Tool(tool()?)),
+            TrustScope::Signature => {
                 let signature = self.signature.clone().ok_or_else(|| lacks("it has no signature"))?;
-                Ok(Holder::Signature((tool()?, signature)))
+                Ok(AccountHolder::Signature((tool()?, signature)))
             }
-            Scope::Domain => self.domain.clone().map(Holder::Domain).ok_or_else(|| lacks("it has no domain")),
+            TrustScope::Domain => {
+                self.domain.clone().map(AccountHolder::Domain).ok_or_else(|| lacks("it has no domain"))
+            }
         }
     }
 
-    fn account(&self, entry: &str) -> Result<Account, SnapshotError> {
-        let lacks = |problem| SnapshotError::Inconsistent { entry: entry.to_owned(), problem };
+    fn account(&self, entry: &str) -> Result<TrustAccount, TrustSnapshotError> {
+        let lacks = |problem| TrustSnapshotError::Inconsistent { entry: entry.to_owned(), problem };
         let reason: Arc<str> = self.escalation_reason.as_deref().unwrap_or("not recorded").into();
-        // Hosts do not note when they blocked something, only the failure that made them.
+        // Hosts do not store the time of a block, only the time of the failure that caused it.
         let escalated_at =
             || self.escalated_at.or(self.last_failure).ok_or_else(|| lacks("it has no escalated_at"));
         let failures = self.failures_in_window;
         let successes_needed = self.successes_needed;
         let state = match self.state {
-            TrustState::Trusted => return Err(lacks("what is trusted is not stored")),
-            TrustState::Escalated => State::Escalated(Escalated {
+            TrustState::Trusted => return Err(lacks("trusted entries are not stored")),
+            TrustState::Escalated => State::Escalated(EscalatedState {
                 at: escalated_at()?,
                 reason,
                 expires: self.escalation_expires.ok_or_else(|| lacks("it has no escalation_expires"))?,
@@ -585,42 +570,42 @@ impl ToolReliabilityState {
                     .or(self.last_failure)
                     .map_or_else(escalated_at, Ok)?,
                 successes_needed,
-                by_hand: !self.recoverable,
+                needs_operator: !self.recoverable,
             }),
-            TrustState::Recovering => State::Recovering(Recovering {
+            TrustState::Recovering => State::Recovering(RecoveringState {
                 at: self.recovery_started.ok_or_else(|| lacks("it has no recovery_started"))?,
                 reason,
                 failures,
                 successes: self.successes_since_recovery,
                 successes_needed,
             }),
-            TrustState::Blocked => State::Blocked(Blocked { at: escalated_at()?, reason, failures }),
+            TrustState::Blocked => State::Blocked(BlockedState { at: escalated_at()?, reason, failures }),
         };
-        Ok(Account {
+        Ok(TrustAccount {
             state,
             last_failure: self.last_failure,
             last_success: self.last_success,
             domain: self.domain.clone(),
-            ..Account::default()
+            ..TrustAccount::default()
         })
     }
 }
 
 impl HistoryEntry {
-    /// Whether it is about this tool.
+    /// Returns true if it is about this tool.
     pub fn is_about(&self, tool: &ToolRef) -> bool {
         self.tool_name == tool.tool && self.plugin_name == tool.namespace
     }
 }
 
 impl DomainStats {
-    pub(super) fn count(&mut self, finished: Finished, now: Timestamp) {
+    pub(super) fn count(&mut self, finished: FinishedOutcome, now: Timestamp) {
         match finished {
-            Finished::Success => {
+            FinishedOutcome::Success => {
                 self.total_successes = self.total_successes.saturating_add(1);
                 self.last_success = Some(now);
             }
-            Finished::Failure { severity, .. } => {
+            FinishedOutcome::Failure { severity, .. } => {
                 self.total_failures = self.total_failures.saturating_add(1);
                 let count = self.failures_by_severity.entry(severity).or_default();
                 *count = count.saturating_add(1);
@@ -630,12 +615,12 @@ impl DomainStats {
     }
 }
 
-fn unreadable(error: serde_json::Error) -> SnapshotError {
-    SnapshotError::Unreadable { line: error.line(), column: error.column(), problem: error.to_string() }
+fn unreadable(error: serde_json::Error) -> TrustSnapshotError {
+    TrustSnapshotError::Unreadable { line: error.line(), column: error.column(), problem: error.to_string() }
 }
 
-const fn of_tool() -> Scope {
-    Scope::Tool
+const fn of_tool() -> TrustScope {
+    TrustScope::Tool
 }
 
 const fn first_version() -> u32 {

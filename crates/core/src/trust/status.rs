@@ -7,35 +7,35 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::ledger::account_of;
-use super::{Scope, Signature, ToolReliabilityState, TrustChange, TrustLedger, TrustState};
+use super::{Signature, ToolReliabilityState, TrustChange, TrustLedger, TrustScope, TrustState};
 use crate::Timestamp;
 use crate::id::{Domain, ToolRef};
 use crate::policy::TrustRule;
 use crate::time::millis;
 
-/// One tool, signature or domain that is not simply trusted, as it stands under the rule that judges it.
+/// The status of one tool, signature or domain that is not trusted, under its current rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TrustStatus {
-    /// Its state and counters.
+    /// The state and counters.
     #[serde(flatten)]
     pub standing: ToolReliabilityState,
-    /// When it recovers by itself, if it does.
+    /// Time at which it recovers without an operator, if it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recovers_at: Option<Timestamp>,
-    /// Whether it stays escalated until an operator approves its recovery.
+    /// True if it stays escalated until an operator approves its recovery.
     pub waits_for_approval: bool,
     /// The window in which failures are counted, in milliseconds.
     pub window_ms: u64,
-    /// How long after the last counted failure it stays escalated at least, in milliseconds.
+    /// Minimum time that it stays escalated after the last counted failure, in milliseconds.
     pub cooldown_ms: u64,
 }
 
 impl TrustLedger {
-    /// Everything that is not simply trusted, as it stands at this moment, worst first. An entry without tool and domain says
-    /// that everything is blocked.
+    /// Returns the current status of everything that is not trusted, worst first. An entry without tool and domain
+    /// means that everything is blocked.
     ///
-    /// `rule_of` gives the rule for a tool, and the domain that it depends on where one is known; or for a domain alone.
+    /// `rule_of` returns the rule for a tool and the domain that it depends on, if known, or for a domain alone.
     pub fn status(
         &self,
         rule_of: impl Fn(Option<&ToolRef>, Option<&Domain>) -> TrustRule,
@@ -57,10 +57,10 @@ impl TrustLedger {
                 }
             })
             .collect();
-        if let Some(blocked) = &self.everything {
+        if let Some(blocked) = &self.all_blocked {
             let rule = rule_of(None, None);
             all.push(TrustStatus {
-                standing: ToolReliabilityState::of(Scope::Tool, None, None, None, &account_of(blocked)),
+                standing: ToolReliabilityState::of(TrustScope::Tool, None, None, None, &account_of(blocked)),
                 recovers_at: None,
                 waits_for_approval: false,
                 window_ms: millis(rule.window),
@@ -72,8 +72,8 @@ impl TrustLedger {
     }
 }
 
-/// Compares two states of one ledger, before and after it took over what another process stored, and says what changed. Only the
-/// states are known here: of what is trusted again, not why.
+/// Returns the changes between two states of one ledger, before and after it merged a snapshot of another process. Only
+/// the states are known here. The reason of a restored trust is not.
 ///
 /// `rule_of` is as in [`TrustLedger::status`].
 pub fn changes_between(
@@ -83,7 +83,7 @@ pub fn changes_between(
     now: Timestamp,
 ) -> Vec<TrustChange> {
     let name = |one: &TrustStatus| {
-        let domain = one.standing.domain.clone().filter(|_| one.standing.scope == Scope::Domain);
+        let domain = one.standing.domain.clone().filter(|_| one.standing.scope == TrustScope::Domain);
         (one.standing.scope, one.standing.tool(), one.standing.signature.clone(), domain)
     };
     let mut pairs: BTreeMap<_, (Option<&TrustStatus>, Option<&TrustStatus>)> = BTreeMap::new();
@@ -107,7 +107,7 @@ pub fn changes_between(
             scope: standing.scope,
             from,
             to,
-            reason: reason.unwrap_or_else(|| "another process says so".to_owned()),
+            reason: reason.unwrap_or_else(|| "changed by another process".to_owned()),
             failures: if is_held { standing.failures_in_window } else { 0 },
             until: known.recovers_at.filter(|_| to == TrustState::Escalated),
             successes_needed: if is_held { standing.successes_needed } else { 0 },
@@ -121,17 +121,19 @@ pub fn changes_between(
     changes
 }
 
-/// How the holder of an account is called.
+/// Returns the name of the holder of an account.
 pub(super) fn subject(
-    scope: Scope,
+    scope: TrustScope,
     tool: Option<&ToolRef>,
     signature: Option<&Signature>,
     domain: Option<&Domain>,
 ) -> Arc<str> {
     match (scope, tool, signature, domain) {
-        (Scope::Domain, _, _, Some(domain)) => domain.as_str().into(),
-        (Scope::Signature, _, Some(signature), _) => Arc::clone(&signature.0),
-        (Scope::Tool | Scope::Signature | Scope::Domain, Some(tool), _, _) => tool.to_string().into(),
-        (Scope::Tool | Scope::Signature | Scope::Domain, None, _, _) => "everything".into(),
+        (TrustScope::Domain, _, _, Some(domain)) => domain.as_str().into(),
+        (TrustScope::Signature, _, Some(signature), _) => Arc::clone(&signature.0),
+        (TrustScope::Tool | TrustScope::Signature | TrustScope::Domain, Some(tool), _, _) => {
+            tool.to_string().into()
+        }
+        (TrustScope::Tool | TrustScope::Signature | TrustScope::Domain, None, _, _) => "everything".into(),
     }
 }

@@ -1,8 +1,8 @@
-//! Which failures still count: within the window, in a row, and as a share of all calls.
+//! The failures that still count: within the window, in a row, and as a share of all calls.
 //!
-//! Failures are kept one by one, so that counts are exact to the millisecond. The share also needs the calls
-//! that went well, and a busy tool has many of those; they are summed in slots of one 64th of the window,
-//! failures beside them, so that numerator and denominator always cover the same time.
+//! Failures are stored one by one, so that counts are exact to the millisecond. The share also needs the successes, and
+//! a busy tool has many of those. They are summed in slots of one 64th of the window, with the failures beside them, so
+//! that numerator and denominator always cover the same time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -11,46 +11,46 @@ use crate::Timestamp;
 use crate::classify::Severity;
 use crate::policy::{Ratio, TrustRule};
 
-/// The most failures that one account remembers. A count threshold above it acts as if it were this number.
+/// The maximum number of failures stored by one account. A higher count threshold acts as if it were this number.
 pub(super) const MOST_FAILURES: usize = 128;
 
-/// Into how many parts the window is cut for the share of failures.
+/// The number of slots of a window, for the share of failures.
 const SLOTS: u32 = 64;
 
 /// One failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Failed {
+pub(super) struct WindowFailure {
     pub(super) at: Timestamp,
     pub(super) severity: Severity,
     pub(super) recoverable: bool,
 }
 
-/// What an account remembers of its calls.
+/// The calls that an account remembers.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Window {
-    failures: VecDeque<Failed>,
-    /// How many of the newest failures came after the last success.
+pub(super) struct FailureWindow {
+    failures: VecDeque<WindowFailure>,
+    /// Number of the newest failures since the last success.
     since_success: usize,
-    slots: VecDeque<Slot>,
+    slots: VecDeque<WindowSlot>,
 }
 
 #[derive(Clone, Debug)]
-struct Slot {
+struct WindowSlot {
     first: Timestamp,
     last: Timestamp,
     calls: u32,
     failures: BTreeMap<Severity, u32>,
 }
 
-impl Window {
-    /// A call went well.
+impl FailureWindow {
+    /// Records a success.
     pub(super) fn success(&mut self, rule: &TrustRule, now: Timestamp) {
         self.since_success = 0;
         self.finished(rule, None, now);
     }
 
-    /// A call failed, whether that counts or not: the filter of a rule can change under it.
-    pub(super) fn failure(&mut self, rule: &TrustRule, failed: Failed) {
+    /// Records a failure, counted or not, because the filter of a rule can change.
+    pub(super) fn failure(&mut self, rule: &TrustRule, failed: WindowFailure) {
         let from = failed.at.before(rule.window);
         while self.failures.front().is_some_and(|oldest| oldest.at < from) {
             self.failures.pop_front();
@@ -60,31 +60,31 @@ impl Window {
         self.finished(rule, Some(failed.severity), failed.at);
     }
 
-    /// A failure that is known from an earlier life. It joins neither a share nor a run, because the
-    /// successes beside it are not known.
-    pub(super) fn remember(&mut self, failed: Failed) {
+    /// Restores a failure from before a restart. It counts neither for a share nor as a failure in a row, because the
+    /// successes between failures are not stored.
+    pub(super) fn remember(&mut self, failed: WindowFailure) {
         if self.failures.len() == MOST_FAILURES {
             self.failures.pop_front();
         }
         self.failures.push_back(failed);
     }
 
-    /// The number of failures in a row as it is known from an earlier life.
+    /// Restores the number of failures in a row from before a restart.
     pub(super) fn set_run(&mut self, run: u32) {
         self.since_success = usize::try_from(run).unwrap_or(usize::MAX).min(self.failures.len());
     }
 
-    /// All failures since the last success, counted or not; what a snapshot keeps.
+    /// Returns the number of failures since the last success, counted or not. A snapshot stores it.
     pub(super) fn run(&self) -> u32 {
         u32::try_from(self.since_success.min(self.failures.len())).unwrap_or(u32::MAX)
     }
 
-    /// Failures in the window that fit.
+    /// Returns the number of failures in the window that match.
     pub(super) fn count(&self, window: Duration, now: Timestamp, fits: impl Fn(Severity) -> bool) -> u32 {
         number(self.within(window, now).filter(|failed| fits(failed.severity)))
     }
 
-    /// Failures in the window that fit, without a success between them. Failures that do not fit neither
+    /// Returns the number of matching failures in the window without a success between them. Other failures neither
     /// count nor end the run.
     pub(super) fn consecutive(
         &self,
@@ -97,7 +97,7 @@ impl Window {
         number(run.filter(|failed| failed.at >= from && fits(failed.severity)))
     }
 
-    /// Failures that fit, and all calls, in the window.
+    /// Returns the number of matching failures and the number of all calls in the window.
     pub(super) fn share(
         &self,
         window: Duration,
@@ -115,8 +115,8 @@ impl Window {
         )
     }
 
-    /// Whether one of the failures that fit can only be healed by a person.
-    pub(super) fn needs_a_person(
+    /// Returns true if one of the matching failures can only be healed by an operator.
+    pub(super) fn needs_operator(
         &self,
         window: Duration,
         now: Timestamp,
@@ -125,12 +125,12 @@ impl Window {
         self.within(window, now).any(|failed| fits(failed.severity) && !failed.recoverable)
     }
 
-    fn within(&self, window: Duration, now: Timestamp) -> impl Iterator<Item = &Failed> {
+    fn within(&self, window: Duration, now: Timestamp) -> impl Iterator<Item = &WindowFailure> {
         let from = now.before(window);
         self.failures.iter().filter(move |failed| failed.at >= from)
     }
 
-    /// Sums up for the share; costs nothing where no rule asks for one.
+    /// Adds a call to the slots of the share. Does nothing if no rule has a share.
     fn finished(&mut self, rule: &TrustRule, failed: Option<Severity>, now: Timestamp) {
         if rule.rate.is_none() {
             self.slots.clear();
@@ -142,7 +142,7 @@ impl Window {
         }
         let width = rule.window / SLOTS;
         if self.slots.back().is_none_or(|newest| now.since(newest.first) > width) {
-            self.slots.push_back(Slot { first: now, last: now, calls: 0, failures: BTreeMap::new() });
+            self.slots.push_back(WindowSlot { first: now, last: now, calls: 0, failures: BTreeMap::new() });
         }
         if let Some(newest) = self.slots.back_mut() {
             newest.last = newest.last.max(now);
@@ -152,17 +152,17 @@ impl Window {
                 *count = count.saturating_add(1);
             }
         }
-        // A window that a new configuration made longer can leave narrow slots behind.
+        // After the configuration lengthened the window, narrow slots can be left.
         while self.slots.len() > 2 * SLOTS as usize {
             self.slots.pop_front();
         }
     }
 }
 
-/// Whether so many failures among so many calls are too many. Only what is above the expected share counts;
-/// a tool of which every call fails is never as expected.
+/// Returns true if the share of failures exceeds the expected share by at least `rate`. A tool of which every call
+/// fails always exceeds it.
 pub(super) fn exceeds(rate: Ratio, expected: Ratio, failed: u32, calls: u32) -> bool {
-    // Sums such as 0.1 + 0.2 come out a little above the decimal number that was meant.
+    // Sums such as 0.1 + 0.2 are slightly above the intended decimal number.
     const ROUNDING: f64 = 1e-9;
     let threshold = (rate.get() + expected.get()).min(1.0);
     calls > 0 && f64::from(failed) + ROUNDING >= threshold * f64::from(calls)
@@ -186,13 +186,13 @@ mod tests {
         TrustRule { rate: Some(Ratio::percent(50)), window: 64 * SECOND, ..TrustRule::default() }
     }
 
-    fn failed(seconds: u64) -> Failed {
-        Failed { at: at(seconds), severity: Severity::Crash, recoverable: true }
+    fn failed(seconds: u64) -> WindowFailure {
+        WindowFailure { at: at(seconds), severity: Severity::Crash, recoverable: true }
     }
 
     #[test]
     fn a_failure_counts_until_it_is_older_than_the_window() {
-        let mut window = Window::default();
+        let mut window = FailureWindow::default();
         window.failure(&rule(), failed(10));
         assert_eq!(window.count(64 * SECOND, at(74), |_| true), 1);
         assert_eq!(window.count(64 * SECOND, Timestamp::from_millis(74_001), |_| true), 0);
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_however_many_calls_there_are() {
-        let mut window = Window::default();
+        let mut window = FailureWindow::default();
         for second in 0..10_000 {
             window.failure(&rule(), failed(second / 100));
             window.success(&rule(), at(second / 100));
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn the_share_is_right_beyond_what_is_remembered_one_by_one() {
-        let mut window = Window::default();
+        let mut window = FailureWindow::default();
         for _ in 0..1000 {
             window.failure(&rule(), failed(1));
         }
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_share_forgets_what_is_older_than_the_window_and_nothing_younger() {
-        let mut window = Window::default();
+        let mut window = FailureWindow::default();
         window.success(&rule(), at(0));
         window.success(&rule(), at(64));
         assert_eq!(window.share(64 * SECOND, at(64), |_| true), (0, 2), "as old as the window");
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn calls_within_one_part_of_the_window_are_summed_up_together() {
-        let mut window = Window::default();
+        let mut window = FailureWindow::default();
         for milliseconds in [0, 500, 1000, 1001, 2001, 2002] {
             window.success(&rule(), Timestamp::from_millis(milliseconds));
         }
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_window_that_becomes_longer_keeps_a_bounded_number_of_parts() {
-        let mut window = Window::default();
+        let mut window = FailureWindow::default();
         let mut now = Timestamp::ZERO;
         let mut longest = 0;
         for seconds in [64, 640, 6400] {

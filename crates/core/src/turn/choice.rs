@@ -1,8 +1,8 @@
-//! What a turn chose where its plan left a choice, so that the same turn makes the same calls when it is submitted again.
+//! Choices that a turn made where its plan has alternatives, so that a resubmitted turn makes the same calls.
 //!
-//! The engine recognises a call by its turn, its id and its arguments. An alternative, or a default in place of an output,
-//! makes it another call; which of them it was depended on what failed at the time, and may come out differently the next
-//! time. So a choice is written down before the call is sent.
+//! The engine identifies a call by its turn, its id and its arguments. An alternative, or a default in place of an
+//! output, makes it another call. The choice depends on the failures at the time and may differ on the next submission.
+//! So the turn stores a choice before it sends the call.
 
 use std::collections::BTreeMap;
 
@@ -10,26 +10,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{ToolCallId, ToolRef};
 
-/// How one call was made. The default is as planned: that need not be written down, unless it was chosen otherwise before.
+/// The choice for one call. The default is the planned choice. It is stored only if another choice was stored before.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Choice {
-    /// By which tool: 0 is the planned one, then its alternatives.
+pub struct CandidateChoice {
+    /// The tool that makes the call: 0 is the planned one, then its alternatives.
     #[serde(default)]
     pub candidate: usize,
-    /// With the defaults of these dependencies in place of their outputs.
+    /// Dependencies whose defaults were used in place of their outputs.
     #[serde(default)]
     pub defaults: Vec<ToolCallId>,
-    /// The alternative itself: the plan that comes again may have another one in its place.
+    /// The alternative itself, because a resubmitted plan may have another one at its position.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<ToolRef>,
 }
 
-/// Whether a turn comes for the first time.
+/// The submissions of a turn so far: this is the first, or a repeated one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Submitted {
-    /// Nothing of it can have run.
+pub enum SubmissionHistory {
+    /// The first submission. No call of the turn has run.
     First,
-    /// Anything of it may have run, with these choices where it was not as planned.
-    Again(BTreeMap<ToolCallId, Choice>),
+    /// A resubmission. Any call may have run, with these choices where they differ from the plan.
+    Repeated(BTreeMap<ToolCallId, CandidateChoice>),
 }

@@ -1,192 +1,182 @@
-//! What goes into the machine of a turn and what comes out of it.
+//! Events and steps of a turn: the input and the output of its state machine.
 
-use std::fmt;
 use std::time::Duration;
 
 use crate::breaker::State as BreakerState;
-use crate::classify::{Nature, Reach};
+use crate::classify::{AttemptReach, FaultNature};
 use crate::code::Code;
 use crate::id::{ToolCallId, ToolRef};
 use crate::output::RawJson;
 
-use super::choice::Choice;
-use super::handler::Repeat;
+use super::choice::CandidateChoice;
+use super::handler::RepeatSafety;
 use super::result::TurnResult;
 
-/// What happens to a turn.
+/// An event of a turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// A call that was started has ended, after all retries that it had.
+pub enum TurnEvent {
+    /// A started call has ended, after all its retries.
     Ended {
-        /// Which.
+        /// The call.
         id: ToolCallId,
-        /// How.
-        end: CallEnd,
-        /// Whether it had ended before, and the engine gave its answer again.
+        /// Its result.
+        end: PlannedCallEnd,
+        /// True if the call had ended before and the engine replayed its result.
         replayed: bool,
     },
-    /// The breaker of a tool has changed.
+    /// The circuit breaker of a tool has changed its state.
     BreakerChanged {
-        /// Of this tool; one that is not in the plan is ignored.
+        /// The tool. A tool that is not in the plan is ignored.
         tool: ToolRef,
-        /// To this.
+        /// The new state.
         state: BreakerState,
     },
-    /// A call of the tool has begun, and now it is known what the end of the turn does to it.
-    Known {
-        /// Of this tool; one that is not in the plan is ignored.
+    /// A call of the tool has started, and the effect of the end of the turn on it is now known.
+    ToolKnown {
+        /// The tool. A tool that is not in the plan is ignored.
         tool: ToolRef,
-        /// This.
-        stop: Stop,
+        /// The effect of the end of the turn.
+        stop: TurnEndEffect,
     },
-    /// Time has passed. Needed at the deadline, after all that happened until then; harmless at any other time.
+    /// Time has passed. Required at the deadline, after all events up to then. Harmless at any other time.
     Tick,
-    /// Nothing of this call was sent, and nothing will be: the driver did not come to it. The end of the turn follows, which
-    /// says why.
+    /// The driver did not send this call and will not send it. The end of the turn follows, with the reason.
     NotStarted {
-        /// Which.
+        /// The call.
         id: ToolCallId,
     },
-    /// The caller withdraws the turn.
+    /// The caller cancels the turn.
     Cancel,
 }
 
-/// How a call ended, as the engine says it.
+/// The result of a call, as the engine reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CallEnd {
-    /// It did its job.
+pub enum PlannedCallEnd {
+    /// The call succeeded.
     Succeeded {
-        /// What it gave.
+        /// Its output.
         output: RawJson,
-        /// Attempts it took.
+        /// Attempts made.
         attempts: u32,
     },
-    /// It did not.
-    Failed(Failure),
+    /// The call failed.
+    Failed(TurnCallFailure),
 }
 
-/// A call that failed for good.
+/// A call that failed after all its retries.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// The code of its result.
+pub struct TurnCallFailure {
+    /// The error code of its result.
     pub code: Code,
-    /// What was said.
+    /// The error message.
     pub message: String,
-    /// The rule that says what kind of failure that is.
+    /// The classification rule that matched the failure.
     pub rule: Option<String>,
-    /// Whether it can succeed later.
-    pub nature: Nature,
-    /// How far it got, over all its attempts.
-    pub reach: Reach,
-    /// Whether it may be made twice.
-    pub repeat: Repeat,
-    /// What is done about a call like this of which nobody knows whether it ran.
-    pub doubt: Doubt,
+    /// Transient or permanent.
+    pub nature: FaultNature,
+    /// Progress of the call, over all its attempts.
+    pub reach: AttemptReach,
+    /// Safety of making the call again.
+    pub repeat: RepeatSafety,
+    /// The policy for a call like this with an unknown outcome.
+    pub unknown_outcome: UnknownOutcomeHandling,
     /// Attempts made.
     pub attempts: u32,
-    /// What its last attempt was allowed, if it took longer.
+    /// Timeout of the last attempt, if the attempt exceeded it.
     pub timed_out_after: Option<Duration>,
 }
 
-impl Failure {
-    /// Of a call that nobody was asked to make.
-    pub fn not_sent(code: Code, nature: Nature, message: String) -> Self {
+impl TurnCallFailure {
+    /// Returns the failure of a call that was never sent.
+    pub fn not_sent(code: Code, nature: FaultNature, message: String) -> Self {
         Self {
             code,
             message,
             rule: None,
             nature,
-            reach: Reach::NotSent,
-            repeat: Repeat::Safe,
-            doubt: Doubt::Told,
+            reach: AttemptReach::NotSent,
+            repeat: RepeatSafety::Safe,
+            unknown_outcome: UnknownOutcomeHandling::Reported,
             attempts: 0,
             timed_out_after: None,
         }
     }
 }
 
-/// What the driver does next.
+/// An action that the driver takes next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum TurnStep {
     /// Start a call.
     Run {
-        /// Which.
+        /// The call.
         id: ToolCallId,
-        /// With this tool, which may be an alternative.
+        /// The tool, which may be an alternative.
         tool: ToolRef,
-        /// With these arguments.
+        /// The arguments.
         arguments: RawJson,
-        /// The time-out of the plan for one attempt.
+        /// The timeout of the plan for one attempt.
         timeout: Option<Duration>,
-        /// What was chosen for it. It has to be kept before the call is sent, for the turn to be submitted again; see
-        /// [`Hold::choosing`](super::Hold::choosing).
-        choice: Choice,
+        /// The choice that was made for the call. The driver stores it before it sends the call, so that the turn can
+        /// be resubmitted; see [`TurnLease::document_with_choice`](super::TurnLease::document_with_choice).
+        choice: CandidateChoice,
     },
     /// Stop a running call.
     Cancel {
-        /// Which.
+        /// The call.
         id: ToolCallId,
     },
-    /// Let a running call go on, and have its end recorded.
+    /// Let a running call continue, and have its result recorded.
     Leave {
-        /// Which.
+        /// The call.
         id: ToolCallId,
     },
-    /// The turn has ended. Nothing but late results of what was cut off follows.
+    /// The turn has ended. Only late results of cut-off calls follow.
     Done(TurnResult),
 }
 
-/// What the machine has to know about a tool.
+/// The facts about a tool that the machine needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ToolFacts {
-    /// The state of its breaker.
+    /// The state of its circuit breaker.
     pub breaker: BreakerState,
-    /// What the end of the turn does to a running call of it.
-    pub stop: Stop,
+    /// The effect of the end of the turn on a running call of the tool.
+    pub stop: TurnEndEffect,
 }
 
-/// What is done about a call of which nobody knows whether it ran.
+/// The handling of a call with an unknown outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Doubt {
-    /// It is made again, or nobody looked for its record: how it ends says nothing of what it did before.
-    MadeAgain,
-    /// It is told, and kept in its record.
-    Told,
+pub enum UnknownOutcomeHandling {
+    /// The call is made again, or its record was not read. Its result then says nothing about the effects of earlier
+    /// runs.
+    Rerun,
+    /// The unknown outcome is reported and stays in the record of the call.
+    Reported,
 }
 
-/// What the end of a turn does to a running call.
+/// The effect of the end of a turn on a running call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// It is cancelled; nothing is left of it.
+pub enum TurnEndEffect {
+    /// The call is cancelled and leaves nothing behind.
     Cancel,
-    /// It may have an effect that a cancel cannot take back, so it is left to finish and recorded.
+    /// The call may have an effect that a cancel cannot undo, so it is left to finish and is recorded.
     Leave,
 }
 
 impl Default for ToolFacts {
-    /// A tool that nothing is known about is not declared stopped.
+    /// Returns the facts of an unknown tool. It must not be declared stopped.
     fn default() -> Self {
-        Self { breaker: BreakerState::Closed, stop: Stop::Leave }
+        Self { breaker: BreakerState::Closed, stop: TurnEndEffect::Leave }
     }
 }
 
-/// An event that does not fit; the machine is as it was before.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// An event that does not fit the state of the turn. The machine is unchanged.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Misuse {
+pub enum TurnMisuse {
     /// The plan has no such call.
+    #[error("the plan has no call {0:?}")]
     UnknownCall(ToolCallId),
     /// The call is not running.
+    #[error("the call {0:?} is not running")]
     NotRunning(ToolCallId),
 }
-
-impl fmt::Display for Misuse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::UnknownCall(id) => write!(f, "the plan has no call {id:?}"),
-            Self::NotRunning(id) => write!(f, "the call {id:?} is not running"),
-        }
-    }
-}
-
-impl std::error::Error for Misuse {}

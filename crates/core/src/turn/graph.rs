@@ -1,6 +1,6 @@
-//! Who waits for whom, as indexes into the calls of a plan.
+//! The dependency graph of a plan, as indexes into its calls.
 //!
-//! Nothing here recurses: a chain of ten thousand calls is a legal plan and must not cost stack.
+//! Nothing here recurses: a chain of ten thousand calls is a legal plan and must not exhaust the stack.
 #![expect(
     clippy::indexing_slicing,
     reason = "every index was checked against the plan before it became an edge"
@@ -8,13 +8,13 @@
 
 /// The edges of a plan, in both directions.
 #[derive(Clone, Debug)]
-pub(super) struct Graph {
+pub(super) struct DependencyGraph {
     dependencies: Vec<Vec<usize>>,
     dependants: Vec<Vec<usize>>,
 }
 
-impl Graph {
-    /// Takes, for each call, the calls that it depends on. Every index must be below their number.
+impl DependencyGraph {
+    /// Creates the graph from the dependencies of each call. Every index must be below the number of calls.
     pub(super) fn new(dependencies: Vec<Vec<usize>>) -> Self {
         let mut dependants = vec![Vec::new(); dependencies.len()];
         for (call, needed) in dependencies.iter().enumerate() {
@@ -25,12 +25,12 @@ impl Graph {
         Self { dependencies, dependants }
     }
 
-    /// The calls that wait for this one, in the order of the plan.
+    /// Returns the calls that depend on this one, in the order of the plan.
     pub(super) fn dependants(&self, call: usize) -> &[usize] {
         &self.dependants[call]
     }
 
-    /// One cycle of each knot of calls that wait for each other, in the order of their first call.
+    /// Returns one cycle of each strongly connected component, in the order of their first calls.
     pub(super) fn cycles(&self) -> Vec<Vec<usize>> {
         let component = self.components();
         let mut size = vec![0_usize; component.len()];
@@ -49,8 +49,8 @@ impl Graph {
         cycles
     }
 
-    /// A cycle within the knot of `start`: going on to the first dependency within it must come back to
-    /// a call that was passed, because every call of a knot depends on another one of it.
+    /// Returns a cycle within the component of `start`. Following the first dependency within the component must reach
+    /// a visited call, because every call of a component depends on another one of it.
     fn cycle_from(&self, start: usize, component: &[usize]) -> Vec<usize> {
         let mut way = Vec::new();
         let mut position = vec![None; component.len()];
@@ -70,8 +70,8 @@ impl Graph {
         }
     }
 
-    /// The knot (strongly connected component) of each call, named by one of its calls: Tarjan's
-    /// algorithm with a stack of its own.
+    /// Returns the strongly connected component of each call, named by one of its calls. This is Tarjan's algorithm
+    /// with an explicit stack.
     fn components(&self) -> Vec<usize> {
         const NEW: usize = usize::MAX;
         let count = self.dependencies.len();
@@ -83,7 +83,7 @@ impl Graph {
             if order[root] != NEW {
                 continue;
             }
-            // A call and how many of its dependencies were followed already.
+            // A call and the number of its dependencies that were followed.
             let mut work = vec![(root, 0)];
             while let Some((call, followed)) = work.pop() {
                 if followed == 0 {
@@ -129,14 +129,14 @@ mod tests {
             (vec![vec![1], vec![0]], vec![vec![0, 1]]),
             // A tail that leads into a cycle is not part of it.
             (vec![vec![1], vec![2], vec![3], vec![1]], vec![vec![1, 2, 3]]),
-            // Two knots, the first depending on the second.
+            // Two components, the first depending on the second.
             (vec![vec![1, 2], vec![0], vec![3], vec![2]], vec![vec![0, 1], vec![2, 3]]),
             // A self reference is reported elsewhere.
             (vec![vec![0]], vec![]),
-            // Two cycles through one call are one knot.
+            // Two cycles through one call are one component.
             (vec![vec![1, 2], vec![0], vec![0]], vec![vec![0, 1]]),
         ] {
-            assert_eq!(Graph::new(dependencies.clone()).cycles(), cycles, "{dependencies:?}");
+            assert_eq!(DependencyGraph::new(dependencies.clone()).cycles(), cycles, "{dependencies:?}");
         }
     }
 
@@ -144,6 +144,6 @@ mod tests {
     fn a_ring_of_a_hundred_thousand_costs_no_stack() {
         let count = 100_000;
         let ring = (0..count).map(|call| vec![(call + 1) % count]).collect();
-        assert_eq!(Graph::new(ring).cycles(), [(0..count).collect::<Vec<_>>()]);
+        assert_eq!(DependencyGraph::new(ring).cycles(), [(0..count).collect::<Vec<_>>()]);
     }
 }

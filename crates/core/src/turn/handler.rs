@@ -1,192 +1,198 @@
-//! The error handler: what to do about one failure, and why.
+//! The error handler: the action for one failure, and the reason for it.
 //!
-//! It is a function that anyone may ask: the executor after an attempt, the [`Turn`](super::Turn) after a
-//! call. It looks only at the facts that it is given and gives them back with its answer, so that a trace
-//! can show what it knew.
+//! It is a pure function. The executor calls it after an attempt, and the [`TurnMachine`](super::TurnMachine) after a call. It uses
+//! only the facts that it is given and returns them with the decision, so that a trace can show them.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::breaker::State;
-use crate::classify::{Nature, Reach};
+use crate::classify::{AttemptReach, FaultNature};
 use crate::code::Code;
 
-use super::plan::Need;
+use super::plan::CallNeed;
 
-/// What to do about a failure.
+/// The action after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum Strategy {
+pub enum FailureStrategy {
     /// Make the same call again.
     Retry,
-    /// Let another tool do the job.
+    /// Run an alternative tool.
     AlternativeTool,
-    /// Go on with what there is; nobody has to act.
+    /// Continue with partial results. No action is needed.
     PartialSuccess,
-    /// End it and tell a person. Nothing waits for the person.
+    /// End the call and report it to the user. Nothing waits for the user.
     Escalate,
-    /// End it with an answer that says what happened; it may work later.
+    /// End the call with a response that explains the failure. A later call may succeed.
     GracefulFailure,
 }
 
-/// What is known about a failure.
+/// The known facts about a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct FailureFacts {
     /// The code of the failure.
     pub code: Code,
-    /// Whether the same call can succeed later.
-    pub nature: Nature,
-    /// How far it got.
-    pub reach: Reach,
-    /// Whether it may be made twice.
-    pub repeat: Repeat,
-    /// The tool's breaker.
+    /// Transient if the same call can succeed later, permanent otherwise.
+    pub nature: FaultNature,
+    /// Progress of the call.
+    pub reach: AttemptReach,
+    /// Safety of making the call again.
+    pub repeat: RepeatSafety,
+    /// The state of the tool's circuit breaker.
     pub breaker: State,
     /// Attempts made.
     pub attempts: u32,
-    /// Attempts still allowed, by every rule of the retry policy.
+    /// Attempts left, by every rule of the retry policy.
     pub attempts_left: u32,
-    /// How long the next attempt would have to wait.
+    /// The delay before the next attempt.
     pub wait: Duration,
-    /// What is left of the turn's time.
+    /// The time left until the deadline of the turn.
     pub remaining: Duration,
-    /// Alternatives that were not tried and whose breakers let calls through.
+    /// Alternatives that were not tried and whose circuit breakers admit calls.
     pub alternatives: usize,
-    /// Whether the turn needs the call.
-    pub need: Need,
-    /// Who waits for it.
-    pub dependants: Dependants,
+    /// Required or optional.
+    pub need: CallNeed,
+    /// The calls that depend on it.
+    pub dependants: DependantCounts,
     /// Calls of the turn that succeeded so far.
     pub succeeded: usize,
 }
 
-/// Whether a call whose fate is unknown may be made again.
+/// The safety of making a call with an unknown outcome again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Repeat {
-    /// Running it twice does no harm, by whichever tool.
+pub enum RepeatSafety {
+    /// Two runs do no harm, by any tool.
     Safe,
-    /// The same tool may run twice. Another one would do the job a second time.
+    /// The same tool may run twice. Another tool would do the job a second time.
     BySameTool,
-    /// Running it twice may do something twice.
+    /// Two runs may have the effect twice.
     Unsafe,
 }
 
-/// Who waits for a call that failed.
+/// The number of calls that depend on a failed call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Dependants {
-    /// With a default for it: they go on.
+pub struct DependantCounts {
+    /// Calls with a default for it. They can run.
     pub covered: usize,
-    /// Without: they cannot run.
+    /// Calls without a default for it. They cannot run.
     pub stranded: usize,
 }
 
-/// What to do, why, and what was known.
+/// The action after a failure, with its reason and the facts it is based on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decision {
-    /// What to do.
-    pub strategy: Strategy,
-    /// Why, for a person.
+pub struct FailureDecision {
+    /// The action.
+    pub strategy: FailureStrategy,
+    /// The reason, as text.
     pub reason: String,
-    /// From these facts.
-    pub facts: Facts,
+    /// The facts.
+    pub facts: FailureFacts,
 }
 
-/// Decides what to do about a failure.
+/// Decides the action after a failure.
 ///
-/// The order is the promise: the cheapest thing that can still bring the wanted result comes first, and a
-/// person is bothered only if nothing else is left and somebody can do something about it.
-pub fn decide(facts: Facts) -> Decision {
-    let decision = |strategy, reason: String| Decision { strategy, reason, facts };
+/// The order is a guarantee: the cheapest action that can still bring the wanted result comes first. A failure is
+/// escalated only if nothing else is left and the user can do something about it.
+pub fn decide(facts: FailureFacts) -> FailureDecision {
+    let decision = |strategy, reason: String| FailureDecision { strategy, reason, facts };
     let nature = match facts.nature {
-        Nature::Transient => "transient error",
-        Nature::Permanent => "permanent error",
+        FaultNature::Transient => "transient error",
+        FaultNature::Permanent => "permanent error",
     };
-    if in_doubt(&facts) {
+    if is_unsafe_to_repeat(&facts) {
         return decision(
-            Strategy::Escalate,
-            "nobody knows whether the call took effect, and making it again could do it twice".into(),
+            FailureStrategy::Escalate,
+            "the outcome is unknown, and making the call again could take effect twice".into(),
         );
     }
     if facts.remaining.is_zero() || facts.code == Code::Cancelled {
-        let over =
-            if facts.remaining.is_zero() { "the time of the turn is over" } else { "the call was withdrawn" };
-        return if facts.succeeded > 0 {
-            decision(Strategy::PartialSuccess, format!("{over}; what is finished is returned"))
+        let over = if facts.remaining.is_zero() {
+            "the deadline of the turn has passed"
         } else {
-            decision(Strategy::GracefulFailure, format!("{over} and nothing is finished"))
+            "the call was cancelled"
+        };
+        return if facts.succeeded > 0 {
+            decision(FailureStrategy::PartialSuccess, format!("{over}; finished results are returned"))
+        } else {
+            decision(FailureStrategy::GracefulFailure, format!("{over} and nothing is finished"))
         };
     }
-    let no_retry = match why_no_retry(&facts) {
+    let no_retry = match no_retry_reason(&facts) {
         None => {
             let left = facts.attempts_left;
             let circuit = circuit(facts.breaker);
             return decision(
-                Strategy::Retry,
+                FailureStrategy::Retry,
                 format!("{nature}, {circuit}, retries available ({left} left)"),
             );
         }
         Some(reason) => reason,
     };
-    if facts.alternatives > 0 && alternative_may_run(facts.code) && !would_do_it_again(&facts) {
+    if facts.alternatives > 0 && alternative_may_run(facts.code) && !could_repeat_effect(&facts) {
         return decision(
-            Strategy::AlternativeTool,
+            FailureStrategy::AlternativeTool,
             format!("{nature} ({no_retry}), an alternative is available"),
         );
     }
-    if facts.need == Need::Optional {
-        return decision(Strategy::PartialSuccess, format!("{nature} ({no_retry}) of an optional call"));
+    if facts.need == CallNeed::Optional {
+        return decision(
+            FailureStrategy::PartialSuccess,
+            format!("{nature} ({no_retry}) of an optional call"),
+        );
     }
-    let Dependants { covered, stranded } = facts.dependants;
+    let DependantCounts { covered, stranded } = facts.dependants;
     if covered > 0 && stranded == 0 {
         return decision(
-            Strategy::PartialSuccess,
+            FailureStrategy::PartialSuccess,
             format!("{nature} ({no_retry}), but everything that depends on it has a default"),
         );
     }
     match facts.nature {
-        Nature::Permanent => {
-            decision(Strategy::Escalate, format!("{nature} ({no_retry}) of a required call"))
+        FaultNature::Permanent => {
+            decision(FailureStrategy::Escalate, format!("{nature} ({no_retry}) of a required call"))
         }
-        Nature::Transient if stranded > 0 => decision(
-            Strategy::Escalate,
+        FaultNature::Transient if stranded > 0 => decision(
+            FailureStrategy::Escalate,
             match stranded {
                 1 => format!("{nature} ({no_retry}), and another call needs its output"),
                 _ => format!("{nature} ({no_retry}), and {stranded} other calls need its output"),
             },
         ),
-        Nature::Transient => {
-            decision(Strategy::GracefulFailure, format!("{nature} ({no_retry}); it may work later"))
+        FaultNature::Transient => {
+            decision(FailureStrategy::GracefulFailure, format!("{nature} ({no_retry}); it may work later"))
         }
     }
 }
 
-/// Whether the call may have had its effect without anyone knowing. Then neither a retry nor an
-/// alternative may run: both could do the same thing twice.
-fn in_doubt(facts: &Facts) -> bool {
-    facts.code == Code::OutcomeUnknown || (facts.reach == Reach::Unknown && facts.repeat == Repeat::Unsafe)
+/// Returns true if the call may have taken effect and a second run is unsafe. Then neither a retry nor an alternative
+/// may run, because both could do the same work twice.
+fn is_unsafe_to_repeat(facts: &FailureFacts) -> bool {
+    facts.code == Code::OutcomeUnknown
+        || (facts.reach == AttemptReach::Unknown && facts.repeat == RepeatSafety::Unsafe)
 }
 
-/// Whether the call may have had its effect, so that another tool could have it a second time, although the same tool cannot.
-fn would_do_it_again(facts: &Facts) -> bool {
-    facts.reach == Reach::Unknown && facts.repeat == Repeat::BySameTool
+/// Returns true if another tool could repeat the effect of the call, although the same tool cannot.
+fn could_repeat_effect(facts: &FailureFacts) -> bool {
+    facts.reach == AttemptReach::Unknown && facts.repeat == RepeatSafety::BySameTool
 }
 
-fn why_no_retry(facts: &Facts) -> Option<&'static str> {
+fn no_retry_reason(facts: &FailureFacts) -> Option<&'static str> {
     let circuit_refuses = refuses(facts.breaker);
     match facts.nature {
-        Nature::Permanent => Some("no retry helps"),
-        Nature::Transient if circuit_refuses => Some("circuit open"),
-        Nature::Transient if facts.attempts_left == 0 => Some("no retries left"),
-        Nature::Transient if facts.wait >= facts.remaining => Some("no time for a retry"),
-        Nature::Transient => None,
+        FaultNature::Permanent => Some("no retry helps"),
+        FaultNature::Transient if circuit_refuses => Some("circuit open"),
+        FaultNature::Transient if facts.attempts_left == 0 => Some("no retries left"),
+        FaultNature::Transient if facts.wait >= facts.remaining => Some("no time for a retry"),
+        FaultNature::Transient => None,
     }
 }
 
-/// Whether a breaker in this state refuses calls. A half-open one lets some through; who is refused by it
-/// learns so at once.
+/// Returns true if a circuit breaker in this state refuses calls. A half-open one admits some calls and refuses the
+/// others at once.
 pub(super) const fn refuses(state: State) -> bool {
     match state {
         State::Closed | State::HalfOpen => false,
@@ -202,10 +208,10 @@ const fn circuit(state: State) -> &'static str {
     }
 }
 
-/// Whether a call that ended with this code may be done by another tool.
+/// Returns true if another tool may do the job of a call that ended with this code.
 ///
-/// Not where the same intent already ran or runs, or where nobody could look whether it did (the store was away), not
-/// where a person said no, and not where the turn itself may make no more calls.
+/// False if the same intent ran or runs, if that could not be checked (the store was unavailable), if the operator
+/// denied approval, or if the turn may make no more calls.
 pub(super) const fn alternative_may_run(code: Code) -> bool {
     match code {
         Code::UnsupportedVersion
@@ -241,31 +247,36 @@ mod tests {
     use super::*;
 
     /// A required call without dependants that timed out once and may be tried again.
-    const TIMEOUT: Facts = Facts {
+    const TIMEOUT: FailureFacts = FailureFacts {
         code: Code::Timeout,
-        nature: Nature::Transient,
-        reach: Reach::Unknown,
-        repeat: Repeat::Safe,
+        nature: FaultNature::Transient,
+        reach: AttemptReach::Unknown,
+        repeat: RepeatSafety::Safe,
         breaker: State::Closed,
         attempts: 1,
         attempts_left: 4,
         wait: Duration::from_millis(100),
         remaining: Duration::from_secs(200),
         alternatives: 0,
-        need: Need::Required,
-        dependants: Dependants { covered: 0, stranded: 0 },
+        need: CallNeed::Required,
+        dependants: DependantCounts { covered: 0, stranded: 0 },
         succeeded: 0,
     };
 
-    const INVALID: Facts =
-        Facts { code: Code::ToolError, nature: Nature::Permanent, reach: Reach::Answered, ..TIMEOUT };
+    const INVALID: FailureFacts = FailureFacts {
+        code: Code::ToolError,
+        nature: FaultNature::Permanent,
+        reach: AttemptReach::Answered,
+        ..TIMEOUT
+    };
 
-    const EXHAUSTED: Facts = Facts { code: Code::RetryExhausted, attempts: 5, attempts_left: 0, ..TIMEOUT };
+    const EXHAUSTED: FailureFacts =
+        FailureFacts { code: Code::RetryExhausted, attempts: 5, attempts_left: 0, ..TIMEOUT };
 
     #[test]
     fn eh_6_2_a_transient_error_with_a_closed_circuit_and_retries_left_is_retried() {
         let decision = decide(TIMEOUT);
-        assert_eq!(decision.strategy, Strategy::Retry);
+        assert_eq!(decision.strategy, FailureStrategy::Retry);
         assert_eq!(decision.reason, "transient error, circuit closed, retries available (4 left)");
         assert_eq!(decision.facts, TIMEOUT);
     }
@@ -273,86 +284,134 @@ mod tests {
     #[test]
     fn eh_6_5_a_permanent_error_is_escalated() {
         let decision = decide(INVALID);
-        assert_eq!(decision.strategy, Strategy::Escalate);
+        assert_eq!(decision.strategy, FailureStrategy::Escalate);
         assert_eq!(decision.reason, "permanent error (no retry helps) of a required call");
     }
 
     #[test]
     fn gr_5_a_tool_error_leads_to_an_alternative_or_is_escalated_and_nothing_waits() {
         for failure in [INVALID, EXHAUSTED] {
-            assert_eq!(decide(Facts { alternatives: 1, ..failure }).strategy, Strategy::AlternativeTool);
-            let needed = Dependants { covered: 0, stranded: 1 };
-            assert_eq!(decide(Facts { dependants: needed, ..failure }).strategy, Strategy::Escalate);
+            assert_eq!(
+                decide(FailureFacts { alternatives: 1, ..failure }).strategy,
+                FailureStrategy::AlternativeTool
+            );
+            let needed = DependantCounts { covered: 0, stranded: 1 };
+            assert_eq!(
+                decide(FailureFacts { dependants: needed, ..failure }).strategy,
+                FailureStrategy::Escalate
+            );
         }
     }
 
     #[test]
     fn each_combination_has_its_strategy_and_reason() {
-        use Strategy::{AlternativeTool, Escalate, GracefulFailure, PartialSuccess, Retry};
-        let open = Facts { breaker: State::Open, ..TIMEOUT };
-        let optional = Need::Optional;
-        let covered = Dependants { covered: 2, stranded: 0 };
-        let mixed = Dependants { covered: 2, stranded: 1 };
+        use FailureStrategy::{AlternativeTool, Escalate, GracefulFailure, PartialSuccess, Retry};
+        let open = FailureFacts { breaker: State::Open, ..TIMEOUT };
+        let optional = CallNeed::Optional;
+        let covered = DependantCounts { covered: 2, stranded: 0 };
+        let mixed = DependantCounts { covered: 2, stranded: 1 };
         let cases = [
-            (Facts { breaker: State::HalfOpen, ..TIMEOUT }, Retry, "circuit half-open"),
-            (Facts { alternatives: 1, ..TIMEOUT }, Retry, "retries available"),
-            (Facts { need: optional, ..TIMEOUT }, Retry, "retries available"),
+            (FailureFacts { breaker: State::HalfOpen, ..TIMEOUT }, Retry, "circuit half-open"),
+            (FailureFacts { alternatives: 1, ..TIMEOUT }, Retry, "retries available"),
+            (FailureFacts { need: optional, ..TIMEOUT }, Retry, "retries available"),
             (open, GracefulFailure, "circuit open"),
-            (Facts { breaker: State::ForcedOpen, ..open }, GracefulFailure, "circuit open"),
-            (Facts { alternatives: 1, ..open }, AlternativeTool, "circuit open"),
+            (FailureFacts { breaker: State::ForcedOpen, ..open }, GracefulFailure, "circuit open"),
+            (FailureFacts { alternatives: 1, ..open }, AlternativeTool, "circuit open"),
             (EXHAUSTED, GracefulFailure, "no retries left"),
-            (Facts { alternatives: 2, ..EXHAUSTED }, AlternativeTool, "no retries left"),
-            (Facts { need: optional, ..EXHAUSTED }, PartialSuccess, "optional"),
-            (Facts { dependants: covered, ..EXHAUSTED }, PartialSuccess, "has a default"),
-            (Facts { dependants: mixed, ..EXHAUSTED }, Escalate, "another call needs its output"),
-            (Facts { wait: Duration::from_secs(200), ..TIMEOUT }, GracefulFailure, "no time for a retry"),
-            (Facts { alternatives: 1, ..INVALID }, AlternativeTool, "permanent error"),
-            (Facts { need: optional, ..INVALID }, PartialSuccess, "optional"),
-            (Facts { dependants: covered, ..INVALID }, PartialSuccess, "has a default"),
-            (Facts { dependants: mixed, ..INVALID }, Escalate, "required"),
+            (FailureFacts { alternatives: 2, ..EXHAUSTED }, AlternativeTool, "no retries left"),
+            (FailureFacts { need: optional, ..EXHAUSTED }, PartialSuccess, "optional"),
+            (FailureFacts { dependants: covered, ..EXHAUSTED }, PartialSuccess, "has a default"),
+            (FailureFacts { dependants: mixed, ..EXHAUSTED }, Escalate, "another call needs its output"),
+            (
+                FailureFacts { wait: Duration::from_secs(200), ..TIMEOUT },
+                GracefulFailure,
+                "no time for a retry",
+            ),
+            (FailureFacts { alternatives: 1, ..INVALID }, AlternativeTool, "permanent error"),
+            (FailureFacts { need: optional, ..INVALID }, PartialSuccess, "optional"),
+            (FailureFacts { dependants: covered, ..INVALID }, PartialSuccess, "has a default"),
+            (FailureFacts { dependants: mixed, ..INVALID }, Escalate, "required"),
             // The end of the turn: nothing is retried, nothing replaced.
             (
-                Facts { remaining: Duration::ZERO, alternatives: 1, ..TIMEOUT },
+                FailureFacts { remaining: Duration::ZERO, alternatives: 1, ..TIMEOUT },
                 GracefulFailure,
                 "nothing is finished",
             ),
             (
-                Facts { remaining: Duration::ZERO, succeeded: 1, ..TIMEOUT },
+                FailureFacts { remaining: Duration::ZERO, succeeded: 1, ..TIMEOUT },
                 PartialSuccess,
-                "what is finished",
+                "finished results are returned",
             ),
-            (Facts { code: Code::Cancelled, alternatives: 1, ..INVALID }, GracefulFailure, "withdrawn"),
-            // Nobody knows whether it ran.
-            (Facts { repeat: Repeat::Unsafe, alternatives: 1, need: optional, ..TIMEOUT }, Escalate, "twice"),
-            (Facts { code: Code::OutcomeUnknown, alternatives: 1, ..INVALID }, Escalate, "twice"),
-            (Facts { repeat: Repeat::Unsafe, reach: Reach::Refused, ..TIMEOUT }, Retry, "retries available"),
             (
-                Facts { repeat: Repeat::BySameTool, alternatives: 1, attempts_left: 0, ..TIMEOUT },
+                FailureFacts { code: Code::Cancelled, alternatives: 1, ..INVALID },
+                GracefulFailure,
+                "cancelled",
+            ),
+            // The outcome is unknown.
+            (
+                FailureFacts { repeat: RepeatSafety::Unsafe, alternatives: 1, need: optional, ..TIMEOUT },
+                Escalate,
+                "twice",
+            ),
+            (FailureFacts { code: Code::OutcomeUnknown, alternatives: 1, ..INVALID }, Escalate, "twice"),
+            (
+                FailureFacts { repeat: RepeatSafety::Unsafe, reach: AttemptReach::Refused, ..TIMEOUT },
+                Retry,
+                "retries available",
+            ),
+            (
+                FailureFacts {
+                    repeat: RepeatSafety::BySameTool,
+                    alternatives: 1,
+                    attempts_left: 0,
+                    ..TIMEOUT
+                },
                 GracefulFailure,
                 "later",
             ),
             (
-                Facts { repeat: Repeat::Safe, alternatives: 1, attempts_left: 0, ..TIMEOUT },
+                FailureFacts { repeat: RepeatSafety::Safe, alternatives: 1, attempts_left: 0, ..TIMEOUT },
                 AlternativeTool,
                 "available",
             ),
             (
-                Facts { repeat: Repeat::BySameTool, reach: Reach::Answered, alternatives: 1, ..INVALID },
+                FailureFacts {
+                    repeat: RepeatSafety::BySameTool,
+                    reach: AttemptReach::Answered,
+                    alternatives: 1,
+                    ..INVALID
+                },
                 AlternativeTool,
                 "available",
             ),
-            // Another tool must not do what ran, what runs, or what a person refused.
-            (Facts { code: Code::ApprovalDenied, alternatives: 1, ..INVALID }, Escalate, "required"),
-            (Facts { code: Code::IdempotencyConflict, alternatives: 1, ..INVALID }, Escalate, "required"),
-            (Facts { code: Code::InFlight, alternatives: 1, ..EXHAUSTED }, GracefulFailure, "later"),
-            // It may have run in an earlier submission, and the store could not be asked.
-            (Facts { code: Code::StoreUnavailable, alternatives: 1, ..EXHAUSTED }, GracefulFailure, "later"),
-            (Facts { code: Code::ToolErrorLimit, alternatives: 1, ..INVALID }, Escalate, "required"),
-            // It was done, and what it gave is gone.
-            (Facts { code: Code::ResultNotKept, alternatives: 1, ..INVALID }, Escalate, "required"),
-            (Facts { code: Code::ResultTooLarge, alternatives: 1, ..INVALID }, Escalate, "required"),
-            (Facts { code: Code::DeadlineExceeded, alternatives: 1, ..EXHAUSTED }, GracefulFailure, "later"),
-            (Facts { code: Code::ToolBlocked, alternatives: 1, ..INVALID }, AlternativeTool, "alternative"),
+            // Another tool must not run if the call ran, runs, or was denied approval.
+            (FailureFacts { code: Code::ApprovalDenied, alternatives: 1, ..INVALID }, Escalate, "required"),
+            (
+                FailureFacts { code: Code::IdempotencyConflict, alternatives: 1, ..INVALID },
+                Escalate,
+                "required",
+            ),
+            (FailureFacts { code: Code::InFlight, alternatives: 1, ..EXHAUSTED }, GracefulFailure, "later"),
+            // It may have run in an earlier submission, and the store was unavailable.
+            (
+                FailureFacts { code: Code::StoreUnavailable, alternatives: 1, ..EXHAUSTED },
+                GracefulFailure,
+                "later",
+            ),
+            (FailureFacts { code: Code::ToolErrorLimit, alternatives: 1, ..INVALID }, Escalate, "required"),
+            // It ran, and its result was not stored.
+            (FailureFacts { code: Code::ResultNotKept, alternatives: 1, ..INVALID }, Escalate, "required"),
+            (FailureFacts { code: Code::ResultTooLarge, alternatives: 1, ..INVALID }, Escalate, "required"),
+            (
+                FailureFacts { code: Code::DeadlineExceeded, alternatives: 1, ..EXHAUSTED },
+                GracefulFailure,
+                "later",
+            ),
+            (
+                FailureFacts { code: Code::ToolBlocked, alternatives: 1, ..INVALID },
+                AlternativeTool,
+                "alternative",
+            ),
         ];
         for (facts, strategy, because) in cases {
             let decision = decide(facts);

@@ -1,8 +1,8 @@
-//! The machine of a turn: one event in, the steps to do next out.
+//! The state machine of a turn: it takes one event and returns the next steps.
 //!
-//! The driver starts what it is told to start, reports how each call ended, and wakes the machine at
-//! [`Turn::deadline`]. Everything else is decided here, in the order of the plan, so that the same events
-//! give the same turn.
+//! The driver starts the calls that the steps name, reports the result of each call, and sends a tick at
+//! [`TurnMachine::deadline`]. Everything else is decided here, in the order of the plan, so that the same events give the same
+//! turn.
 #![expect(
     clippy::indexing_slicing,
     reason = "every index is a place in the plan that the slots were made from"
@@ -14,30 +14,35 @@ use std::time::Duration;
 
 use crate::Timestamp;
 use crate::breaker::State as BreakerState;
-use crate::classify::{Nature, Reach};
+use crate::classify::{AttemptReach, FaultNature};
 use crate::code::Code;
 use crate::id::{ToolCallId, ToolRef};
-use crate::json::Limits as JsonLimits;
+use crate::json::JsonLimits;
 use crate::output::RawJson;
 
-use super::choice::{Choice, Submitted};
-use super::event::{CallEnd, Doubt, Event, Failure, Misuse, Step, Stop, ToolFacts};
-use super::handler::{Decision, Dependants, Facts, Strategy, alternative_may_run, decide, refuses};
-use super::params::{Pieces, Reference, ResolveError};
-use super::plan::{Need, Plan, PlannedCall};
-use super::result::{self, CallResult, EndedBy, Outcome, TurnResult};
-use super::trace::{Fact, Note, SkipReason, ToolFault};
-use super::{Limits, clip};
+use super::choice::{CandidateChoice, SubmissionHistory};
+use super::event::{
+    PlannedCallEnd, ToolFacts, TurnCallFailure, TurnEndEffect, TurnEvent, TurnMisuse, TurnStep,
+    UnknownOutcomeHandling,
+};
+use super::handler::{
+    DependantCounts, FailureDecision, FailureFacts, FailureStrategy, alternative_may_run, decide, refuses,
+};
+use super::params::{ArgumentResolveError, OutputParts, OutputReference};
+use super::plan::{CallNeed, PlannedCall, TurnPlan};
+use super::result::{self, TurnCallOutcome, TurnCallResult, TurnEndReason, TurnResult};
+use super::trace::{SkipReason, ToolFailureDetails, TraceNote, TurnFact};
+use super::{TurnLimits, clip};
 
-/// A turn that was begun.
+/// A turn that has started.
 #[derive(Clone, Debug)]
-pub struct Turn {
-    plan: Arc<Plan>,
+pub struct TurnMachine {
+    plan: Arc<TurnPlan>,
     tools: BTreeMap<ToolRef, ToolFacts>,
     started: Timestamp,
     latest: Timestamp,
-    slots: Vec<Slot>,
-    /// Calls that could run and wait for a free place, the first of the plan first.
+    slots: Vec<PlanSlot>,
+    /// Calls that can run and wait for a free slot, in the order of the plan.
     ready: BTreeSet<usize>,
     running: usize,
     /// Calls that have not ended.
@@ -47,14 +52,14 @@ pub struct Turn {
     /// Calls that the end of the turn cut off and that have not reported since.
     cut_off: BTreeSet<usize>,
     is_over: bool,
-    submitted: Submitted,
+    submitted: SubmissionHistory,
 }
 
-/// Where a call of the plan is.
+/// The state of a call of the plan.
 ///
 /// ```text
-///            dependencies          a place             it, or its last
-///              are there          is free             alternative, ended
+///            dependencies          a slot              it, or its last
+///              ended              is free             alternative, ended
 ///   Waiting ──────────────▶ Ready ─────────▶ Running ───────────────────▶ Ended
 ///      │                      │               │   ▲                        ▲
 ///      │                      │               └───┘ next alternative       │
@@ -63,56 +68,56 @@ pub struct Turn {
 /// ```
 #[derive(Clone, Debug)]
 enum State {
-    /// For so many dependencies.
+    /// The call waits for this number of dependencies.
     Waiting { open: usize },
-    /// For a free place; or for the end of the turn, if that is sooner than it could be sent.
+    /// The call waits for a free slot, or for the end of the turn if it comes first.
     Ready,
-    /// With this candidate: 0 is the planned tool, then the alternatives.
+    /// The call runs with this candidate: 0 is the planned tool, then the alternatives.
     Running { candidate: usize },
-    /// For good.
-    Ended(Ended),
+    /// The call has ended.
+    Ended(EndedTurnCall),
 }
 
 #[derive(Clone, Debug)]
-struct Ended {
-    outcome: Outcome,
+struct EndedTurnCall {
+    outcome: TurnCallOutcome,
     tool: ToolRef,
     code: Option<Code>,
     message: Option<String>,
     escalated: bool,
-    output: Option<Pieces>,
+    output: Option<OutputParts>,
 }
 
 #[derive(Clone, Debug)]
-struct Slot {
+struct PlanSlot {
     state: State,
     tried: BTreeSet<usize>,
-    /// The last one that was started.
+    /// The last candidate that was started.
     ran_with: Option<usize>,
-    /// Whether one of its candidates was asked and has failed.
+    /// True if a candidate ran and failed.
     failed_once: bool,
     attempts: u32,
 }
 
-impl Turn {
+impl TurnMachine {
     /// Begins a turn.
     ///
-    /// What an earlier submission of the same turn finished is not known here: the engine has the records of its calls, and
-    /// answers from them. What it has not are the choices that led to a call; those are taken over, so that the same calls
-    /// are made again.
+    /// The results of an earlier submission of the same turn are not known here. The engine has the records of the
+    /// calls and replays their results. Only the choices that led to a call are taken over, so that the same calls are
+    /// made again.
     pub fn begin(
-        plan: Arc<Plan>,
+        plan: Arc<TurnPlan>,
         tools: &BTreeMap<ToolRef, ToolFacts>,
-        submitted: Submitted,
+        submitted: SubmissionHistory,
         now: Timestamp,
-        notes: &mut Vec<Note>,
-    ) -> (Self, Vec<Step>) {
+        notes: &mut Vec<TraceNote>,
+    ) -> (Self, Vec<TurnStep>) {
         let tools = plan
             .tools()
             .into_iter()
             .map(|tool| (tool.clone(), tools.get(tool).copied().unwrap_or_default()))
             .collect();
-        let slots = plan.calls().iter().map(|planned| Slot::new(planned, &submitted)).collect();
+        let slots = plan.calls().iter().map(|planned| PlanSlot::new(planned, &submitted)).collect();
         let open = plan.calls().len();
         let mut turn = Self {
             plan,
@@ -129,7 +134,12 @@ impl Turn {
             is_over: false,
             submitted,
         };
-        notes.push(Note { at: now, call: None, tool: None, fact: Fact::TurnStarted { calls: open } });
+        notes.push(TraceNote {
+            at: now,
+            call: None,
+            tool: None,
+            fact: TurnFact::TurnStarted { calls: open },
+        });
         for call in 0..turn.slots.len() {
             turn.wake_if_ready(call);
         }
@@ -138,44 +148,49 @@ impl Turn {
         (turn, steps)
     }
 
-    /// Takes an event and says what to do next.
-    pub fn on(&mut self, now: Timestamp, event: Event, notes: &mut Vec<Note>) -> Result<Vec<Step>, Misuse> {
+    /// Handles an event and returns the next steps.
+    pub fn handle_event(
+        &mut self,
+        now: Timestamp,
+        event: TurnEvent,
+        notes: &mut Vec<TraceNote>,
+    ) -> Result<Vec<TurnStep>, TurnMisuse> {
         let mut steps = Vec::new();
         self.latest = self.latest.max(now);
         match event {
-            Event::Ended { id, end, replayed } => {
+            TurnEvent::Ended { id, end, replayed } => {
                 self.call_ended(&id, end, replayed, notes, &mut steps)?;
             }
-            Event::BreakerChanged { tool, state } => self.breaker_changed(&tool, state, notes),
-            Event::Tick if !self.is_over && self.latest >= self.deadline() => {
-                self.time_is_over(notes, &mut steps);
+            TurnEvent::BreakerChanged { tool, state } => self.breaker_changed(&tool, state, notes),
+            TurnEvent::Tick if !self.is_over && self.latest >= self.deadline() => {
+                self.handle_deadline(notes, &mut steps);
             }
-            Event::Tick => {}
-            Event::Known { tool, stop } => {
+            TurnEvent::Tick => {}
+            TurnEvent::ToolKnown { tool, stop } => {
                 self.tools.entry(tool).and_modify(|facts| facts.stop = stop);
             }
-            Event::NotStarted { id } => self.not_started(&id)?,
-            Event::Cancel if self.is_over => {}
-            Event::Cancel => {
-                self.note(None, None, Fact::TurnCancelled, notes);
-                self.finish(EndedBy::Cancel, notes, &mut steps);
+            TurnEvent::NotStarted { id } => self.not_started(&id)?,
+            TurnEvent::Cancel if self.is_over => {}
+            TurnEvent::Cancel => {
+                self.note(None, None, TurnFact::TurnCancelled, notes);
+                self.finish(TurnEndReason::Cancel, notes, &mut steps);
             }
         }
         self.advance(notes, &mut steps);
         Ok(steps)
     }
 
-    /// When the turn ends at the latest; the driver sends a [`Event::Tick`] then.
+    /// Returns the time at which the turn ends at the latest. The driver sends a [`TurnEvent::Tick`] then.
     pub fn deadline(&self) -> Timestamp {
         self.started + self.plan.deadline()
     }
 
-    /// Whether [`Step::Done`] was given.
+    /// Returns true if [`TurnStep::Done`] was returned.
     pub fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// Calls that run now.
+    /// Returns the number of calls that run now.
     pub fn running(&self) -> usize {
         self.running
     }
@@ -183,43 +198,43 @@ impl Turn {
     fn call_ended(
         &mut self,
         id: &ToolCallId,
-        end: CallEnd,
+        end: PlannedCallEnd,
         replayed: bool,
-        notes: &mut Vec<Note>,
-        steps: &mut Vec<Step>,
-    ) -> Result<(), Misuse> {
-        let call = self.plan.position(id).ok_or_else(|| Misuse::UnknownCall(id.clone()))?;
+        notes: &mut Vec<TraceNote>,
+        steps: &mut Vec<TurnStep>,
+    ) -> Result<(), TurnMisuse> {
+        let call = self.plan.position(id).ok_or_else(|| TurnMisuse::UnknownCall(id.clone()))?;
         if self.cut_off.remove(&call) {
             let code = match end {
-                CallEnd::Succeeded { .. } => None,
-                CallEnd::Failed(failure) => Some(failure.code),
+                PlannedCallEnd::Succeeded { .. } => None,
+                PlannedCallEnd::Failed(failure) => Some(failure.code),
             };
-            self.note(Some(call), None, Fact::LateResult { code }, notes);
+            self.note(Some(call), None, TurnFact::LateResult { code }, notes);
             return Ok(());
         }
         let State::Running { candidate } = self.slots[call].state else {
-            return Err(Misuse::NotRunning(id.clone()));
+            return Err(TurnMisuse::NotRunning(id.clone()));
         };
         self.running = self.running.saturating_sub(1);
         let tool = self.tool(call, candidate);
         if replayed {
             let outcome = match &end {
-                CallEnd::Succeeded { .. } => Outcome::Succeeded,
-                CallEnd::Failed(_) => Outcome::Failed,
+                PlannedCallEnd::Succeeded { .. } => TurnCallOutcome::Succeeded,
+                PlannedCallEnd::Failed(_) => TurnCallOutcome::Failed,
             };
-            self.note(Some(call), Some(&tool), Fact::CallRestored { outcome }, notes);
+            self.note(Some(call), Some(&tool), TurnFact::CallRestored { outcome }, notes);
         }
         match end {
-            CallEnd::Succeeded { output, attempts } => {
+            PlannedCallEnd::Succeeded { output, attempts } => {
                 self.slots[call].attempts = self.slots[call].attempts.saturating_add(attempts);
-                self.note(Some(call), Some(&tool), Fact::ToolSucceeded { attempts }, notes);
+                self.note(Some(call), Some(&tool), TurnFact::ToolSucceeded { attempts }, notes);
                 let ended = self.success(call, tool, output);
                 self.settle(call, ended);
                 self.propagate(VecDeque::from([call]), notes);
             }
-            CallEnd::Failed(failure) => {
+            PlannedCallEnd::Failed(failure) => {
                 self.slots[call].failed_once = true;
-                let failure = Failure { reach: self.reach(call, &failure, replayed), ..failure };
+                let failure = TurnCallFailure { reach: self.reach(call, &failure, replayed), ..failure };
                 if let Some(next) = self.failed(call, candidate, failure, notes) {
                     self.run(call, next, notes, steps);
                 }
@@ -228,29 +243,29 @@ impl Turn {
         Ok(())
     }
 
-    /// How far a call got that another tool could do instead, over all submissions of the turn. The records of its calls
-    /// know that, but not where a call is made again although nobody knows whether it ran: whatever came of it last, an
-    /// earlier attempt may have done the job.
-    fn reach(&self, call: usize, failure: &Failure, replayed: bool) -> Reach {
-        let came_before = replayed || matches!(self.submitted, Submitted::Again(_));
+    /// Returns how far the call got, over all submissions of the turn. It decides if another tool may do the job. The
+    /// records of the calls know it, except if a call with an unknown outcome is made again: an earlier attempt may
+    /// have done the job, whatever the last one returned.
+    fn reach(&self, call: usize, failure: &TurnCallFailure, replayed: bool) -> AttemptReach {
+        let came_before = replayed || matches!(self.submitted, SubmissionHistory::Repeated(_));
         let replaceable = alternative_may_run(failure.code) && self.untried(call).next().is_some();
-        match failure.doubt {
-            Doubt::MadeAgain if came_before && replaceable => Reach::Unknown,
-            Doubt::MadeAgain | Doubt::Told => failure.reach,
+        match failure.unknown_outcome {
+            UnknownOutcomeHandling::Rerun if came_before && replaceable => AttemptReach::Unknown,
+            UnknownOutcomeHandling::Rerun | UnknownOutcomeHandling::Reported => failure.reach,
         }
     }
 
-    fn breaker_changed(&mut self, tool: &ToolRef, state: BreakerState, notes: &mut Vec<Note>) {
+    fn breaker_changed(&mut self, tool: &ToolRef, state: BreakerState, notes: &mut Vec<TraceNote>) {
         let Some(facts) = self.tools.get_mut(tool) else { return };
         if !self.is_over && facts.breaker != state {
             facts.breaker = state;
-            self.note(None, Some(tool), Fact::CircuitBreaker { state }, notes);
+            self.note(None, Some(tool), TurnFact::CircuitBreaker { state }, notes);
         }
     }
 
-    /// Starts what can start, as long as there is time, and ends the turn if nothing is left to do. Only a tick ends it for
-    /// want of time: what has ended by then still counts, also what is told a moment later.
-    fn advance(&mut self, notes: &mut Vec<Note>, steps: &mut Vec<Step>) {
+    /// Starts the calls that can start before the deadline, and ends the turn if no call is open. Only a tick ends the
+    /// turn at the deadline, so that results from before the deadline still count if they are reported a moment later.
+    fn advance(&mut self, notes: &mut Vec<TraceNote>, steps: &mut Vec<TurnStep>) {
         if self.is_over {
             return;
         }
@@ -258,34 +273,34 @@ impl Turn {
             && self.running < self.plan.parallelism().get()
             && let Some(call) = self.ready.pop_first()
         {
-            match self.first_candidate(call).map_err(replanned) {
+            match self.first_candidate(call).map_err(alternative_removed) {
                 Ok(candidate) => self.run(call, candidate, notes, steps),
                 Err(failure) => drop(self.failed(call, 0, failure, notes)),
             }
         }
         if self.open == 0 {
-            self.finish(EndedBy::Finished, notes, steps);
+            self.finish(TurnEndReason::Finished, notes, steps);
         }
     }
 
-    fn time_is_over(&mut self, notes: &mut Vec<Note>, steps: &mut Vec<Step>) {
-        self.note(None, None, Fact::TurnTimeout { timeout: self.plan.deadline() }, notes);
-        self.finish(EndedBy::Deadline, notes, steps);
+    fn handle_deadline(&mut self, notes: &mut Vec<TraceNote>, steps: &mut Vec<TurnStep>) {
+        self.note(None, None, TurnFact::TurnTimeout { timeout: self.plan.deadline() }, notes);
+        self.finish(TurnEndReason::Deadline, notes, steps);
     }
 
-    /// What was to be started and was not waits for the end, and is not started again before it.
-    fn not_started(&mut self, id: &ToolCallId) -> Result<(), Misuse> {
-        let call = self.plan.position(id).ok_or_else(|| Misuse::UnknownCall(id.clone()))?;
+    /// Puts a call that was not started back to ready. It waits for the end of the turn and is not started before it.
+    fn not_started(&mut self, id: &ToolCallId) -> Result<(), TurnMisuse> {
+        let call = self.plan.position(id).ok_or_else(|| TurnMisuse::UnknownCall(id.clone()))?;
         let State::Running { .. } = self.slots[call].state else {
-            return Err(Misuse::NotRunning(id.clone()));
+            return Err(TurnMisuse::NotRunning(id.clone()));
         };
         self.running = self.running.saturating_sub(1);
         self.slots[call].state = State::Ready;
         Ok(())
     }
 
-    /// Starts a call with a candidate, or with the next one whose arguments can be made.
-    fn run(&mut self, call: usize, first: usize, notes: &mut Vec<Note>, steps: &mut Vec<Step>) {
+    /// Starts a call with a candidate, or with the next candidate whose arguments can be resolved.
+    fn run(&mut self, call: usize, first: usize, notes: &mut Vec<TraceNote>, steps: &mut Vec<TurnStep>) {
         let mut candidate = first;
         loop {
             let is_first_try = self.slots[call].ran_with.is_none();
@@ -300,14 +315,15 @@ impl Turn {
                     self.slots[call].ran_with = Some(candidate);
                     if candidate > 0 {
                         let instead_of = self.call(call).tool.clone();
-                        self.note(Some(call), Some(&tool), Fact::AlternativeUsed { instead_of }, notes);
+                        self.note(Some(call), Some(&tool), TurnFact::AlternativeUsed { instead_of }, notes);
                     }
-                    self.note(Some(call), Some(&tool), Fact::ToolStarted, notes);
+                    self.note(Some(call), Some(&tool), TurnFact::ToolStarted, notes);
                     self.slots[call].state = State::Running { candidate };
                     self.running += 1;
                     let (id, timeout) = (self.call(call).id.clone(), self.call(call).timeout);
-                    let choice = Choice { candidate, defaults, tool: (candidate > 0).then(|| tool.clone()) };
-                    steps.push(Step::Run { id, tool, arguments, timeout, choice });
+                    let choice =
+                        CandidateChoice { candidate, defaults, tool: (candidate > 0).then(|| tool.clone()) };
+                    steps.push(TurnStep::Run { id, tool, arguments, timeout, choice });
                     return;
                 }
                 Err(error) => match self.failed(call, candidate, unresolved(&error), notes) {
@@ -318,14 +334,14 @@ impl Turn {
         }
     }
 
-    /// The planned tool, or at once the first alternative that can run where the breaker of what stands
-    /// before it is open. If all are open the planned tool is asked anyway: the engine refuses it without
-    /// delay. In a turn that was submitted before, whatever may have run then is asked first, however its breaker stands:
-    /// it may have a finished answer, and an alternative would do the same thing twice. If the plan does not have it any more,
-    /// nobody is asked.
-    fn first_candidate(&self, call: usize) -> Result<usize, &Choice> {
+    /// Returns the planned tool, or the first alternative that can run if the circuit breakers of the candidates before
+    /// it are open. If all breakers are open, it returns the planned tool: the engine refuses the call without delay.
+    /// In a resubmitted turn the candidate that may have run before comes first, in any state of its breaker: it may
+    /// have a stored result, and an alternative would do the same work twice. Returns an error with the earlier choice
+    /// if the plan no longer has that candidate.
+    fn first_candidate(&self, call: usize) -> Result<usize, &CandidateChoice> {
         let planned = self.call(call);
-        let Submitted::Again(choices) = &self.submitted else {
+        let SubmissionHistory::Repeated(choices) = &self.submitted else {
             return Ok(self.untried(call).next().unwrap_or(0));
         };
         let Some(chosen) = choices.get(&planned.id) else { return Ok(0) };
@@ -337,33 +353,35 @@ impl Turn {
         }
     }
 
-    /// The dependencies of a call whose outputs are replaced by their defaults, because there are none, or because an earlier
-    /// submission ran the call so.
+    /// Returns the dependencies of a call whose outputs are replaced by their defaults, because there is no output or
+    /// because an earlier submission ran the call with the default.
     fn defaults(&self, call: usize) -> Vec<ToolCallId> {
         let planned = self.call(call);
         planned
             .depends_on
             .iter()
-            .filter(|dependency| dependency.default.is_some() && !self.gives(planned, &dependency.on))
+            .filter(|dependency| {
+                dependency.default.is_some() && !self.provides_output(planned, &dependency.on)
+            })
             .map(|dependency| dependency.on.clone())
             .collect()
     }
 
-    /// Whether a call takes the output of this dependency, and not a default.
-    fn gives(&self, planned: &PlannedCall, dependency: &ToolCallId) -> bool {
+    /// Returns true if a call takes the output of this dependency and not its default.
+    fn provides_output(&self, planned: &PlannedCall, dependency: &ToolCallId) -> bool {
         let pinned = match &self.submitted {
-            Submitted::First => None,
-            Submitted::Again(choices) => choices.get(&planned.id),
+            SubmissionHistory::First => None,
+            SubmissionHistory::Repeated(choices) => choices.get(&planned.id),
         };
         let succeeded = self
             .plan
             .position(dependency)
             .and_then(|dependency| self.ended(dependency))
-            .is_some_and(|ended| ended.outcome == Outcome::Succeeded);
+            .is_some_and(|ended| ended.outcome == TurnCallOutcome::Succeeded);
         succeeded && !pinned.is_some_and(|chosen| chosen.defaults.contains(dependency))
     }
 
-    /// The candidates that were not tried and whose breakers let calls through.
+    /// Returns the candidates that were not tried and whose circuit breakers admit calls.
     fn untried(&self, call: usize) -> impl Iterator<Item = usize> {
         self.call(call).tools().enumerate().filter_map(move |(candidate, tool)| {
             let is_open = self.tools.get(tool).is_some_and(|facts| refuses(facts.breaker));
@@ -371,29 +389,36 @@ impl Turn {
         })
     }
 
-    fn arguments(&self, call: usize, candidate: usize) -> Result<RawJson, ResolveError> {
+    fn arguments(&self, call: usize, candidate: usize) -> Result<RawJson, ArgumentResolveError> {
         let planned = self.call(call);
         let Some((_, params)) = planned.candidate(candidate) else { return Ok(RawJson::from_trusted("{}")) };
         params.resolve(self.plan.limits().argument_bytes, |reference| self.piece(planned, reference))
     }
 
-    fn piece<'s>(&'s self, planned: &'s PlannedCall, reference: &Reference) -> Result<&'s str, ResolveError> {
+    fn piece<'s>(
+        &'s self,
+        planned: &'s PlannedCall,
+        reference: &OutputReference,
+    ) -> Result<&'s str, ArgumentResolveError> {
         let from = &reference.from;
-        let not_kept = || ResolveError::NotKept { from: from.clone() };
+        let not_kept = || ArgumentResolveError::NotKept { from: from.clone() };
         let ended =
             self.plan.position(from).and_then(|dependency| self.ended(dependency)).ok_or_else(not_kept)?;
-        let pieces =
-            if self.gives(planned, from) { ended.output.as_ref() } else { planned.default_for(from) };
+        let pieces = if self.provides_output(planned, from) {
+            ended.output.as_ref()
+        } else {
+            planned.default_for(from)
+        };
         pieces.ok_or_else(not_kept)?.piece(from, &reference.pointer)
     }
 
-    /// Decides about a failure. Gives the candidate to run next, or ends the call.
+    /// Decides about a failure. Returns the candidate to run next, or ends the call.
     fn failed(
         &mut self,
         call: usize,
         candidate: usize,
-        failure: Failure,
-        notes: &mut Vec<Note>,
+        failure: TurnCallFailure,
+        notes: &mut Vec<TraceNote>,
     ) -> Option<usize> {
         let tool = self.tool(call, candidate);
         self.slots[call].attempts = self.slots[call].attempts.saturating_add(failure.attempts);
@@ -401,24 +426,29 @@ impl Turn {
         let strategy = decision.strategy;
         self.note_failure(call, &tool, &failure, decision, notes);
         let escalated = match strategy {
-            Strategy::AlternativeTool => match self.untried(call).next() {
+            FailureStrategy::AlternativeTool => match self.untried(call).next() {
                 Some(next) => return Some(next),
                 None => false,
             },
-            Strategy::Escalate => true,
+            FailureStrategy::Escalate => true,
             // A call that ended has no attempts left, so there is nothing to retry.
-            Strategy::Retry | Strategy::PartialSuccess | Strategy::GracefulFailure => false,
+            FailureStrategy::Retry | FailureStrategy::PartialSuccess | FailureStrategy::GracefulFailure => {
+                false
+            }
         };
         let message = Some(clip(&failure.message, MESSAGE_BYTES));
         let code = Some(failure.code);
-        self.settle(call, Ended { outcome: Outcome::Failed, tool, code, message, escalated, output: None });
+        self.settle(
+            call,
+            EndedTurnCall { outcome: TurnCallOutcome::Failed, tool, code, message, escalated, output: None },
+        );
         self.propagate(VecDeque::from([call]), notes);
         None
     }
 
-    fn facts(&self, call: usize, tool: &ToolRef, failure: &Failure) -> Facts {
+    fn facts(&self, call: usize, tool: &ToolRef, failure: &TurnCallFailure) -> FailureFacts {
         let planned = self.call(call);
-        let mut dependants = Dependants::default();
+        let mut dependants = DependantCounts::default();
         for &dependant in self.plan.graph().dependants(call) {
             match self.slots[dependant].state {
                 State::Waiting { .. } if self.call(dependant).default_for(&planned.id).is_some() => {
@@ -428,7 +458,7 @@ impl Turn {
                 State::Ready | State::Running { .. } | State::Ended(_) => {}
             }
         }
-        Facts {
+        FailureFacts {
             code: failure.code,
             nature: failure.nature,
             reach: failure.reach,
@@ -445,13 +475,14 @@ impl Turn {
         }
     }
 
-    /// A success, with what others want of its output looked up once, and with what is too large left out.
-    fn success(&mut self, call: usize, tool: ToolRef, output: RawJson) -> Ended {
+    /// Builds the end of a successful call. Selects the parts of its output that other calls need in one pass, and
+    /// drops an output that is too large.
+    fn success(&mut self, call: usize, tool: ToolRef, output: RawJson) -> EndedTurnCall {
         let limits = *self.plan.limits();
         let bytes = output.as_str().len();
         let kept = self.kept_bytes.saturating_add(bytes);
-        let mut ended = Ended {
-            outcome: Outcome::Succeeded,
+        let mut ended = EndedTurnCall {
+            outcome: TurnCallOutcome::Succeeded,
             tool,
             code: None,
             message: None,
@@ -464,25 +495,26 @@ impl Turn {
                 Some(format!("it succeeded, but its output of {bytes} bytes was too large to keep"));
         } else {
             self.kept_bytes = kept;
-            let json = JsonLimits { bytes: limits.output_bytes, depth: Limits::OUTPUT_DEPTH };
-            ended.output = Some(Pieces::cut(output, self.plan.wanted(call), json));
+            let json = JsonLimits { bytes: limits.output_bytes, depth: TurnLimits::OUTPUT_DEPTH };
+            ended.output = Some(OutputParts::select(output, self.plan.wanted(call), json));
         }
         ended
     }
 
-    fn settle(&mut self, call: usize, ended: Ended) {
+    fn settle(&mut self, call: usize, ended: EndedTurnCall) {
         debug_assert!(self.ended(call).is_none(), "a call ends once");
-        self.succeeded += usize::from(ended.outcome == Outcome::Succeeded);
+        self.succeeded += usize::from(ended.outcome == TurnCallOutcome::Succeeded);
         self.open = self.open.saturating_sub(1);
         self.ready.remove(&call);
         self.slots[call].state = State::Ended(ended);
     }
 
-    /// Tells the dependants of calls that ended, and theirs. A list and not recursion: chains may be long.
-    fn propagate(&mut self, mut ended: VecDeque<usize>, notes: &mut Vec<Note>) {
+    /// Reports ended calls to their dependants, transitively. It uses a queue and not recursion because chains may be
+    /// long.
+    fn propagate(&mut self, mut ended: VecDeque<usize>, notes: &mut Vec<TraceNote>) {
         let plan = Arc::clone(&self.plan);
         while let Some(call) = ended.pop_front() {
-            let succeeded = self.ended(call).is_some_and(|ended| ended.outcome == Outcome::Succeeded);
+            let succeeded = self.ended(call).is_some_and(|ended| ended.outcome == TurnCallOutcome::Succeeded);
             let id = &self.call(call).id.clone();
             for &dependant in plan.graph().dependants(call) {
                 let State::Waiting { open } = &mut self.slots[dependant].state else { continue };
@@ -504,33 +536,36 @@ impl Turn {
         }
     }
 
-    /// Ends a call that never ran. Only a dependency's failure is escalated: that the time is over is told
-    /// by the turn itself.
-    fn skip(&mut self, call: usize, because: SkipReason, notes: &mut Vec<Note>) {
+    /// Ends a call that never ran. Only the failure of a dependency is escalated, because the turn itself reports the
+    /// end of its time.
+    fn skip(&mut self, call: usize, because: SkipReason, notes: &mut Vec<TraceNote>) {
         let planned = self.call(call);
         let (need, tool) = (planned.need, planned.tool.clone());
         let (code, escalated, message) = match &because {
             SkipReason::Dependency(id) => (
                 Code::DependencyFailed,
-                need == Need::Required,
+                need == CallNeed::Required,
                 format!("skipped: it depends on {id:?}, which did not succeed"),
             ),
             SkipReason::Deadline => (
                 Code::DeadlineExceeded,
                 false,
-                "skipped: the time of the turn was over before it could start".into(),
+                "skipped: the deadline of the turn passed before it could start".into(),
             ),
             SkipReason::Cancelled => {
                 (Code::Cancelled, false, "skipped: the turn was cancelled before it could start".into())
             }
         };
-        self.note(Some(call), Some(&tool), Fact::ToolSkipped { because, need, escalated }, notes);
+        self.note(Some(call), Some(&tool), TurnFact::ToolSkipped { because, need, escalated }, notes);
         let (code, message) = (Some(code), Some(message));
-        self.settle(call, Ended { outcome: Outcome::Skipped, tool, code, message, escalated, output: None });
+        self.settle(
+            call,
+            EndedTurnCall { outcome: TurnCallOutcome::Skipped, tool, code, message, escalated, output: None },
+        );
     }
 
-    /// Ends the turn: what has not started never will, what runs is stopped or left, and all is told.
-    fn finish(&mut self, by: EndedBy, notes: &mut Vec<Note>, steps: &mut Vec<Step>) {
+    /// Ends the turn: no call starts any more, running calls are stopped or left running, and the result is returned.
+    fn finish(&mut self, by: TurnEndReason, notes: &mut Vec<TraceNote>, steps: &mut Vec<TurnStep>) {
         self.is_over = true;
         for call in 0..self.slots.len() {
             match self.slots[call].state {
@@ -538,80 +573,87 @@ impl Turn {
                 State::Ready if self.slots[call].failed_once => self.give_up(call, by),
                 State::Waiting { .. } | State::Ready => {
                     let because = match by {
-                        EndedBy::Cancel => SkipReason::Cancelled,
-                        EndedBy::Deadline | EndedBy::Finished => SkipReason::Deadline,
+                        TurnEndReason::Cancel => SkipReason::Cancelled,
+                        TurnEndReason::Deadline | TurnEndReason::Finished => SkipReason::Deadline,
                     };
                     self.skip(call, because, notes);
                 }
-                State::Running { candidate } => self.cut(call, candidate, by, notes, steps),
+                State::Running { candidate } => self.cut_off(call, candidate, by, notes, steps),
             }
         }
         self.running = 0;
         let result = self.result(by);
-        let fact = Fact::TurnEnded { summary: result.summary.clone(), escalated: result.escalated };
+        let fact = TurnFact::TurnEnded { summary: result.summary.clone(), escalated: result.escalated };
         self.note(None, None, fact, notes);
-        steps.push(Step::Done(result));
+        steps.push(TurnStep::Done(result));
     }
 
-    /// Ends a call of which a tool has failed and the next one was not sent any more.
-    fn give_up(&mut self, call: usize, by: EndedBy) {
+    /// Ends a call after one of its tools failed and before the next one was sent.
+    fn give_up(&mut self, call: usize, by: TurnEndReason) {
         let tool = self.tool(call, self.slots[call].ran_with.unwrap_or_default());
         let (code, why) = match by {
-            EndedBy::Cancel => (Code::Cancelled, "the turn was cancelled"),
-            EndedBy::Deadline | EndedBy::Finished => {
-                (Code::DeadlineExceeded, "the time of the turn was over")
+            TurnEndReason::Cancel => (Code::Cancelled, "the turn was cancelled"),
+            TurnEndReason::Deadline | TurnEndReason::Finished => {
+                (Code::DeadlineExceeded, "the deadline of the turn passed")
             }
         };
         let (code, message) = (Some(code), Some(format!("{why} before an alternative could start")));
-        let outcome = Outcome::Failed;
-        self.settle(call, Ended { outcome, tool, code, message, escalated: false, output: None });
+        let outcome = TurnCallOutcome::Failed;
+        self.settle(call, EndedTurnCall { outcome, tool, code, message, escalated: false, output: None });
     }
 
-    /// Cuts a running call off. A cancel of the caller always goes upstream; the end of the time only goes
-    /// to what can be stopped without harm (D31).
-    fn cut(
+    /// Cuts a running call off. A cancel of the caller always goes to the upstream. The end of the time only goes to
+    /// calls that can be stopped without harm (D31).
+    fn cut_off(
         &mut self,
         call: usize,
         candidate: usize,
-        by: EndedBy,
-        notes: &mut Vec<Note>,
-        steps: &mut Vec<Step>,
+        by: TurnEndReason,
+        notes: &mut Vec<TraceNote>,
+        steps: &mut Vec<TurnStep>,
     ) {
         let tool = self.tool(call, candidate);
         let id = self.call(call).id.clone();
         let stop = self.tools.get(&tool).copied().unwrap_or_default().stop;
         steps.push(match (stop, by) {
-            (Stop::Cancel, _) | (Stop::Leave, EndedBy::Cancel) => Step::Cancel { id },
-            (Stop::Leave, EndedBy::Deadline | EndedBy::Finished) => Step::Leave { id },
+            (TurnEndEffect::Cancel, _) | (TurnEndEffect::Leave, TurnEndReason::Cancel) => {
+                TurnStep::Cancel { id }
+            }
+            (TurnEndEffect::Leave, TurnEndReason::Deadline | TurnEndReason::Finished) => {
+                TurnStep::Leave { id }
+            }
         });
         let (outcome, code, message, fact) = match (stop, by) {
-            (Stop::Leave, _) => (
-                Outcome::LeftRunning,
+            (TurnEndEffect::Leave, _) => (
+                TurnCallOutcome::LeftRunning,
                 Code::InFlight,
                 "still running at the end of the turn; send the turn again to get the result",
-                Fact::ToolLeftRunning,
+                TurnFact::ToolLeftRunning,
             ),
-            (Stop::Cancel, EndedBy::Cancel) => {
-                (Outcome::Cancelled, Code::Cancelled, "stopped: the turn was cancelled", Fact::ToolCancelled)
-            }
-            (Stop::Cancel, EndedBy::Deadline | EndedBy::Finished) => (
-                Outcome::Cancelled,
+            (TurnEndEffect::Cancel, TurnEndReason::Cancel) => (
+                TurnCallOutcome::Cancelled,
+                Code::Cancelled,
+                "stopped: the turn was cancelled",
+                TurnFact::ToolCancelled,
+            ),
+            (TurnEndEffect::Cancel, TurnEndReason::Deadline | TurnEndReason::Finished) => (
+                TurnCallOutcome::Cancelled,
                 Code::DeadlineExceeded,
-                "stopped: the time of the turn was over",
-                Fact::ToolCancelled,
+                "stopped: the deadline of the turn passed",
+                TurnFact::ToolCancelled,
             ),
         };
         self.note(Some(call), Some(&tool), fact, notes);
         self.cut_off.insert(call);
         let (code, message) = (Some(code), Some(message.to_owned()));
-        self.settle(call, Ended { outcome, tool, code, message, escalated: false, output: None });
+        self.settle(call, EndedTurnCall { outcome, tool, code, message, escalated: false, output: None });
     }
 
-    fn result(&self, by: EndedBy) -> TurnResult {
-        let calls: Vec<CallResult> = (0..self.slots.len())
+    fn result(&self, by: TurnEndReason) -> TurnResult {
+        let calls: Vec<TurnCallResult> = (0..self.slots.len())
             .filter_map(|call| {
                 let ended = self.ended(call)?;
-                Some(CallResult {
+                Some(TurnCallResult {
                     id: self.call(call).id.clone(),
                     tool: ended.tool.clone(),
                     outcome: ended.outcome,
@@ -637,7 +679,7 @@ impl Turn {
         }
     }
 
-    /// Where a call is, for the table of states and events.
+    /// Returns the name of a call's state, for the table of states and events.
     #[cfg(test)]
     pub(super) fn state_name(&self, id: &ToolCallId) -> String {
         match self.plan.position(id).map(|call| &self.slots[call].state) {
@@ -658,23 +700,34 @@ impl Turn {
         planned.candidate(candidate).map_or(&planned.tool, |(tool, _)| tool).clone()
     }
 
-    fn ended(&self, call: usize) -> Option<&Ended> {
+    fn ended(&self, call: usize) -> Option<&EndedTurnCall> {
         match &self.slots[call].state {
             State::Ended(ended) => Some(ended),
             State::Waiting { .. } | State::Ready | State::Running { .. } => None,
         }
     }
 
-    fn note(&self, call: Option<usize>, tool: Option<&ToolRef>, fact: Fact, notes: &mut Vec<Note>) {
+    fn note(&self, call: Option<usize>, tool: Option<&ToolRef>, fact: TurnFact, notes: &mut Vec<TraceNote>) {
         let planned = call.map(|call| self.call(call));
         let tool = tool.or_else(|| planned.map(|planned| &planned.tool)).cloned();
-        notes.push(Note { at: self.latest, call: planned.map(|planned| planned.id.clone()), tool, fact });
+        notes.push(TraceNote {
+            at: self.latest,
+            call: planned.map(|planned| planned.id.clone()),
+            tool,
+            fact,
+        });
     }
 
-    /// Told when the call starts and not when the dependency failed: only then is the default used.
-    fn note_defaults(&self, call: usize, defaults: &[ToolCallId], tool: &ToolRef, notes: &mut Vec<Note>) {
+    /// Records the defaults when the call starts and not when the dependency failed, because only then are they used.
+    fn note_defaults(
+        &self,
+        call: usize,
+        defaults: &[ToolCallId],
+        tool: &ToolRef,
+        notes: &mut Vec<TraceNote>,
+    ) {
         for dependency in defaults {
-            let fact = Fact::DefaultUsed { dependency: dependency.clone() };
+            let fact = TurnFact::DefaultUsed { dependency: dependency.clone() };
             self.note(Some(call), Some(tool), fact, notes);
         }
     }
@@ -683,11 +736,11 @@ impl Turn {
         &self,
         call: usize,
         tool: &ToolRef,
-        failure: &Failure,
-        decision: Decision,
-        notes: &mut Vec<Note>,
+        failure: &TurnCallFailure,
+        decision: FailureDecision,
+        notes: &mut Vec<TraceNote>,
     ) {
-        let fault = ToolFault {
+        let fault = ToolFailureDetails {
             error: clip(&failure.message, MESSAGE_BYTES),
             rule: failure.rule.clone(),
             code: failure.code,
@@ -697,21 +750,21 @@ impl Turn {
             decision: decision.strategy,
         };
         let fact = match failure.timed_out_after {
-            Some(timeout) => Fact::ToolTimeout { timeout, fault },
-            None => Fact::ToolError(fault),
+            Some(timeout) => TurnFact::ToolTimeout { timeout, fault },
+            None => TurnFact::ToolError(fault),
         };
         self.note(Some(call), Some(tool), fact, notes);
-        let fact = Fact::Decision { strategy: decision.strategy, reason: decision.reason };
+        let fact = TurnFact::Decision { strategy: decision.strategy, reason: decision.reason };
         self.note(Some(call), Some(tool), fact, notes);
     }
 }
 
-impl Slot {
-    fn new(planned: &PlannedCall, submitted: &Submitted) -> Self {
+impl PlanSlot {
+    fn new(planned: &PlannedCall, submitted: &SubmissionHistory) -> Self {
         let tried = match submitted {
-            Submitted::First => BTreeSet::new(),
-            // They were tried before the one that was chosen, or could not be.
-            Submitted::Again(choices) => {
+            SubmissionHistory::First => BTreeSet::new(),
+            // They were tried before the chosen one, or could not be tried.
+            SubmissionHistory::Repeated(choices) => {
                 let chosen = choices.get(&planned.id).map_or(0, |chosen| chosen.candidate);
                 (0..chosen.min(planned.alternatives.len())).collect()
             }
@@ -721,19 +774,19 @@ impl Slot {
     }
 }
 
-/// Arguments that cannot be made are a failure of the call that wanted them; it was never sent.
-fn unresolved(error: &ResolveError) -> Failure {
-    Failure::not_sent(Code::DependencyFailed, Nature::Permanent, error.to_string())
+/// Returns the failure of a call whose arguments cannot be resolved. The call was never sent.
+fn unresolved(error: &ArgumentResolveError) -> TurnCallFailure {
+    TurnCallFailure::not_sent(Code::DependencyFailed, FaultNature::Permanent, error.to_string())
 }
 
-/// The plan that came again has not the tool by which an earlier submission had this call done.
-fn replanned(chosen: &Choice) -> Failure {
+/// Returns the failure of a call if the resubmitted plan no longer has the tool of the earlier submission.
+fn alternative_removed(chosen: &CandidateChoice) -> TurnCallFailure {
     let tool = chosen.tool.as_ref().map_or_else(|| "an alternative".to_owned(), ToString::to_string);
     let message = format!(
-        "not sent: an earlier submission of this turn had it done by {tool}, which is not at its place among the alternatives any more; submit the plan as it was, or give the call another id"
+        "not sent: an earlier submission of this turn used {tool}, which is no longer at the same position among the alternatives; submit the original plan again, or give the call another id"
     );
-    Failure::not_sent(Code::IdempotencyConflict, Nature::Permanent, message)
+    TurnCallFailure::not_sent(Code::IdempotencyConflict, FaultNature::Permanent, message)
 }
 
-/// The longest message of a tool that a turn keeps for each call.
+/// The longest message of a tool that a turn stores for each call.
 const MESSAGE_BYTES: usize = 2048;

@@ -1,4 +1,4 @@
-//! What is wrong with a plan, all of it at once, each with the path to it.
+//! Errors of a plan, reported all at once, each with its path.
 
 use std::fmt::{self, Write as _};
 
@@ -6,95 +6,111 @@ use crate::id::{InvalidId, ToolCallId};
 use crate::json::JsonError;
 
 use super::clip;
-use super::params::{InvalidPointer, Pointer};
+use super::params::{InvalidJsonPointer, JsonPointer};
 
-/// Everything that is wrong with a plan. There is at least one mistake in it.
+/// All errors of a plan. There is at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanErrors {
-    /// The first [`PlanErrors::MAX`] of them, in the order of the plan as far as it could be read.
+    /// The first [`PlanErrors::MAX`] errors, in the order of the plan as far as it could be read.
     pub errors: Vec<PlanError>,
-    /// How many more there are.
+    /// The number of further errors.
     pub omitted: usize,
 }
 
-/// One mistake.
+/// One error of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanError {
-    /// Where it is, as a JSON Pointer into the plan; empty for the plan as a whole.
+    /// Path of the error, as a JSON Pointer into the plan. Empty for the plan as a whole.
     pub path: String,
-    /// What is wrong there.
-    pub problem: Problem,
+    /// The problem at that path.
+    pub problem: PlanProblem,
 }
 
-/// What can be wrong with a plan.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A kind of error in a plan.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Problem {
-    /// It is not JSON, or not within the limits of what is read.
+pub enum PlanProblem {
+    /// The plan is not JSON, or exceeds the limits of the reader.
+    #[error("{0}")]
     Json(JsonError),
-    /// There is too much of something.
+    /// A part of the plan exceeds a limit.
+    #[error("has {found} {what}, at most {limit} are allowed")]
     TooLarge {
-        /// Of what.
+        /// The name of the parts.
         what: &'static str,
-        /// How much there is.
+        /// Number found.
         found: usize,
-        /// How much is allowed.
+        /// Number allowed.
         limit: usize,
     },
-    /// A field that has to be there is not.
+    /// A required field is missing.
+    #[error("`{0}` is missing")]
     Missing(&'static str),
-    /// A field that no plan has; a misspelt `dependsOn` must not run things in the wrong order.
+    /// An unknown field. A misspelt `dependsOn` must not run calls in the wrong order.
+    #[error("unknown field {0:?}")]
     UnknownField(String),
-    /// A value of the wrong kind.
+    /// A value of the wrong type.
+    #[error("expected {expected}, found {found}")]
     Expected {
-        /// What should be there.
+        /// The expected type.
         expected: &'static str,
-        /// What is there.
+        /// The type found.
         found: &'static str,
     },
-    /// A name that cannot be one.
+    /// An invalid name.
+    #[error("{0}")]
     InvalidName(InvalidId),
     /// A tool without a namespace.
+    #[error("a tool is named as \"namespace/tool\"")]
     ToolWithoutNamespace,
     /// Two calls have the same id.
+    #[error("the id {id:?} is already used at {first}")]
     DuplicateId {
         /// The id.
         id: ToolCallId,
-        /// Where it stands first.
+        /// Path of the first one.
         first: String,
     },
     /// The same dependency is named twice.
+    #[error("the dependency on {0:?} is named twice")]
     DuplicateDependency(ToolCallId),
     /// No call of the plan has this id.
+    #[error("no call of this plan has the id {0:?}")]
     UnknownCall(ToolCallId),
-    /// A call that waits for itself.
+    /// A call depends on itself.
+    #[error("a call cannot depend on itself")]
     SelfReference,
-    /// Calls that wait for each other; each depends on the next, the last on the first.
+    /// A cycle: each call depends on the next, the last on the first.
+    #[error(fmt = write_cycle)]
     Cycle(Vec<ToolCallId>),
-    /// A path that is no JSON Pointer.
-    InvalidPointer(InvalidPointer),
-    /// An object with `$from` has something besides `path`.
+    /// A path that is not a JSON Pointer.
+    #[error("{0}")]
+    InvalidPointer(InvalidJsonPointer),
+    /// An object with `$from` has fields other than `path`.
+    #[error("an object with `$from` may have `path` besides it and nothing else, found {0:?}")]
     BadReference(String),
-    /// A default does not have what the arguments take from that dependency.
+    /// A default does not have a part that the arguments take from that dependency.
+    #[error("the default has nothing at {:?}, which the arguments take from {from:?}", .pointer.as_str())]
     DefaultMisses {
-        /// The dependency that it stands in for.
+        /// The dependency that the default replaces.
         from: ToolCallId,
-        /// What is not in it.
-        pointer: Pointer,
+        /// The missing part.
+        pointer: JsonPointer,
     },
-    /// A default is no object where all the arguments are taken from that dependency.
+    /// All the arguments are taken from that dependency, and its default is not an object.
+    #[error("all the arguments are taken from {0:?}, and what the default has there is not an object")]
     DefaultNotAnObject(ToolCallId),
 }
 
 impl PlanErrors {
-    /// So many are told in full; a plan with more is not read to its end by anyone.
+    /// The number of errors that are listed. A longer list has no use.
     pub const MAX: usize = 100;
 
     pub(super) const fn none() -> Self {
         Self { errors: Vec::new(), omitted: 0 }
     }
 
-    pub(super) fn push(&mut self, path: impl Into<String>, problem: Problem) {
+    pub(super) fn push(&mut self, path: impl Into<String>, problem: PlanProblem) {
         if self.errors.len() < Self::MAX {
             self.errors.push(PlanError { path: path.into(), problem });
         } else {
@@ -102,9 +118,10 @@ impl PlanErrors {
         }
     }
 
-    /// True if every part of the plan fits the schema, and the parts do not fit each other: what no schema can say.
-    pub fn is_only_of_meaning(&self) -> bool {
-        self.errors.iter().all(|error| error.problem.is_of_meaning())
+    /// Returns true if every part of the plan fits the schema, and only the relations between the parts are wrong. A
+    /// schema cannot express those.
+    pub fn is_only_semantic(&self) -> bool {
+        self.errors.iter().all(|error| error.problem.is_semantic())
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -136,9 +153,9 @@ impl fmt::Display for PlanError {
     }
 }
 
-impl Problem {
-    /// True if a schema cannot say it.
-    const fn is_of_meaning(&self) -> bool {
+impl PlanProblem {
+    /// Returns true if a schema cannot express the rule.
+    const fn is_semantic(&self) -> bool {
         match self {
             Self::Json(_)
             | Self::TooLarge { .. }
@@ -160,47 +177,10 @@ impl Problem {
     }
 }
 
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Json(error) => write!(f, "{error}"),
-            Self::TooLarge { what, found, limit } => {
-                write!(f, "has {found} {what}, at most {limit} are allowed")
-            }
-            Self::Missing(field) => write!(f, "`{field}` is missing"),
-            Self::UnknownField(name) => write!(f, "{name:?} is not a field here"),
-            Self::Expected { expected, found } => write!(f, "expected {expected}, found {found}"),
-            Self::InvalidName(error) => write!(f, "{error}"),
-            Self::ToolWithoutNamespace => write!(f, "a tool is named as \"namespace/tool\""),
-            Self::DuplicateId { id, first } => write!(f, "the id {id:?} is already used at {first}"),
-            Self::DuplicateDependency(id) => write!(f, "the dependency on {id:?} is named twice"),
-            Self::UnknownCall(id) => write!(f, "no call of this plan has the id {id:?}"),
-            Self::SelfReference => write!(f, "a call cannot depend on itself"),
-            Self::Cycle(calls) => write_cycle(f, calls),
-            Self::InvalidPointer(error) => write!(f, "{error}"),
-            Self::BadReference(name) => {
-                write!(
-                    f,
-                    "an object with `$from` may have `path` besides it and nothing else, found {name:?}"
-                )
-            }
-            Self::DefaultMisses { from, pointer } => write!(
-                f,
-                "the default has nothing at {:?}, which the arguments take from {from:?}",
-                pointer.as_str()
-            ),
-            Self::DefaultNotAnObject(from) => write!(
-                f,
-                "all the arguments are taken from {from:?}, and what the default has there is not an object"
-            ),
-        }
-    }
-}
-
-/// A long cycle is told by its beginning and its length: nobody reads ten thousand names.
-fn write_cycle(f: &mut fmt::Formatter<'_>, calls: &[ToolCallId]) -> fmt::Result {
+/// Writes a cycle. A long one is shown by its beginning and its length.
+fn write_cycle(calls: &[ToolCallId], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     const SHOWN: usize = 10;
-    write!(f, "calls wait for each other (each depends on the next): ")?;
+    write!(f, "dependency cycle (each call depends on the next): ")?;
     for call in calls.iter().take(SHOWN) {
         write!(f, "{call} -> ")?;
     }
@@ -210,26 +190,26 @@ fn write_cycle(f: &mut fmt::Formatter<'_>, calls: &[ToolCallId]) -> fmt::Result 
     calls.first().map_or(Ok(()), |first| write!(f, "{first}"))
 }
 
-/// The way to a place in the plan, as a JSON Pointer, kept short: a hostile name must not make the
-/// message about it long.
+/// The path of a value in the plan, as a JSON Pointer. It is kept short, so that a hostile name cannot make the error
+/// message long.
 #[derive(Clone, Debug)]
-pub(super) struct Path(String);
+pub(super) struct PlanPath(String);
 
-impl Path {
+impl PlanPath {
     /// The plan as a whole.
     pub(super) const ROOT: Self = Self(String::new());
 
     const TOKEN_BYTES: usize = 48;
     const BYTES: usize = 256;
 
-    /// Goes one step down; [`Path::leave`] with what this gives goes back up.
+    /// Goes one step down. Passing the returned value to [`PlanPath::leave`] goes back up.
     pub(super) fn enter(&mut self, token: impl fmt::Display) -> usize {
         let before = self.0.len();
         if before < Self::BYTES {
             self.0.push('/');
             let start = self.0.len();
-            // A text takes everything.
-            let _ = write!(Escaping(&mut self.0), "{token}");
+            // Writing to a string cannot fail.
+            let _ = write!(PointerEscaper(&mut self.0), "{token}");
             if self.0.len() - start > Self::TOKEN_BYTES {
                 let clipped = clip(self.0.get(start..).unwrap_or_default(), Self::TOKEN_BYTES);
                 self.0.truncate(start);
@@ -245,7 +225,7 @@ impl Path {
         self.0.truncate(before);
     }
 
-    /// The place one step below this one.
+    /// Returns the path one step below this one.
     pub(super) fn to(&self, token: impl fmt::Display) -> Self {
         let mut below = self.clone();
         below.enter(token);
@@ -257,10 +237,10 @@ impl Path {
     }
 }
 
-/// A text that is given a step of a JSON Pointer.
-struct Escaping<'t>(&'t mut String);
+/// A writer that escapes one step of a JSON Pointer.
+struct PointerEscaper<'t>(&'t mut String);
 
-impl fmt::Write for Escaping<'_> {
+impl fmt::Write for PointerEscaper<'_> {
     fn write_str(&mut self, part: &str) -> fmt::Result {
         let mut rest = part;
         while let Some(at) = rest.find(['~', '/']) {
@@ -274,14 +254,14 @@ impl fmt::Write for Escaping<'_> {
     }
 }
 
-impl From<&Path> for String {
-    fn from(path: &Path) -> Self {
+impl From<&PlanPath> for String {
+    fn from(path: &PlanPath) -> Self {
         path.0.clone()
     }
 }
 
-impl From<Path> for String {
-    fn from(path: Path) -> Self {
+impl From<PlanPath> for String {
+    fn from(path: PlanPath) -> Self {
         path.0
     }
 }
@@ -292,50 +272,50 @@ mod tests {
 
     #[test]
     fn a_path_is_a_json_pointer_whose_steps_are_escaped_and_cut() {
-        let mut path = Path::ROOT.to("calls").to(3);
+        let mut path = PlanPath::ROOT.to("calls").to(3);
         let before = path.enter("a/b~c~/é");
         assert_eq!(path.as_str(), "/calls/3/a~1b~0c~0~1é");
         path.leave(before);
         assert_eq!(path.as_str(), "/calls/3");
         path.enter("/".repeat(100));
-        assert_eq!(path.as_str(), format!("/calls/3/{}…", "~1".repeat(Path::TOKEN_BYTES / 2)));
-        path.enter("ü".repeat(Path::TOKEN_BYTES / 2));
+        assert_eq!(path.as_str(), format!("/calls/3/{}…", "~1".repeat(PlanPath::TOKEN_BYTES / 2)));
+        path.enter("ü".repeat(PlanPath::TOKEN_BYTES / 2));
         assert!(path.as_str().ends_with("…/üüüüüüüüüüüüüüüüüüüüüüüü"), "what just fits is whole: {path:?}");
-        path.enter("x".repeat(Path::TOKEN_BYTES + 1));
+        path.enter("x".repeat(PlanPath::TOKEN_BYTES + 1));
         assert!(path.as_str().ends_with("x…"), "and what does not is cut: {path:?}");
     }
 
     #[test]
     fn a_path_ends_where_it_is_too_long() {
-        let mut path = Path::ROOT;
+        let mut path = PlanPath::ROOT;
         for _ in 0..100 {
             path.enter("name");
         }
-        assert!(path.as_str().len() < Path::BYTES + 16, "{path:?}");
+        assert!(path.as_str().len() < PlanPath::BYTES + 16, "{path:?}");
         assert!(path.as_str().ends_with("/name/…"), "{path:?}");
 
-        let mut path = Path::ROOT;
-        while path.as_str().len() < Path::BYTES {
+        let mut path = PlanPath::ROOT;
+        while path.as_str().len() < PlanPath::BYTES {
             path.enter("seventy");
         }
-        assert_eq!(path.as_str().len(), Path::BYTES);
+        assert_eq!(path.as_str().len(), PlanPath::BYTES);
         path.enter("name");
         assert!(path.as_str().ends_with("/seventy/…"), "{path:?}");
     }
 
     #[test]
-    fn mistakes_are_told_one_after_the_other() {
+    fn errors_are_listed_one_after_the_other() {
         let mut errors = PlanErrors::none();
-        errors.push("/calls/0", Problem::Missing("id"));
+        errors.push("/calls/0", PlanProblem::Missing("id"));
         assert_eq!(errors.to_string(), "/calls/0: `id` is missing");
-        errors.push(Path::ROOT, Problem::Missing("calls"));
+        errors.push(PlanPath::ROOT, PlanProblem::Missing("calls"));
         assert_eq!(errors.to_string(), "/calls/0: `id` is missing; the plan: `calls` is missing");
     }
 
     #[test]
-    fn a_cycle_of_ten_is_told_in_full() {
+    fn a_cycle_of_ten_is_listed_in_full() {
         let cycle = |length: usize| {
-            Problem::Cycle((0..length).map(|call| ToolCallId::new(call.to_string()).unwrap()).collect())
+            PlanProblem::Cycle((0..length).map(|call| ToolCallId::new(call.to_string()).unwrap()).collect())
         };
         assert!(cycle(10).to_string().ends_with("8 -> 9 -> 0"), "{}", cycle(10));
         assert!(cycle(11).to_string().ends_with("8 -> 9 -> … 1 more … -> 0"), "{}", cycle(11));

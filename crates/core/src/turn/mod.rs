@@ -1,17 +1,17 @@
 //! Turns: several calls of an agent that depend on each other.
 //!
-//! A turn must neither hang nor pretend. Independent calls go on when one fails; what depended on it is
-//! given a default, skipped or escalated; an alternative steps in where there is one; and at the deadline
-//! the agent gets what there is, with the reason for what is not. All of that is decided here and nothing
-//! of it is done here:
+//! A turn always ends, and its result is honest. Independent calls continue when one call fails. A call that depends on
+//! a failed call gets a default, is skipped or is escalated. An alternative tool runs instead of a failed one if the
+//! plan has one. At the deadline the agent gets the results so far, with the reason for each missing one. This module
+//! decides all of that and executes nothing:
 //!
-//! - [`Plan`] is a set of calls that was checked before anything runs, all mistakes at once;
-//! - [`Turn`] is the machine: one [`Event`] in, the [`Step`]s to do next out;
-//! - [`decide`] is the error handler: what to do about one failure, and why;
-//! - [`trace`] is the story afterwards, in events a program can count and sentences a person can read.
+//! - [`TurnPlan`] is a set of calls that was checked before anything runs, with all errors reported at once;
+//! - [`TurnMachine`] is the state machine: it takes one [`TurnEvent`] and returns the next [`TurnStep`]s;
+//! - [`decide`] is the error handler: it returns the action for one failure and the reason for it;
+//! - [`trace`] is the trace of a turn, as events for programs and sentences for readers.
 //!
-//! A call within a turn is still one call of the engine, with its own retries, breaker and dedupe. The turn
-//! sees only how it ended, so nothing here repeats what a call decides for itself.
+//! A call within a turn is still one call of the engine, with its own retries, circuit breaker and deduplication. The
+//! turn sees only the result of the call, so nothing here repeats a decision of the call.
 
 use std::time::Duration;
 
@@ -19,13 +19,13 @@ mod choice;
 mod event;
 mod graph;
 mod handler;
-mod heard;
-mod hold;
+mod lease;
 mod machine;
 mod mistake;
 mod params;
+mod parser;
 mod plan;
-mod read;
+mod progress;
 mod result;
 #[cfg(feature = "schema")]
 pub(crate) mod shape;
@@ -33,46 +33,54 @@ pub(crate) mod shape;
 mod tests;
 pub mod trace;
 
-pub use choice::{Choice, Submitted};
-pub use event::{CallEnd, Doubt, Event, Failure, Misuse, Step, Stop, ToolFacts};
-pub use handler::{Decision, Dependants, Facts, Repeat, Strategy, decide};
-pub use heard::Heard;
-pub use hold::{Hold, Holder, Kept, Stale, Take};
-pub use machine::Turn;
-pub use mistake::{PlanError, PlanErrors, Problem};
-pub use params::{InvalidPointer, Params, Pieces, Pointer, Reference, ResolveError};
-pub use plan::{
-    Alternative, Dependency, Draft, DraftAlternative, DraftCall, DraftDependency, Need, Plan, PlannedCall,
+pub use choice::{CandidateChoice, SubmissionHistory};
+pub use event::{
+    PlannedCallEnd, ToolFacts, TurnCallFailure, TurnEndEffect, TurnEvent, TurnMisuse, TurnStep,
+    UnknownOutcomeHandling,
 };
-pub use result::{CallResult, EndedBy, Outcome, TurnResult, TurnStatus};
+pub use handler::{DependantCounts, FailureDecision, FailureFacts, FailureStrategy, RepeatSafety, decide};
+pub use lease::{TurnAcquisition, TurnDocument, TurnHolder, TurnLease, TurnWriteConflict};
+pub use machine::TurnMachine;
+pub use mistake::{PlanError, PlanErrors, PlanProblem};
+pub use params::{
+    ArgumentResolveError, CallParams, InvalidJsonPointer, JsonPointer, OutputParts, OutputReference,
+};
+pub use plan::{
+    CallNeed, DraftAlternative, DraftCall, DraftDependency, PlanDraft, PlannedAlternative, PlannedCall,
+    PlannedDependency, TurnPlan,
+};
+pub use progress::CallProgress;
+pub use result::{TurnCallOutcome, TurnCallResult, TurnEndReason, TurnResult, TurnStatus};
 
-/// How large a turn may be. A plan comes from a model, so nothing in it is trusted to be small.
+/// Size limits of a turn. A plan comes from a model, so no part of it is assumed to be small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Calls in one plan. Raised, every turn may hold so many results at once; [`Limits::MAX_CALLS`] is the end.
+pub struct TurnLimits {
+    /// Calls in one plan. A higher value lets every turn hold more results at once. The maximum is
+    /// [`TurnLimits::MAX_CALLS`].
     pub calls: usize,
-    /// Dependencies in one plan, those that a `$from` implies included. The cost of a turn grows with them.
+    /// Dependencies in one plan, including those implied by a `$from`. The cost of a turn grows with them.
     pub edges: usize,
     /// Alternatives of one call. Each one is a further run that a failing call may cost.
     pub alternatives: usize,
-    /// Bytes of a plan. Raised, the same memory is held as long as the turn lives.
+    /// Size of a plan in bytes. This memory is held for the lifetime of the turn.
     pub bytes: usize,
-    /// Containers within containers, in a plan.
+    /// Nesting depth of a plan.
     pub depth: usize,
-    /// The longest deadline; a plan may ask for a shorter one only.
+    /// The longest deadline. A plan may only ask for a shorter one.
     pub deadline: Duration,
-    /// Calls that run at once; a plan may ask for fewer only. Raised, a turn takes more of what others share.
+    /// Calls that run at once. A plan may only ask for fewer. A higher value lets one turn take more of shared
+    /// capacity.
     pub parallelism: usize,
-    /// Bytes of the arguments of one call, after outputs were put into them.
+    /// Size of the arguments of one call in bytes, after outputs were inserted.
     pub argument_bytes: usize,
-    /// Bytes of one output that is kept for dependants and for the result.
+    /// Size in bytes of one output that is stored for dependants and for the result.
     pub output_bytes: usize,
-    /// Bytes of all outputs that one turn keeps.
+    /// Size in bytes of all outputs that one turn stores.
     pub kept_bytes: usize,
 }
 
-impl Limits {
-    /// What is used unless something else is configured.
+impl TurnLimits {
+    /// The default limits.
     pub const DEFAULT: Self = Self {
         calls: 1_000,
         edges: 20_000,
@@ -86,20 +94,20 @@ impl Limits {
         kept_bytes: 64 << 20,
     };
 
-    /// No configuration lets a plan have more calls than this.
+    /// The highest number of calls that any configuration allows in a plan.
     pub const MAX_CALLS: usize = 10_000;
 
-    /// How deep an output may be nested for a `$from` to look into it.
+    /// The nesting depth of an output up to which a `$from` can select a part of it.
     const OUTPUT_DEPTH: usize = 128;
 }
 
-impl Default for Limits {
+impl Default for TurnLimits {
     fn default() -> Self {
         Self::DEFAULT
     }
 }
 
-/// A text cut to at most `bytes`, at a character, with a mark that it was cut.
+/// Returns a text cut to at most `bytes`, at a character boundary, with a mark at the cut.
 fn clip(text: &str, bytes: usize) -> String {
     if text.len() <= bytes {
         return text.to_owned();

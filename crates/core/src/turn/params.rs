@@ -1,66 +1,65 @@
 //! Arguments that refer to results of other calls.
 //!
-//! Anywhere in the params of a call an object `{"$from": "<id>", "path": "<JSON Pointer>"}` stands for a
-//! part of that call's output; without `path` it stands for the whole. References are found once, when the
-//! plan is checked, and kept as byte ranges of the text. So everything else of the params goes to the tool
-//! byte for byte, numbers with all their digits.
+//! Anywhere in the params of a call, an object `{"$from": "<id>", "path": "<JSON Pointer>"}` stands for a part of that
+//! call's output. Without `path` it stands for the whole output. References are found once, when the plan is checked,
+//! and stored as byte ranges of the text. So the rest of the params is sent to the tool byte for byte, and numbers keep
+//! all their digits.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::id::ToolCallId;
-use crate::json::{Document, JsonError, Kind, Limits as JsonLimits, Value};
+use crate::json::{JsonDocument, JsonError, JsonKind, JsonLimits, JsonValue};
 use crate::output::RawJson;
 
-use super::mistake::{Path, PlanErrors, Problem};
-use super::{Limits, clip};
+use super::mistake::{PlanErrors, PlanPath, PlanProblem};
+use super::{TurnLimits, clip};
 
-/// The params of a call, with the places where outputs go.
+/// The params of a call, with the positions at which outputs are inserted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Params {
+pub struct CallParams {
     text: RawJson,
-    references: Vec<Reference>,
+    references: Vec<OutputReference>,
 }
 
-/// A place in the params that another call's output goes to.
+/// A position in the params that is replaced by a part of another call's output.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reference {
-    /// Whose output.
+pub struct OutputReference {
+    /// The call that has the output.
     pub from: ToolCallId,
-    /// Which part of it.
-    pub pointer: Pointer,
-    /// Where it stands in the text of the params.
+    /// The part of the output.
+    pub pointer: JsonPointer,
+    /// Byte range in the text of the params.
     span: Range<usize>,
-    /// Where it stands in the plan, for messages.
+    /// Path in the plan, for messages.
     path: String,
 }
 
-impl Params {
-    /// No params: an empty object.
+impl CallParams {
+    /// Returns an empty object.
     pub fn none() -> Self {
         Self { text: RawJson::from_trusted("{}"), references: Vec::new() }
     }
 
-    /// The references in the order of the text.
-    pub fn references(&self) -> &[Reference] {
+    /// Returns the references in the order of the text.
+    pub fn references(&self) -> &[OutputReference] {
         &self.references
     }
 
-    /// The reference that they are as a whole, if they are one.
-    pub(super) fn all_from(&self) -> Option<&Reference> {
+    /// Returns the reference that replaces the params as a whole, if there is one.
+    pub(super) fn all_from(&self) -> Option<&OutputReference> {
         self.references.first().filter(|reference| reference.span == (0..self.text.as_str().len()))
     }
 
-    /// The arguments, with `piece` put in the place of every reference.
+    /// Returns the arguments, with `piece` in the place of every reference.
     ///
-    /// The result is a JSON object of at most `limit` bytes, or the reason why it cannot be.
+    /// The result is a JSON object of at most `limit` bytes, or an error.
     pub fn resolve<'p>(
         &self,
         limit: usize,
-        piece: impl Fn(&Reference) -> Result<&'p str, ResolveError>,
-    ) -> Result<RawJson, ResolveError> {
+        piece: impl Fn(&OutputReference) -> Result<&'p str, ArgumentResolveError>,
+    ) -> Result<RawJson, ArgumentResolveError> {
         if self.references.is_empty() {
             return Ok(self.text.clone());
         }
@@ -69,7 +68,7 @@ impl Params {
         let mut rest = 0;
         let mut append = |part: &str| {
             if filled.len().saturating_add(part.len()) > limit {
-                return Err(ResolveError::TooLarge { limit });
+                return Err(ArgumentResolveError::TooLarge { limit });
             }
             filled.push_str(part);
             Ok(())
@@ -81,19 +80,23 @@ impl Params {
         }
         append(text.get(rest..).unwrap_or_default())?;
         if !filled.trim_start().starts_with('{') {
-            return Err(ResolveError::NotAnObject);
+            return Err(ArgumentResolveError::NotAnObject);
         }
         Ok(RawJson::from_trusted(filled))
     }
 
-    /// Reads params out of a plan. What is wrong with them goes to `errors`.
-    pub(super) fn read(value: Value<'_>, path: &mut Path, errors: &mut PlanErrors) -> Self {
+    /// Reads params from a plan. Adds problems to `errors`.
+    pub(super) fn read(value: JsonValue<'_>, path: &mut PlanPath, errors: &mut PlanErrors) -> Self {
         let text = value.raw();
         match value.kind() {
-            Kind::Object(_) => {}
-            other @ (Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::String(_) | Kind::Array(_)) => {
+            JsonKind::Object(_) => {}
+            other @ (JsonKind::Null
+            | JsonKind::Bool(_)
+            | JsonKind::Number(_)
+            | JsonKind::String(_)
+            | JsonKind::Array(_)) => {
                 let found = other.describe();
-                errors.push(&*path, Problem::Expected { expected: "an object", found });
+                errors.push(&*path, PlanProblem::Expected { expected: "an object", found });
                 return Self::none();
             }
         }
@@ -103,129 +106,96 @@ impl Params {
     }
 }
 
-impl Reference {
+impl OutputReference {
     pub(super) fn path(&self) -> &str {
         &self.path
     }
 }
 
-/// Why the arguments of a call cannot be made. It is a failure of that call, code `dependency_failed`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The reason why the arguments of a call cannot be resolved. The call fails with the code `dependency_failed`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum ResolveError {
+pub enum ArgumentResolveError {
     /// The output does not have that part.
+    #[error("the output of {from:?} has nothing at {:?}", clip(.pointer.as_str(), 256))]
     Missing {
-        /// Whose output.
+        /// The call that has the output.
         from: ToolCallId,
-        /// What is not in it.
-        pointer: Pointer,
+        /// The missing part.
+        pointer: JsonPointer,
     },
-    /// The output was too large to be kept for dependants.
+    /// The output was too large to be stored for dependants.
+    #[error("the output of {from:?} was too large to pass on; request a smaller output")]
     NotKept {
-        /// Whose output.
+        /// The call that had the output.
         from: ToolCallId,
     },
-    /// The output is not JSON that can be looked into.
+    /// The output is not JSON, or exceeds the limits of the reader.
+    #[error("the output of {from:?} cannot be read: {error}")]
     Unreadable {
-        /// Whose output.
+        /// The call that has the output.
         from: ToolCallId,
-        /// Why.
+        /// The JSON error.
         error: JsonError,
     },
-    /// With the outputs in them the arguments are too large.
+    /// The arguments are too large after outputs were inserted.
+    #[error("with the outputs in them the arguments exceed {limit} bytes; refer to smaller parts")]
     TooLarge {
-        /// The bytes that are allowed.
+        /// The limit in bytes.
         limit: usize,
     },
-    /// All of the params come from an output, and that is not an object.
+    /// All of the params come from an output that is not an object.
+    #[error("the output that should be the arguments is not an object")]
     NotAnObject,
 }
 
-impl fmt::Display for ResolveError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Missing { from, pointer } => {
-                write!(f, "the output of {from:?} has nothing at {:?}", clip(pointer.as_str(), 256))
-            }
-            Self::NotKept { from } => {
-                write!(f, "the output of {from:?} was too large to be passed on; ask it for less")
-            }
-            Self::Unreadable { from, error } => {
-                write!(f, "the output of {from:?} cannot be looked into: {error}")
-            }
-            Self::TooLarge { limit } => {
-                write!(
-                    f,
-                    "with the outputs in them the arguments exceed {limit} bytes; refer to smaller parts"
-                )
-            }
-            Self::NotAnObject => f.write_str("the output that should be the arguments is not an object"),
-        }
-    }
-}
-
-impl std::error::Error for ResolveError {}
-
 /// A JSON Pointer (RFC 6901).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Pointer(Arc<str>);
+pub struct JsonPointer(Arc<str>);
 
-/// Why a text is no JSON Pointer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InvalidPointer {
-    /// It neither is empty nor begins with a slash.
+/// The reason why a text is not a valid JSON Pointer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidJsonPointer {
+    /// The text is not empty and does not begin with a slash.
+    #[error("a JSON Pointer is empty or begins with `/`")]
     NoSlash,
-    /// A `~` that is followed by neither 0 nor 1.
+    /// A `~` is followed by neither 0 nor 1.
+    #[error("in a JSON Pointer `~` is written `~0` and `/` within a name `~1`")]
     Tilde,
-    /// Longer than any that is accepted.
+    /// The text is longer than the limit.
+    #[error("a JSON Pointer of more than {} bytes is not accepted", JsonPointer::MAX_BYTES)]
     TooLong,
-    /// More steps than an output can be deep.
+    /// The pointer has more steps than the depth limit of an output.
+    #[error("a JSON Pointer of more than {} steps is not accepted", TurnLimits::OUTPUT_DEPTH)]
     TooDeep,
 }
 
-impl fmt::Display for InvalidPointer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoSlash => f.write_str("a JSON Pointer is empty or begins with `/`"),
-            Self::Tilde => f.write_str("in a JSON Pointer `~` is written `~0` and `/` within a name `~1`"),
-            Self::TooLong => {
-                write!(f, "a JSON Pointer of more than {} bytes is not accepted", Pointer::MAX_BYTES)
-            }
-            Self::TooDeep => {
-                write!(f, "a JSON Pointer of more than {} steps is not accepted", Limits::OUTPUT_DEPTH)
-            }
-        }
-    }
-}
-
-impl std::error::Error for InvalidPointer {}
-
-impl Pointer {
+impl JsonPointer {
     const MAX_BYTES: usize = 1024;
 
-    /// The pointer to the whole value.
+    /// Returns the pointer to the whole value.
     pub fn whole() -> Self {
         Self(Arc::from(""))
     }
 
-    /// The pointer, if the text is one.
-    pub fn parse(text: &str) -> Result<Self, InvalidPointer> {
+    /// Parses a pointer.
+    pub fn parse(text: &str) -> Result<Self, InvalidJsonPointer> {
         if text.len() > Self::MAX_BYTES {
-            return Err(InvalidPointer::TooLong);
+            return Err(InvalidJsonPointer::TooLong);
         }
         if !text.is_empty() && !text.starts_with('/') {
-            return Err(InvalidPointer::NoSlash);
+            return Err(InvalidJsonPointer::NoSlash);
         }
         if text.split('~').skip(1).any(|after| !after.starts_with(['0', '1'])) {
-            return Err(InvalidPointer::Tilde);
+            return Err(InvalidJsonPointer::Tilde);
         }
-        if text.matches('/').count() > Limits::OUTPUT_DEPTH {
-            return Err(InvalidPointer::TooDeep);
+        if text.matches('/').count() > TurnLimits::OUTPUT_DEPTH {
+            return Err(InvalidJsonPointer::TooDeep);
         }
         Ok(Self(Arc::from(text)))
     }
 
-    /// The text of it.
+    /// Returns the text of the pointer.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -235,30 +205,34 @@ impl Pointer {
     }
 }
 
-/// A text with the parts of it that somebody refers to, found in one pass.
+/// A text with the parts of it that other calls refer to, found in one pass.
 ///
-/// An output may be megabytes and have a thousand dependants; each looking for itself would read it a
-/// thousand times. Parts are byte ranges, so overlapping ones cost nothing.
+/// An output may have megabytes and a thousand dependants. Separate lookups would read it a thousand times. Parts are
+/// byte ranges, so overlapping parts cost nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pieces {
+pub struct OutputParts {
     text: RawJson,
-    found: BTreeMap<Pointer, Range<usize>>,
+    found: BTreeMap<JsonPointer, Range<usize>>,
     error: Option<JsonError>,
 }
 
-impl Pieces {
-    /// Looks for all of `wanted` in a text.
-    pub fn cut<'p>(text: RawJson, wanted: impl IntoIterator<Item = &'p Pointer>, limits: JsonLimits) -> Self {
-        let mut wanted: Vec<Wanted<'p>> = wanted
+impl OutputParts {
+    /// Finds all parts of `wanted` in a text.
+    pub fn select<'p>(
+        text: RawJson,
+        wanted: impl IntoIterator<Item = &'p JsonPointer>,
+        limits: JsonLimits,
+    ) -> Self {
+        let mut wanted: Vec<PointerSteps<'p>> = wanted
             .into_iter()
             .filter(|pointer| !pointer.as_str().is_empty())
-            .map(|pointer| Wanted { tokens: pointer.tokens(), pointer })
+            .map(|pointer| PointerSteps { tokens: pointer.tokens(), pointer })
             .collect();
         wanted.sort_by(|a, b| a.tokens.cmp(&b.tokens));
         let mut found = BTreeMap::new();
         let mut error = None;
         if !wanted.is_empty() {
-            match Document::parse(text.as_str().as_bytes(), limits) {
+            match JsonDocument::parse(text.as_str().as_bytes(), limits) {
                 Ok(document) => find_pieces(document.root(), &wanted, 0, &mut found),
                 Err(problem) => error = Some(problem),
             }
@@ -266,40 +240,40 @@ impl Pieces {
         Self { text, found, error }
     }
 
-    /// All of the text.
+    /// Returns the whole text.
     pub fn text(&self) -> &RawJson {
         &self.text
     }
 
-    /// The part at a pointer that was looked for; `from` names the text if it is not there.
-    pub fn piece(&self, from: &ToolCallId, pointer: &Pointer) -> Result<&str, ResolveError> {
+    /// Returns the part at one of the requested pointers. `from` names the text in the error if the part is missing.
+    pub fn piece(&self, from: &ToolCallId, pointer: &JsonPointer) -> Result<&str, ArgumentResolveError> {
         if pointer.as_str().is_empty() {
             return Ok(self.text.as_str());
         }
         if let Some(error) = &self.error {
-            return Err(ResolveError::Unreadable { from: from.clone(), error: error.clone() });
+            return Err(ArgumentResolveError::Unreadable { from: from.clone(), error: error.clone() });
         }
         self.found
             .get(pointer)
             .and_then(|span| self.text.as_str().get(span.clone()))
-            .ok_or_else(|| ResolveError::Missing { from: from.clone(), pointer: pointer.clone() })
+            .ok_or_else(|| ArgumentResolveError::Missing { from: from.clone(), pointer: pointer.clone() })
     }
 }
 
-struct Wanted<'p> {
+struct PointerSteps<'p> {
     tokens: Vec<String>,
-    pointer: &'p Pointer,
+    pointer: &'p JsonPointer,
 }
 
-/// Goes down once for all pointers that begin the same way. They are sorted, so those that share their
-/// first `level` steps stand together. Recursion ends at [`Limits::OUTPUT_DEPTH`], where pointers end too.
+/// Descends once for all pointers with the same beginning. They are sorted, so those that share their first `level`
+/// steps are adjacent. Recursion ends at [`TurnLimits::OUTPUT_DEPTH`], which also limits the pointers.
 fn find_pieces(
-    value: Value<'_>,
-    wanted: &[Wanted<'_>],
+    value: JsonValue<'_>,
+    wanted: &[PointerSteps<'_>],
     level: usize,
-    found: &mut BTreeMap<Pointer, Range<usize>>,
+    found: &mut BTreeMap<JsonPointer, Range<usize>>,
 ) {
-    let mut below: BTreeMap<&str, &[Wanted<'_>]> = BTreeMap::new();
+    let mut below: BTreeMap<&str, &[PointerSteps<'_>]> = BTreeMap::new();
     for group in wanted.chunk_by(|a, b| a.tokens.get(level) == b.tokens.get(level)) {
         let Some(first) = group.first() else { continue };
         match first.tokens.get(level) {
@@ -317,14 +291,14 @@ fn find_pieces(
         return;
     }
     match value.kind() {
-        Kind::Object(members) => {
+        JsonKind::Object(members) => {
             for (name, member) in members {
                 if let Some(group) = below.get(name.as_ref()) {
                     find_pieces(member, group, level + 1, found);
                 }
             }
         }
-        Kind::Array(items) => {
+        JsonKind::Array(items) => {
             let mut positions: Vec<_> =
                 below.iter().filter_map(|(token, group)| Some((array_index(token)?, *group))).collect();
             positions.sort_by_key(|(position, _)| *position);
@@ -337,73 +311,78 @@ fn find_pieces(
                 }
             }
         }
-        Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::String(_) => {}
+        JsonKind::Null | JsonKind::Bool(_) | JsonKind::Number(_) | JsonKind::String(_) => {}
     }
 }
 
-/// The position that a step names; `-` and `01` name none.
+/// Returns the array index of a step. `-` and `01` are not indexes.
 fn array_index(token: &str) -> Option<usize> {
     let plain =
         token == "0" || (!token.starts_with('0') && token.bytes().all(|digit| digit.is_ascii_digit()));
     if plain { token.parse().ok() } else { None }
 }
 
-/// Collects the references below a value; `start` is where the params begin in the document. Recursion
-/// ends at the depth that the document was read with.
+/// Collects the references below a value. `start` is the position of the params in the document. Recursion ends at the
+/// depth limit of the document.
 fn find_references(
-    value: Value<'_>,
+    value: JsonValue<'_>,
     start: usize,
-    path: &mut Path,
-    found: &mut Vec<Reference>,
+    path: &mut PlanPath,
+    found: &mut Vec<OutputReference>,
     errors: &mut PlanErrors,
 ) {
     match value.kind() {
-        Kind::Object(_) if value.get("$from").is_some() => {
+        JsonKind::Object(_) if value.get("$from").is_some() => {
             found.extend(read_reference(value, start, path, errors));
         }
-        Kind::Object(members) => {
+        JsonKind::Object(members) => {
             for (name, member) in members {
                 let before = path.enter(name);
                 find_references(member, start, path, found, errors);
                 path.leave(before);
             }
         }
-        Kind::Array(items) => {
+        JsonKind::Array(items) => {
             for (position, item) in items.enumerate() {
                 let before = path.enter(position);
                 find_references(item, start, path, found, errors);
                 path.leave(before);
             }
         }
-        Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::String(_) => {}
+        JsonKind::Null | JsonKind::Bool(_) | JsonKind::Number(_) | JsonKind::String(_) => {}
     }
 }
 
-fn read_reference(value: Value<'_>, start: usize, path: &Path, errors: &mut PlanErrors) -> Option<Reference> {
+fn read_reference(
+    value: JsonValue<'_>,
+    start: usize,
+    path: &PlanPath,
+    errors: &mut PlanErrors,
+) -> Option<OutputReference> {
     let members = value.members()?;
     let mut from = None;
-    let mut pointer = Some(Pointer::whole());
+    let mut pointer = Some(JsonPointer::whole());
     for (name, member) in members {
         let place = || path.to(&name);
         let string = member.as_str();
-        let expected = |expected| Problem::Expected { expected, found: member.kind().describe() };
+        let expected = |expected| PlanProblem::Expected { expected, found: member.kind().describe() };
         match (name.as_ref(), string) {
             ("$from", Some(id)) => match ToolCallId::new(id) {
                 Ok(id) => from = Some(id),
-                Err(error) => errors.push(place(), Problem::InvalidName(error)),
+                Err(error) => errors.push(place(), PlanProblem::InvalidName(error)),
             },
             ("$from", None) => errors.push(place(), expected("the id of a call")),
-            ("path", Some(at)) => match Pointer::parse(&at) {
+            ("path", Some(at)) => match JsonPointer::parse(&at) {
                 Ok(at) => pointer = Some(at),
                 Err(error) => {
                     pointer = None;
-                    errors.push(place(), Problem::InvalidPointer(error));
+                    errors.push(place(), PlanProblem::InvalidPointer(error));
                 }
             },
             ("path", None) => errors.push(place(), expected("a JSON Pointer")),
-            (other, _) => errors.push(path, Problem::BadReference(clip(other, 64))),
+            (other, _) => errors.push(path, PlanProblem::BadReference(clip(other, 64))),
         }
     }
     let span = value.span().start.saturating_sub(start)..value.span().end.saturating_sub(start);
-    Some(Reference { from: from?, pointer: pointer?, span, path: path.as_str().to_owned() })
+    Some(OutputReference { from: from?, pointer: pointer?, span, path: path.as_str().to_owned() })
 }

@@ -1,4 +1,4 @@
-//! The plan of a turn, checked as a whole before anything of it runs.
+//! The plan of a turn, checked as a whole before any call runs.
 //!
 //! On the wire:
 //!
@@ -11,15 +11,14 @@
 //!     "dependsOn": [{ "id": "flights", "default": { "best": [null] } }] } ] }
 //! ```
 //!
-//! - A tool is `"namespace/tool"`, cut at the first slash, or `{"namespace": …, "tool": …}`.
-//! - Calls are required unless they say otherwise.
-//! - A dependency is an id, or an object with an id and a `default` that stands in for the output when that
-//!   call does not succeed. A `$from` to a call that `dependsOn` does not name implies the dependency,
-//!   without a default: nobody can use an output before it is there, so saying it twice would only be a
-//!   chance to forget it.
-//! - An alternative is a tool, or an object with a tool and params of its own.
-//! - A default must have everything that the arguments take from it. That is known now, so it is a mistake
-//!   of the plan and not a surprise on the day when the default is needed.
+//! - A tool is `"namespace/tool"`, split at the first slash, or `{"namespace": …, "tool": …}`.
+//! - Calls are required by default.
+//! - A dependency is an id, or an object with an id and a `default` that replaces the output if that call does not
+//!   succeed. A `$from` to a call that `dependsOn` does not name implies the dependency, without a default. An output
+//!   cannot be used before it exists, so a second declaration would only add a way to forget it.
+//! - An alternative is a tool, or an object with a tool and its own params.
+//! - A default must have every part that the arguments take from it. A missing part is an error of the plan, reported
+//!   before the default is needed.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,178 +28,178 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{ToolCallId, ToolRef, TurnId};
-use crate::json::{Document, Limits as JsonLimits};
+use crate::json::{JsonDocument, JsonLimits};
 use crate::output::RawJson;
 
-use super::Limits;
-use super::graph::Graph;
-use super::mistake::{PlanErrors, Problem};
-use super::params::{Params, Pieces, Pointer};
-use super::read::{self, CallSketch, DependencySketch, Sketch};
+use super::TurnLimits;
+use super::graph::DependencyGraph;
+use super::mistake::{PlanErrors, PlanProblem};
+use super::params::{CallParams, JsonPointer, OutputParts};
+use super::parser::{self, CallSketch, DependencySketch, PlanSketch};
 
-/// A plan that can run: every name in it is known, and no call waits for itself.
+/// A valid plan: every id in it is known, and no call depends on itself.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct TurnPlan {
     turn: Option<TurnId>,
     deadline: Duration,
     parallelism: NonZeroUsize,
     calls: Vec<PlannedCall>,
     index: BTreeMap<ToolCallId, usize>,
-    graph: Graph,
-    /// For each call, the parts of its output that others refer to.
-    wanted: Vec<Vec<Pointer>>,
-    limits: Limits,
+    graph: DependencyGraph,
+    /// For each call, the parts of its output that other calls refer to.
+    wanted: Vec<Vec<JsonPointer>>,
+    limits: TurnLimits,
 }
 
 /// One call of a plan.
 #[derive(Clone, Debug)]
 pub struct PlannedCall {
-    /// Its name within the plan.
+    /// Its id within the plan.
     pub id: ToolCallId,
-    /// What it calls.
+    /// The tool.
     pub tool: ToolRef,
-    /// With what.
-    pub params: Params,
-    /// What it waits for, implied dependencies included, in the order of their ids.
-    pub depends_on: Vec<Dependency>,
-    /// Whether the turn needs it.
-    pub need: Need,
-    /// What is tried when the tool fails for good, in this order.
-    pub alternatives: Vec<Alternative>,
-    /// How long one attempt may take, if the plan says so; the engine's policy may allow less.
+    /// The parameters.
+    pub params: CallParams,
+    /// Its dependencies, including implied ones, ordered by id.
+    pub depends_on: Vec<PlannedDependency>,
+    /// Required or optional.
+    pub need: CallNeed,
+    /// Alternatives to try after the tool has failed, in this order.
+    pub alternatives: Vec<PlannedAlternative>,
+    /// The timeout of one attempt, if the plan sets one. The engine's policy may allow less.
     pub timeout: Option<Duration>,
 }
 
-/// Something a call waits for.
+/// A dependency of a call.
 #[derive(Clone, Debug)]
-pub struct Dependency {
-    /// The call.
+pub struct PlannedDependency {
+    /// The call that it depends on.
     pub on: ToolCallId,
-    /// What stands in for its output when it does not succeed.
-    pub default: Option<Pieces>,
+    /// The value that replaces the output if that call does not succeed.
+    pub default: Option<OutputParts>,
 }
 
 /// Another tool for the same job.
 #[derive(Clone, Debug)]
-pub struct Alternative {
+pub struct PlannedAlternative {
     /// The tool.
     pub tool: ToolRef,
-    /// Its params, if they are not those of the call.
-    pub params: Option<Params>,
+    /// Its parameters, if they differ from those of the call.
+    pub params: Option<CallParams>,
 }
 
-/// Whether the turn needs a call. What is required and cannot be had is escalated.
+/// The importance of a call for its turn. A required call without a result is escalated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum Need {
-    /// Somebody has to know when it is missing.
+pub enum CallNeed {
+    /// The call is required. Its absence is reported to the user.
     #[default]
     Required,
-    /// The turn is as good without it.
+    /// The call is optional. The turn is complete without it.
     Optional,
 }
 
-/// A plan as a Rust caller writes it down, not yet checked.
+/// An unchecked plan, built in Rust.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Draft {
-    /// The turn, for resubmission.
+pub struct PlanDraft {
+    /// Id of the turn, for resubmission.
     pub turn: Option<TurnId>,
-    /// How long it may take; the limit's if not given, never longer than that.
+    /// The deadline of the turn. The default and the maximum is that of the limits.
     pub deadline: Option<Duration>,
-    /// How many calls run at once; the limit's if not given, never more than that.
+    /// Number of calls that run at once. The default and the maximum is that of the limits.
     pub parallelism: Option<NonZeroUsize>,
     /// The calls.
     pub calls: Vec<DraftCall>,
 }
 
-/// A call as a Rust caller writes it down.
+/// An unchecked call, built in Rust.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DraftCall {
-    /// Its name within the plan.
+    /// Its id within the plan.
     pub id: ToolCallId,
-    /// What it calls.
+    /// The tool.
     pub tool: ToolRef,
-    /// With what; an empty object if not given.
+    /// The parameters. The default is an empty object.
     pub params: Option<RawJson>,
-    /// What it waits for.
+    /// Its dependencies.
     pub depends_on: Vec<DraftDependency>,
-    /// Whether the turn needs it.
-    pub need: Need,
-    /// What is tried when the tool fails for good.
+    /// Required or optional.
+    pub need: CallNeed,
+    /// Alternatives to try after the tool has failed.
     pub alternatives: Vec<DraftAlternative>,
-    /// How long one attempt may take.
+    /// The timeout of one attempt.
     pub timeout: Option<Duration>,
 }
 
-/// A dependency as a Rust caller writes it down.
+/// An unchecked dependency, built in Rust.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DraftDependency {
-    /// The call.
+    /// The call that it depends on.
     pub on: ToolCallId,
-    /// What stands in for its output.
+    /// The value that replaces its output.
     pub default: Option<RawJson>,
 }
 
-/// An alternative as a Rust caller writes it down.
+/// An unchecked alternative, built in Rust.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DraftAlternative {
     /// The tool.
     pub tool: ToolRef,
-    /// Its params, if they are not those of the call.
+    /// Its parameters, if they differ from those of the call.
     pub params: Option<RawJson>,
 }
 
-impl Plan {
-    /// Reads a plan from JSON. Everything that is wrong with it is told at once.
-    pub fn parse(text: &[u8], limits: &Limits) -> Result<Self, PlanErrors> {
+impl TurnPlan {
+    /// Reads a plan from JSON. Reports all errors at once.
+    pub fn parse(text: &[u8], limits: &TurnLimits) -> Result<Self, PlanErrors> {
         let mut errors = PlanErrors::none();
         let json = JsonLimits { bytes: limits.bytes, depth: limits.depth };
-        match Document::parse(text, json) {
+        match JsonDocument::parse(text, json) {
             Ok(document) => {
-                let sketch = read::plan(document.root(), limits, &mut errors);
+                let sketch = parser::plan(document.root(), limits, &mut errors);
                 check(sketch, limits, errors)
             }
             Err(error) => {
-                errors.push("", Problem::Json(error));
+                errors.push("", PlanProblem::Json(error));
                 Err(errors)
             }
         }
     }
 
-    /// Checks a plan that was written down in Rust, by the same rules.
-    pub fn new(draft: Draft, limits: &Limits) -> Result<Self, PlanErrors> {
+    /// Checks a plan that was built in Rust, by the same rules.
+    pub fn new(draft: PlanDraft, limits: &TurnLimits) -> Result<Self, PlanErrors> {
         let mut errors = PlanErrors::none();
-        let sketch = read::draft(draft, limits, &mut errors);
+        let sketch = parser::draft(draft, limits, &mut errors);
         check(sketch, limits, errors)
     }
 
-    /// The turn, if the plan names one.
+    /// Returns the id of the turn, if the plan has one.
     pub fn turn(&self) -> Option<&TurnId> {
         self.turn.as_ref()
     }
 
-    /// How long the turn may take from its start.
+    /// Returns the deadline of the turn, relative to its start.
     pub fn deadline(&self) -> Duration {
         self.deadline
     }
 
-    /// How many of its calls run at once.
+    /// Returns the number of calls that run at once.
     pub fn parallelism(&self) -> NonZeroUsize {
         self.parallelism
     }
 
-    /// Its calls, in the order in which they were written down.
+    /// Returns the calls, in the order of the plan.
     pub fn calls(&self) -> &[PlannedCall] {
         &self.calls
     }
 
-    /// The tools that the plan may call, alternatives included; each once.
+    /// Returns the tools that the plan may call, including alternatives, each once.
     pub fn tools(&self) -> BTreeSet<&ToolRef> {
         self.calls.iter().flat_map(PlannedCall::tools).collect()
     }
 
-    /// A call by its id.
+    /// Returns a call by its id.
     pub fn call(&self, id: &ToolCallId) -> Option<&PlannedCall> {
         self.calls.get(self.position(id)?)
     }
@@ -209,27 +208,27 @@ impl Plan {
         self.index.get(id).copied()
     }
 
-    pub(super) fn graph(&self) -> &Graph {
+    pub(super) fn graph(&self) -> &DependencyGraph {
         &self.graph
     }
 
-    pub(super) fn wanted(&self, call: usize) -> &[Pointer] {
+    pub(super) fn wanted(&self, call: usize) -> &[JsonPointer] {
         self.wanted.get(call).map_or(&[], Vec::as_slice)
     }
 
-    pub(super) fn limits(&self) -> &Limits {
+    pub(super) fn limits(&self) -> &TurnLimits {
         &self.limits
     }
 }
 
 impl PlannedCall {
-    /// Its tool, then its alternatives.
+    /// Returns its tool, then its alternatives.
     pub fn tools(&self) -> impl Iterator<Item = &ToolRef> {
         std::iter::once(&self.tool).chain(self.alternatives.iter().map(|alternative| &alternative.tool))
     }
 
-    /// The tool and the params of a candidate: 0 is the tool itself, then the alternatives.
-    pub(super) fn candidate(&self, candidate: usize) -> Option<(&ToolRef, &Params)> {
+    /// Returns the tool and the parameters of a candidate: 0 is the tool itself, then the alternatives.
+    pub(super) fn candidate(&self, candidate: usize) -> Option<(&ToolRef, &CallParams)> {
         match candidate.checked_sub(1) {
             None => Some((&self.tool, &self.params)),
             Some(place) => self
@@ -239,42 +238,43 @@ impl PlannedCall {
         }
     }
 
-    /// What stands in for the output of a dependency, if anything does.
-    pub(super) fn default_for(&self, dependency: &ToolCallId) -> Option<&Pieces> {
+    /// Returns the value that replaces the output of a dependency, if there is one.
+    pub(super) fn default_for(&self, dependency: &ToolCallId) -> Option<&OutputParts> {
         let place = self.depends_on.binary_search_by(|known| known.on.cmp(dependency)).ok()?;
         self.depends_on.get(place)?.default.as_ref()
     }
 }
 
-/// Checks what the names of a plan mean to each other, and puts the plan together if nothing was wrong.
-fn check(sketch: Sketch, limits: &Limits, mut errors: PlanErrors) -> Result<Plan, PlanErrors> {
-    let Sketch { turn, deadline, parallelism, calls } = sketch;
+/// Checks the references between the calls of a plan, and builds the plan if there are no errors.
+fn check(sketch: PlanSketch, limits: &TurnLimits, mut errors: PlanErrors) -> Result<TurnPlan, PlanErrors> {
+    let PlanSketch { turn, deadline, parallelism, calls } = sketch;
     let index = index_ids(&calls, &mut errors);
-    let links: Vec<Links> = calls.iter().map(|call| link(call, &index, &mut errors)).collect();
+    let links: Vec<CallLinks> = calls.iter().map(|call| link(call, &index, &mut errors)).collect();
     let found = links.iter().map(|links| links.edges.len()).sum();
     if found > limits.edges {
-        errors.push("", Problem::TooLarge { what: "dependencies", found, limit: limits.edges });
+        errors.push("", PlanProblem::TooLarge { what: "dependencies", found, limit: limits.edges });
         return Err(errors);
     }
     let wanted = wanted_parts(&calls, &index);
-    let graph = Graph::new(links.iter().map(|links| links.edges.iter().copied().collect()).collect());
+    let graph =
+        DependencyGraph::new(links.iter().map(|links| links.edges.iter().copied().collect()).collect());
     for cycle in graph.cycles() {
         let names = cycle.iter().filter_map(|&call| calls.get(call)?.id.clone()).collect();
         let place = cycle.first().and_then(|&call| calls.get(call)).map_or("", |call| call.path.as_str());
-        errors.push(place, Problem::Cycle(names));
+        errors.push(place, PlanProblem::Cycle(names));
     }
     let mut planned = Vec::with_capacity(calls.len());
     for (call, links) in calls.into_iter().zip(links) {
-        // What is missing from a call was told when it was read.
-        planned.extend(put_together(call, links.implied, limits, &mut errors));
+        // Missing parts of a call were reported when it was read.
+        planned.extend(build_call(call, links.implied, limits, &mut errors));
     }
     if !errors.is_empty() {
         return Err(errors);
     }
-    Ok(Plan { turn, deadline, parallelism, calls: planned, index, graph, wanted, limits: *limits })
+    Ok(TurnPlan { turn, deadline, parallelism, calls: planned, index, graph, wanted, limits: *limits })
 }
 
-/// Where each id stands; of two equal ids the first counts.
+/// Returns the position of each id. If an id occurs twice, the first one counts.
 fn index_ids(calls: &[CallSketch], errors: &mut PlanErrors) -> BTreeMap<ToolCallId, usize> {
     let mut index = BTreeMap::new();
     for (position, call) in calls.iter().enumerate() {
@@ -286,33 +286,33 @@ fn index_ids(calls: &[CallSketch], errors: &mut PlanErrors) -> BTreeMap<ToolCall
             Entry::Occupied(taken) => {
                 let first =
                     calls.get(*taken.get()).map_or_else(String::new, |first| first.path.to("id").into());
-                errors.push(call.path.to("id"), Problem::DuplicateId { id: id.clone(), first });
+                errors.push(call.path.to("id"), PlanProblem::DuplicateId { id: id.clone(), first });
             }
         }
     }
     index
 }
 
-/// What a call is tied to.
+/// The links of a call to other calls.
 #[derive(Default)]
-struct Links {
+struct CallLinks {
     edges: BTreeSet<usize>,
     /// Dependencies that only a `$from` names.
     implied: Vec<ToolCallId>,
 }
 
-fn link(call: &CallSketch, index: &BTreeMap<ToolCallId, usize>, errors: &mut PlanErrors) -> Links {
-    let mut links = Links::default();
+fn link(call: &CallSketch, index: &BTreeMap<ToolCallId, usize>, errors: &mut PlanErrors) -> CallLinks {
+    let mut links = CallLinks::default();
     let find = |id: &ToolCallId| match index.get(id) {
-        None => Err(Problem::UnknownCall(id.clone())),
-        Some(_) if call.id.as_ref() == Some(id) => Err(Problem::SelfReference),
+        None => Err(PlanProblem::UnknownCall(id.clone())),
+        Some(_) if call.id.as_ref() == Some(id) => Err(PlanProblem::SelfReference),
         Some(&target) => Ok(target),
     };
     for dependency in &call.depends_on {
         match find(&dependency.on) {
             Ok(target) if links.edges.insert(target) => {}
             Ok(_) => {
-                errors.push(dependency.path.clone(), Problem::DuplicateDependency(dependency.on.clone()));
+                errors.push(dependency.path.clone(), PlanProblem::DuplicateDependency(dependency.on.clone()));
             }
             Err(problem) => errors.push(dependency.path.clone(), problem),
         }
@@ -327,8 +327,8 @@ fn link(call: &CallSketch, index: &BTreeMap<ToolCallId, usize>, errors: &mut Pla
     links
 }
 
-fn wanted_parts(calls: &[CallSketch], index: &BTreeMap<ToolCallId, usize>) -> Vec<Vec<Pointer>> {
-    let mut wanted: Vec<BTreeSet<&Pointer>> = vec![BTreeSet::new(); calls.len()];
+fn wanted_parts(calls: &[CallSketch], index: &BTreeMap<ToolCallId, usize>) -> Vec<Vec<JsonPointer>> {
+    let mut wanted: Vec<BTreeSet<&JsonPointer>> = vec![BTreeSet::new(); calls.len()];
     for reference in calls.iter().flat_map(CallSketch::references) {
         if let Some(parts) = index.get(&reference.from).and_then(|&target| wanted.get_mut(target)) {
             parts.insert(&reference.pointer);
@@ -337,13 +337,13 @@ fn wanted_parts(calls: &[CallSketch], index: &BTreeMap<ToolCallId, usize>) -> Ve
     wanted.into_iter().map(|parts| parts.into_iter().cloned().collect()).collect()
 }
 
-fn put_together(
+fn build_call(
     call: CallSketch,
     implied: Vec<ToolCallId>,
-    limits: &Limits,
+    limits: &TurnLimits,
     errors: &mut PlanErrors,
 ) -> Option<PlannedCall> {
-    let mut taken: BTreeMap<&ToolCallId, Vec<&Pointer>> = BTreeMap::new();
+    let mut taken: BTreeMap<&ToolCallId, Vec<&JsonPointer>> = BTreeMap::new();
     for reference in call.references() {
         taken.entry(&reference.from).or_default().push(&reference.pointer);
     }
@@ -351,7 +351,7 @@ fn put_together(
     for DependencySketch { path, on, default } in &call.depends_on {
         let taken = taken.get(on).map_or(&[][..], Vec::as_slice);
         let default = default.clone().map(|text| cut_default(text, path, on, taken, limits, errors));
-        let all = |params: &Params| {
+        let all = |params: &CallParams| {
             let reference = params.all_from().filter(|reference| reference.from == *on);
             reference
                 .zip(default.as_ref())
@@ -360,11 +360,11 @@ fn put_together(
         };
         let own = call.alternatives.iter().filter_map(|alternative| alternative.params.as_ref());
         if std::iter::once(&call.params).chain(own).any(all) {
-            errors.push(format!("{path}/default"), Problem::DefaultNotAnObject(on.clone()));
+            errors.push(format!("{path}/default"), PlanProblem::DefaultNotAnObject(on.clone()));
         }
-        depends_on.push(Dependency { on: on.clone(), default });
+        depends_on.push(PlannedDependency { on: on.clone(), default });
     }
-    depends_on.extend(implied.into_iter().map(|on| Dependency { on, default: None }));
+    depends_on.extend(implied.into_iter().map(|on| PlannedDependency { on, default: None }));
     depends_on.sort_by(|a, b| a.on.cmp(&b.on));
     let CallSketch { path: _, id, tool, params, depends_on: _, need, alternatives, timeout } = call;
     Some(PlannedCall { id: id?, tool: tool?, params, depends_on, need, alternatives, timeout })
@@ -374,15 +374,18 @@ fn cut_default(
     text: RawJson,
     path: &str,
     from: &ToolCallId,
-    taken: &[&Pointer],
-    limits: &Limits,
+    taken: &[&JsonPointer],
+    limits: &TurnLimits,
     errors: &mut PlanErrors,
-) -> Pieces {
-    let pieces =
-        Pieces::cut(text, taken.iter().copied(), JsonLimits { bytes: limits.bytes, depth: limits.depth });
+) -> OutputParts {
+    let pieces = OutputParts::select(
+        text,
+        taken.iter().copied(),
+        JsonLimits { bytes: limits.bytes, depth: limits.depth },
+    );
     for pointer in taken {
         if pieces.piece(from, pointer).is_err() {
-            let problem = Problem::DefaultMisses { from: from.clone(), pointer: (*pointer).clone() };
+            let problem = PlanProblem::DefaultMisses { from: from.clone(), pointer: (*pointer).clone() };
             errors.push(format!("{path}/default"), problem);
         }
     }

@@ -1,4 +1,4 @@
-//! How a turn ended: every call in exactly one state, and one sentence for the user.
+//! The result of a turn: every call in exactly one state, and one sentence for the user.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,127 +7,127 @@ use serde::{Deserialize, Serialize};
 use crate::Timestamp;
 use crate::code::Code;
 use crate::id::{ToolCallId, ToolRef, TurnId};
-use crate::large_result::Shortened;
+use crate::large_result::ShortenedText;
 use crate::output::RawJson;
 
 use super::clip;
 
-/// How a turn ended.
+/// The result of a turn.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TurnResult {
-    /// The turn, if its plan named one.
+    /// Id of the turn, if its plan has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn_id: Option<TurnId>,
-    /// How much of it succeeded.
+    /// Share of its calls that succeeded: all, some or none.
     pub status: TurnStatus,
-    /// What ended it.
-    pub ended_by: EndedBy,
-    /// Whether a person should look at something.
+    /// The reason for its end.
+    pub ended_by: TurnEndReason,
+    /// True if the user should look at a call.
     pub escalated: bool,
     /// One sentence for the user.
     pub summary: String,
     /// Its calls, in the order of the plan.
-    pub calls: Vec<CallResult>,
-    /// When it began.
+    pub calls: Vec<TurnCallResult>,
+    /// Time at which it started.
     pub started_at_ms: Timestamp,
-    /// When it ended.
+    /// Time at which it ended.
     pub ended_at_ms: Timestamp,
 }
 
-/// How much of a turn succeeded.
+/// The share of the calls of a turn that succeeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum TurnStatus {
-    /// Every call.
+    /// Every call succeeded.
     Completed,
-    /// Some calls.
+    /// Some calls succeeded.
     Partial,
-    /// No call.
+    /// No call succeeded.
     Failed,
 }
 
-/// What ended a turn.
+/// The reason for the end of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum EndedBy {
+pub enum TurnEndReason {
     /// Every call had ended.
     Finished,
-    /// Its time was over.
+    /// Its deadline passed.
     Deadline,
-    /// The caller withdrew it.
+    /// The caller cancelled it.
     Cancel,
 }
 
-/// How a call of a turn ended.
+/// The outcome of a call of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum Outcome {
-    /// It, or an alternative, did its job.
+pub enum TurnCallOutcome {
+    /// The call, or an alternative, succeeded.
     Succeeded,
-    /// It, and its alternatives, did not.
+    /// The call and its alternatives failed.
     Failed,
-    /// It never ran.
+    /// The call never ran.
     Skipped,
-    /// It ran when the turn ended, and was stopped.
+    /// The call was running at the end of the turn and was stopped.
     Cancelled,
-    /// It ran when the turn ended, and runs on; what comes of it is recorded by the engine.
+    /// The call was running at the end of the turn and continues. The engine records its result.
     LeftRunning,
 }
 
-/// One call of a turn that ended.
+/// The result of one call of a turn.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct CallResult {
-    /// Its name within the plan.
+pub struct TurnCallResult {
+    /// Its id within the plan.
     pub id: ToolCallId,
-    /// The tool that ran last; the planned one if none ran.
+    /// The tool that ran last, or the planned tool if none ran.
     pub tool: ToolRef,
-    /// How it ended.
-    pub outcome: Outcome,
-    /// Why it did not succeed.
+    /// Its outcome.
+    pub outcome: TurnCallOutcome,
+    /// The error code, if it did not succeed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<Code>,
-    /// The same in words.
+    /// The error message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Whether a person should look at it.
+    /// True if the user should look at it.
     #[serde(default)]
     pub escalated: bool,
-    /// What it gave; absent also where a success was too large to keep, and then `code` says so.
+    /// Its output. Also absent if a successful output was too large to store; `code` is set then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<RawJson>,
-    /// Where the whole text of the output is, if only its beginning and its end stand here.
+    /// Location of the whole text of the output, if only its beginning and its end are here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub shortened: Option<Shortened>,
-    /// Attempts, of all tools that were tried for it.
+    pub shortened: Option<ShortenedText>,
+    /// Attempts made, over all tools that were tried.
     pub attempts: u32,
 }
 
-/// How much of these calls succeeded.
-pub(super) fn status(calls: &[CallResult]) -> TurnStatus {
-    match calls.iter().filter(|call| call.outcome == Outcome::Succeeded).count() {
+/// Returns the share of these calls that succeeded.
+pub(super) fn status(calls: &[TurnCallResult]) -> TurnStatus {
+    match calls.iter().filter(|call| call.outcome == TurnCallOutcome::Succeeded).count() {
         0 => TurnStatus::Failed,
         count if count == calls.len() => TurnStatus::Completed,
         _ => TurnStatus::Partial,
     }
 }
 
-/// "Completed flight search, but hotel search timed out": what was done, what was not and why, what a
-/// person should look at. Its length does not grow with the number of calls.
-pub(super) fn summary(calls: &[CallResult]) -> String {
-    let mut by_ending: BTreeMap<Ending, Vec<&CallResult>> = BTreeMap::new();
+/// Returns the summary, e.g. "Completed flight search, but hotel search timed out": the completed calls, the others
+/// with the reason, and the calls that need attention. Its length does not grow with the number of calls.
+pub(super) fn summary(calls: &[TurnCallResult]) -> String {
+    let mut by_ending: BTreeMap<SummaryGroup, Vec<&TurnCallResult>> = BTreeMap::new();
     for call in calls {
         by_ending.entry(ending(call)).or_default().push(call);
     }
     let ambiguous = ambiguous(&by_ending);
-    let names = |calls: &[&CallResult]| names(calls, &ambiguous);
-    let done = by_ending.remove(&Ending::Completed);
+    let names = |calls: &[&TurnCallResult]| names(calls, &ambiguous);
+    let done = by_ending.remove(&SummaryGroup::Completed);
     let not_done: Vec<String> = by_ending
         .iter()
         .map(|(ending, calls)| format!("{} {}", names(calls), verb(*ending, calls.len() > 1)))
@@ -137,7 +137,7 @@ pub(super) fn summary(calls: &[CallResult]) -> String {
         (Some(done), false) => format!("Completed {}, but {}", names(&done), joined(&not_done)),
         (None, _) => format!("Nothing was completed: {}", joined(&not_done)),
     };
-    let escalated: Vec<&CallResult> = calls.iter().filter(|call| call.escalated).collect();
+    let escalated: Vec<&TurnCallResult> = calls.iter().filter(|call| call.escalated).collect();
     if !escalated.is_empty() {
         let verb = if escalated.len() > 1 { "need" } else { "needs" };
         sentence.push_str(&format!("; {} {verb} your attention", names(&escalated)));
@@ -145,9 +145,9 @@ pub(super) fn summary(calls: &[CallResult]) -> String {
     sentence
 }
 
-/// What a summary makes of a call, in the order in which it tells.
+/// The group of a call in a summary, in the order of the summary.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Ending {
+enum SummaryGroup {
     Completed,
     TimedOut,
     StillRunning,
@@ -158,42 +158,42 @@ enum Ending {
     Skipped,
 }
 
-fn ending(call: &CallResult) -> Ending {
+fn ending(call: &TurnCallResult) -> SummaryGroup {
     let by_code = match call.code {
-        Some(Code::Timeout | Code::StuckCall | Code::DeadlineExceeded) => Some(Ending::TimedOut),
-        Some(Code::OutcomeUnknown) => Some(Ending::InDoubt),
-        Some(Code::ApprovalRequired) => Some(Ending::NeedsApproval),
-        Some(Code::Cancelled) => Some(Ending::Cancelled),
+        Some(Code::Timeout | Code::StuckCall | Code::DeadlineExceeded) => Some(SummaryGroup::TimedOut),
+        Some(Code::OutcomeUnknown) => Some(SummaryGroup::InDoubt),
+        Some(Code::ApprovalRequired) => Some(SummaryGroup::NeedsApproval),
+        Some(Code::Cancelled) => Some(SummaryGroup::Cancelled),
         Some(_) | None => None,
     };
     match call.outcome {
-        Outcome::Succeeded => Ending::Completed,
-        Outcome::LeftRunning => Ending::StillRunning,
-        Outcome::Failed => by_code.unwrap_or(Ending::Failed),
-        Outcome::Cancelled => by_code.unwrap_or(Ending::Cancelled),
-        Outcome::Skipped => Ending::Skipped,
+        TurnCallOutcome::Succeeded => SummaryGroup::Completed,
+        TurnCallOutcome::LeftRunning => SummaryGroup::StillRunning,
+        TurnCallOutcome::Failed => by_code.unwrap_or(SummaryGroup::Failed),
+        TurnCallOutcome::Cancelled => by_code.unwrap_or(SummaryGroup::Cancelled),
+        TurnCallOutcome::Skipped => SummaryGroup::Skipped,
     }
 }
 
-const fn verb(ending: Ending, several: bool) -> &'static str {
+const fn verb(ending: SummaryGroup, several: bool) -> &'static str {
     match (ending, several) {
-        (Ending::Completed, _) => "completed",
-        (Ending::TimedOut, _) => "timed out",
-        (Ending::StillRunning, false) => "timed out and is still running",
-        (Ending::StillRunning, true) => "timed out and are still running",
-        (Ending::Failed, _) => "failed",
-        (Ending::InDoubt, _) => "may or may not have taken effect",
-        (Ending::NeedsApproval, false) => "needs approval",
-        (Ending::NeedsApproval, true) => "need approval",
-        (Ending::Cancelled, false) => "was cancelled",
-        (Ending::Cancelled, true) => "were cancelled",
-        (Ending::Skipped, false) => "was skipped",
-        (Ending::Skipped, true) => "were skipped",
+        (SummaryGroup::Completed, _) => "completed",
+        (SummaryGroup::TimedOut, _) => "timed out",
+        (SummaryGroup::StillRunning, false) => "timed out and is still running",
+        (SummaryGroup::StillRunning, true) => "timed out and are still running",
+        (SummaryGroup::Failed, _) => "failed",
+        (SummaryGroup::InDoubt, _) => "may or may not have taken effect",
+        (SummaryGroup::NeedsApproval, false) => "needs approval",
+        (SummaryGroup::NeedsApproval, true) => "need approval",
+        (SummaryGroup::Cancelled, false) => "was cancelled",
+        (SummaryGroup::Cancelled, true) => "were cancelled",
+        (SummaryGroup::Skipped, false) => "was skipped",
+        (SummaryGroup::Skipped, true) => "were skipped",
     }
 }
 
-/// The names of tools whose calls did not all end in one way: they do not say which call is meant.
-fn ambiguous(by_ending: &BTreeMap<Ending, Vec<&CallResult>>) -> BTreeSet<String> {
+/// Returns the names of tools whose calls ended in different groups. Such a name alone does not identify a call.
+fn ambiguous(by_ending: &BTreeMap<SummaryGroup, Vec<&TurnCallResult>>) -> BTreeSet<String> {
     let (mut seen, mut twice) = (BTreeSet::new(), BTreeSet::new());
     for calls in by_ending.values() {
         let here: BTreeSet<String> = calls.iter().map(|call| readable(call.tool.tool.as_str())).collect();
@@ -203,10 +203,11 @@ fn ambiguous(by_ending: &BTreeMap<Ending, Vec<&CallResult>>) -> BTreeSet<String>
     twice
 }
 
-/// The tools of these calls by readable names, each once, the first few; with the id of the call where the name is ambiguous.
-fn names(calls: &[&CallResult], ambiguous: &BTreeSet<String>) -> String {
+/// Returns the first few tools of these calls by readable name, each once, with the id of the call if the name is
+/// ambiguous.
+fn names(calls: &[&TurnCallResult], ambiguous: &BTreeSet<String>) -> String {
     const SHOWN: usize = 5;
-    let mut counts: Vec<(String, &CallResult, usize)> = Vec::new();
+    let mut counts: Vec<(String, &TurnCallResult, usize)> = Vec::new();
     let mut more = 0_usize;
     for call in calls {
         let name = readable(call.tool.tool.as_str());
@@ -240,7 +241,7 @@ fn joined(parts: &[String]) -> String {
     }
 }
 
-/// `flight_search`, `flight-search` and `flightSearch` are all read as "flight search".
+/// Returns a readable name: `flight_search`, `flight-search` and `flightSearch` all become "flight search".
 fn readable(name: &str) -> String {
     let mut words = String::new();
     let mut after_small = false;
@@ -267,8 +268,8 @@ mod tests {
     use super::*;
     use crate::id::{Namespace, ToolName};
 
-    fn ended(tool: &str, outcome: Outcome, code: Option<Code>) -> CallResult {
-        CallResult {
+    fn ended(tool: &str, outcome: TurnCallOutcome, code: Option<Code>) -> TurnCallResult {
+        TurnCallResult {
             id: ToolCallId::new(tool).unwrap(),
             tool: ToolRef {
                 namespace: Namespace::new("travel").unwrap(),
@@ -285,55 +286,63 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_says_what_was_done_and_what_was_not() {
-        let done = || ended("flight_search", Outcome::Succeeded, None);
-        let escalated = |mut call: CallResult| {
+    fn the_summary_has_completed_and_other_calls() {
+        let done = || ended("flight_search", TurnCallOutcome::Succeeded, None);
+        let escalated = |mut call: TurnCallResult| {
             call.escalated = true;
             call
         };
-        let called = |id: &str, call: CallResult| CallResult { id: ToolCallId::new(id).unwrap(), ..call };
+        let called =
+            |id: &str, call: TurnCallResult| TurnCallResult { id: ToolCallId::new(id).unwrap(), ..call };
         let cases = [
             (vec![done()], "Completed flight search"),
             (
-                vec![done(), ended("hotel_search", Outcome::Failed, Some(Code::Timeout))],
+                vec![done(), ended("hotel_search", TurnCallOutcome::Failed, Some(Code::Timeout))],
                 "Completed flight search, but hotel search timed out",
             ),
             (
                 vec![
                     done(),
-                    ended("hotelSearch", Outcome::Cancelled, Some(Code::DeadlineExceeded)),
-                    ended("activity-search", Outcome::LeftRunning, Some(Code::InFlight)),
+                    ended("hotelSearch", TurnCallOutcome::Cancelled, Some(Code::DeadlineExceeded)),
+                    ended("activity-search", TurnCallOutcome::LeftRunning, Some(Code::InFlight)),
                 ],
                 "Completed flight search, but hotel search timed out and activity search timed out and is still running",
             ),
             (
-                vec![ended("a", Outcome::Failed, Some(Code::ToolError)), ended("b", Outcome::Skipped, None)],
+                vec![
+                    ended("a", TurnCallOutcome::Failed, Some(Code::ToolError)),
+                    ended("b", TurnCallOutcome::Skipped, None),
+                ],
                 "Nothing was completed: a failed and b was skipped",
             ),
             (
                 vec![
                     done(),
                     done(),
-                    escalated(ended("create_itinerary", Outcome::Skipped, Some(Code::DependencyFailed))),
-                    ended("pay", Outcome::Failed, Some(Code::OutcomeUnknown)),
+                    escalated(ended(
+                        "create_itinerary",
+                        TurnCallOutcome::Skipped,
+                        Some(Code::DependencyFailed),
+                    )),
+                    ended("pay", TurnCallOutcome::Failed, Some(Code::OutcomeUnknown)),
                 ],
                 "Completed flight search (2 calls), but pay may or may not have taken effect and create itinerary was \
                  skipped; create itinerary needs your attention",
             ),
             (
-                vec![ended("a", Outcome::Failed, Some(Code::ApprovalRequired))],
+                vec![ended("a", TurnCallOutcome::Failed, Some(Code::ApprovalRequired))],
                 "Nothing was completed: a needs approval",
             ),
-            (vec![ended("___", Outcome::Succeeded, None)], "Completed ___"),
-            (vec![ended("_flight__search_", Outcome::Succeeded, None)], "Completed flight search"),
+            (vec![ended("___", TurnCallOutcome::Succeeded, None)], "Completed ___"),
+            (vec![ended("_flight__search_", TurnCallOutcome::Succeeded, None)], "Completed flight search"),
             (
                 vec![
                     called("lisbon", done()),
                     called(
                         "porto",
-                        escalated(ended("flight_search", Outcome::Failed, Some(Code::ToolError))),
+                        escalated(ended("flight_search", TurnCallOutcome::Failed, Some(Code::ToolError))),
                     ),
-                    ended("hotel_search", Outcome::Succeeded, None),
+                    ended("hotel_search", TurnCallOutcome::Succeeded, None),
                 ],
                 "Completed flight search (lisbon) and hotel search, but flight search (porto) failed; \
                  flight search (porto) needs your attention",
@@ -345,9 +354,9 @@ mod tests {
     }
 
     #[test]
-    fn the_status_says_how_much_succeeded() {
-        let done = || ended("a", Outcome::Succeeded, None);
-        let failed = || ended("b", Outcome::Failed, Some(Code::ToolError));
+    fn the_status_is_the_share_of_successes() {
+        let done = || ended("a", TurnCallOutcome::Succeeded, None);
+        let failed = || ended("b", TurnCallOutcome::Failed, Some(Code::ToolError));
         for (calls, expected) in [
             (vec![done(), done()], TurnStatus::Completed),
             (vec![done(), failed()], TurnStatus::Partial),
@@ -361,7 +370,8 @@ mod tests {
     fn the_summary_of_a_thousand_calls_is_short() {
         let calls: Vec<_> = (0..1000)
             .map(|number| {
-                let outcome = if number % 2 == 0 { Outcome::Succeeded } else { Outcome::Failed };
+                let outcome =
+                    if number % 2 == 0 { TurnCallOutcome::Succeeded } else { TurnCallOutcome::Failed };
                 ended(&format!("{number}{}", "x".repeat(200)), outcome, Some(Code::ToolError))
             })
             .collect();

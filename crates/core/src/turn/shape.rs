@@ -1,5 +1,5 @@
-//! The shape of a plan, for schemas. [`read`](super::read) is what reads one; the same plans fit both, but for what a schema
-//! cannot say: that ids are there once and known, and that nothing waits for itself.
+//! The JSON schema of a plan. The parser of the turn module reads one. The same plans fit both, except for rules that a
+//! schema cannot express: ids are unique and known, and no call depends on itself.
 
 use std::borrow::Cow;
 
@@ -8,12 +8,12 @@ use serde_json::json;
 
 use crate::id::{id_schema, tool_schema};
 
-use super::Limits;
+use super::TurnLimits;
 
-/// What is to be done in a turn.
-pub(crate) struct PlanShape;
+/// The calls of a turn.
+pub(crate) struct PlanSchema;
 
-impl JsonSchema for PlanShape {
+impl JsonSchema for PlanSchema {
     fn schema_name() -> Cow<'static, str> {
         "TurnPlan".into()
     }
@@ -31,7 +31,7 @@ impl JsonSchema for PlanShape {
         });
         let dependency = json!({ "anyOf": [id, object(&json!({
             "id": id,
-            "default": { "description": "What stands in for its output if it does not succeed" },
+            "default": { "description": "The value that replaces its output if it does not succeed" },
         }), &["id"])] });
         let alternative =
             json!({ "anyOf": [tool, object(&json!({ "tool": tool, "params": params }), &["tool"])] });
@@ -43,13 +43,13 @@ impl JsonSchema for PlanShape {
                 "dependsOn": {
                     "type": "array",
                     "items": dependency,
-                    "description": "What it waits for; what its arguments refer to need not be named",
+                    "description": "The calls that it depends on. Calls that its arguments refer to are implied",
                 },
                 "required": { "type": "boolean", "default": true },
                 "alternatives": {
                     "type": "array",
                     "items": alternative,
-                    "maxItems": Limits::DEFAULT.alternatives,
+                    "maxItems": TurnLimits::DEFAULT.alternatives,
                     "description": "Other tools for the same job, in this order",
                 },
                 "timeoutMs": positive,
@@ -65,19 +65,19 @@ impl JsonSchema for PlanShape {
                     "type": "array",
                     "items": call,
                     "minItems": 1,
-                    "maxItems": Limits::DEFAULT.calls,
+                    "maxItems": TurnLimits::DEFAULT.calls,
                 },
             }),
             &["calls"],
         );
         json_schema!({
-            "description": "What is to be done in a turn. With a `turnId` it can be submitted again: what was finished is not run again.",
+            "description": "The calls of a turn. With a `turnId` the turn can be submitted again; finished calls do not run again.",
             "allOf": [plan],
         })
     }
 }
 
-/// An object with these fields and no others.
+/// Returns the schema of an object with these fields and no others.
 fn object(properties: &serde_json::Value, required: &[&str]) -> serde_json::Value {
     json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
 }

@@ -8,39 +8,40 @@ mod random;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::trace::{Fact, Note, Trace, TraceId};
+use super::trace::{TraceId, TraceNote, TurnFact, TurnTrace};
 use super::*;
 use crate::Timestamp;
 use crate::breaker::State as BreakerState;
-use crate::classify::{Nature, Reach};
+use crate::classify::{AttemptReach, FaultNature};
 use crate::code::Code;
 use crate::id::{ToolCallId, ToolRef};
 use crate::output::RawJson;
 
-/// A turn with everything it said, driven by hand.
-struct Stage {
-    turn: Turn,
-    notes: Vec<Note>,
-    /// Calls that were started, in order, with the tool and the arguments.
+/// A turn driven step by step, with everything it returned.
+struct TurnHarness {
+    turn: TurnMachine,
+    notes: Vec<TraceNote>,
+    /// Started calls, in order, with the tool and the arguments.
     started: Vec<(String, String, String)>,
-    /// What was chosen for each of them.
-    choices: Vec<Choice>,
-    /// What the end did to calls that ran.
-    cut: Vec<Step>,
+    /// The choice for each of them.
+    choices: Vec<CandidateChoice>,
+    /// Steps of the end of the turn for running calls.
+    cut: Vec<TurnStep>,
     result: Option<TurnResult>,
     now: Timestamp,
 }
 
-impl Stage {
+impl TurnHarness {
     fn new(plan: &str) -> Self {
-        Self::with(plan, &BTreeMap::new(), Submitted::First)
+        Self::with(plan, &BTreeMap::new(), SubmissionHistory::First)
     }
 
-    fn with(plan: &str, tools: &BTreeMap<ToolRef, ToolFacts>, submitted: Submitted) -> Self {
-        let plan = Plan::parse(plan.as_bytes(), &Limits::DEFAULT).unwrap_or_else(|errors| panic!("{errors}"));
+    fn with(plan: &str, tools: &BTreeMap<ToolRef, ToolFacts>, submitted: SubmissionHistory) -> Self {
+        let plan = TurnPlan::parse(plan.as_bytes(), &TurnLimits::DEFAULT)
+            .unwrap_or_else(|errors| panic!("{errors}"));
         let mut notes = Vec::new();
         let (turn, steps) =
-            Turn::begin(Arc::new(plan), tools, submitted, Timestamp::from_millis(1000), &mut notes);
+            TurnMachine::begin(Arc::new(plan), tools, submitted, Timestamp::from_millis(1000), &mut notes);
         let mut stage = Self {
             turn,
             notes,
@@ -54,22 +55,22 @@ impl Stage {
         stage
     }
 
-    fn take(&mut self, steps: Vec<Step>) {
+    fn take(&mut self, steps: Vec<TurnStep>) {
         for step in steps {
             assert!(self.result.is_none(), "nothing follows the end");
             match step {
-                Step::Run { id, tool, arguments, choice, .. } => {
+                TurnStep::Run { id, tool, arguments, choice, .. } => {
                     self.choices.push(choice);
                     self.started.push((id.to_string(), tool.tool.to_string(), arguments.as_str().to_owned()));
                 }
-                Step::Cancel { .. } | Step::Leave { .. } => self.cut.push(step),
-                Step::Done(result) => self.result = Some(result),
+                TurnStep::Cancel { .. } | TurnStep::Leave { .. } => self.cut.push(step),
+                TurnStep::Done(result) => self.result = Some(result),
             }
         }
     }
 
-    fn on(&mut self, event: Event) -> &mut Self {
-        let steps = self.turn.on(self.now, event, &mut self.notes).unwrap();
+    fn on(&mut self, event: TurnEvent) -> &mut Self {
+        let steps = self.turn.handle_event(self.now, event, &mut self.notes).unwrap();
         self.take(steps);
         self
     }
@@ -79,17 +80,17 @@ impl Stage {
     }
 
     fn succeed_after(&mut self, id: &str, output: &str, attempts: u32) -> &mut Self {
-        let end = CallEnd::Succeeded { output: RawJson::from_trusted(output), attempts };
-        self.on(Event::Ended { id: call_id(id), end, replayed: false })
+        let end = PlannedCallEnd::Succeeded { output: RawJson::from_trusted(output), attempts };
+        self.on(TurnEvent::Ended { id: call_id(id), end, replayed: false })
     }
 
-    fn fail(&mut self, id: &str, failure: Failure) -> &mut Self {
-        self.on(Event::Ended { id: call_id(id), end: CallEnd::Failed(failure), replayed: false })
+    fn fail(&mut self, id: &str, failure: TurnCallFailure) -> &mut Self {
+        self.on(TurnEvent::Ended { id: call_id(id), end: PlannedCallEnd::Failed(failure), replayed: false })
     }
 
-    /// The engine gives the answer of an earlier submission.
-    fn again(&mut self, id: &str, end: CallEnd) -> &mut Self {
-        self.on(Event::Ended { id: call_id(id), end, replayed: true })
+    /// Reports a result that the engine replayed from an earlier submission.
+    fn again(&mut self, id: &str, end: PlannedCallEnd) -> &mut Self {
+        self.on(TurnEvent::Ended { id: call_id(id), end, replayed: true })
     }
 
     fn outcome_so_far(&self, id: &str) -> String {
@@ -98,7 +99,7 @@ impl Stage {
 
     fn at(&mut self, seconds: u64) -> &mut Self {
         self.now = Timestamp::from_millis(1000 + 1000 * seconds);
-        self.on(Event::Tick)
+        self.on(TurnEvent::Tick)
     }
 
     fn started(&self) -> Vec<&str> {
@@ -109,17 +110,17 @@ impl Stage {
         self.result.as_ref().expect("the turn is over")
     }
 
-    fn call(&self, id: &str) -> &CallResult {
+    fn call(&self, id: &str) -> &TurnCallResult {
         self.result().calls.iter().find(|call| call.id.as_str() == id).expect("the call is in the result")
     }
 
-    fn outcome(&self, id: &str) -> Outcome {
+    fn outcome(&self, id: &str) -> TurnCallOutcome {
         self.call(id).outcome
     }
 
-    /// The sentences of the trace.
+    /// Returns the sentences of the trace.
     fn story(&self) -> Vec<String> {
-        let mut trace = Trace::start(TraceId::from_bytes([1; 16]), None, 1000, Timestamp::ZERO);
+        let mut trace = TurnTrace::start(TraceId::from_bytes([1; 16]), None, 1000, Timestamp::ZERO);
         self.notes.iter().for_each(|note| trace.record(note, None).unwrap());
         trace.events().iter().map(|event| event.sentence.clone()).collect()
     }
@@ -142,47 +143,47 @@ fn tool(name: &str) -> ToolRef {
 }
 
 fn breaker(name: &str, state: BreakerState) -> BTreeMap<ToolRef, ToolFacts> {
-    BTreeMap::from([(tool(name), ToolFacts { breaker: state, stop: Stop::Leave })])
+    BTreeMap::from([(tool(name), ToolFacts { breaker: state, stop: TurnEndEffect::Leave })])
 }
 
 fn stoppable(names: &[&str]) -> BTreeMap<ToolRef, ToolFacts> {
-    let facts = ToolFacts { stop: Stop::Cancel, ..ToolFacts::default() };
+    let facts = ToolFacts { stop: TurnEndEffect::Cancel, ..ToolFacts::default() };
     names.iter().map(|name| (tool(name), facts)).collect()
 }
 
-fn permanent() -> Failure {
-    Failure {
+fn permanent() -> TurnCallFailure {
+    TurnCallFailure {
         code: Code::ToolError,
         message: "Invalid airport code: XYZ".into(),
         rule: Some("http.400".into()),
-        nature: Nature::Permanent,
-        reach: Reach::Answered,
-        repeat: Repeat::Safe,
-        doubt: Doubt::Told,
+        nature: FaultNature::Permanent,
+        reach: AttemptReach::Answered,
+        repeat: RepeatSafety::Safe,
+        unknown_outcome: UnknownOutcomeHandling::Reported,
         attempts: 1,
         timed_out_after: None,
     }
 }
 
-fn exhausted() -> Failure {
-    Failure {
+fn exhausted() -> TurnCallFailure {
+    TurnCallFailure {
         code: Code::RetryExhausted,
         message: "connection reset".into(),
         rule: Some("transport.reset".into()),
-        nature: Nature::Transient,
-        reach: Reach::Unknown,
-        repeat: Repeat::Safe,
-        doubt: Doubt::Told,
+        nature: FaultNature::Transient,
+        reach: AttemptReach::Unknown,
+        repeat: RepeatSafety::Safe,
+        unknown_outcome: UnknownOutcomeHandling::Reported,
         attempts: 5,
         timed_out_after: None,
     }
 }
 
-fn timed_out() -> Failure {
-    Failure { code: Code::Timeout, timed_out_after: Some(Duration::from_secs(30)), ..exhausted() }
+fn timed_out() -> TurnCallFailure {
+    TurnCallFailure { code: Code::Timeout, timed_out_after: Some(Duration::from_secs(30)), ..exhausted() }
 }
 
-/// The sentences that the trace of a fact has, for tests that look at facts.
-fn facts(stage: &Stage) -> Vec<&Fact> {
+/// Returns the facts of a trace.
+fn facts(stage: &TurnHarness) -> Vec<&TurnFact> {
     stage.notes.iter().map(|note| &note.fact).collect()
 }

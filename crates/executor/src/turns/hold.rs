@@ -1,93 +1,98 @@
-//! The document of a turn in the store: who runs it, and what was chosen in it. What is written there, and what it means, is
-//! decided by [`steadfast_core::turn::Hold`].
+//! The stored document of a turn: its current runner and the choices made in it. [`steadfast_core::turn::TurnHold`] decides
+//! the content of the document and its meaning.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::call::KeysOf;
-use steadfast_core::dedupe::Process;
+use steadfast_core::call::CallerKeyScope;
+use steadfast_core::dedupe::ProcessIdentity;
 use steadfast_core::id::{Digest, ToolCallId, TurnId};
-use steadfast_core::turn::{Choice, Hold as Held, Holder, Kept, Stale, Submitted, Take};
+use steadfast_core::turn::{
+    CandidateChoice, SubmissionHistory, TurnAcquisition, TurnDocument, TurnHolder, TurnLease as Held,
+    TurnWriteConflict,
+};
 use steadfast_store::{
-    Document, DocumentKind, DocumentName, DocumentWrite, Neighbours, Sight as _, Store, StoreError, Trouble,
-    Written,
+    Document, DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome, LocalProcessMonitor,
+    ProcessMonitor as _, StateStore, StoreError, StoreErrorKind,
 };
 
 use super::TurnOptions;
 
-/// A turn is held for a little longer than it may run: the clock of the store is not ours.
+/// Time that a turn is held beyond its deadline, because the clock of the store may differ from the local one.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// Who wants to run a turn, and how long that may take.
+/// A request to run a turn, with its deadline.
 #[derive(Clone, Debug)]
-pub(super) struct Wish {
-    pub(super) process: Process,
+pub(super) struct HoldRequest {
+    pub(super) process: ProcessIdentity,
     pub(super) number: u64,
     pub(super) deadline: Duration,
-    /// How long the document stays after the turn was last heard of.
+    /// Time for which the document is stored after its last write.
     pub(super) lasts: Duration,
 }
 
-/// A turn that is ours to run, or may be.
+/// A turn that this process runs, or may run.
 #[derive(Debug)]
-pub(super) struct Hold {
-    store: Arc<dyn Store>,
+pub(super) struct TurnHold {
+    store: Arc<dyn StateStore>,
     name: DocumentName,
     held: Held,
     lasts: Duration,
 }
 
-/// What came of the wish to run it.
+/// Result of a request to run a turn.
 #[derive(Debug)]
-pub(super) enum Taken {
-    /// It is ours.
-    Ours(Submitted),
-    /// Somebody runs it, and may do so until then.
+pub(super) enum HoldResult {
+    /// This process runs it.
+    Ours(SubmissionHistory),
+    /// Another process runs it, and may do so until this time.
     Busy(Timestamp),
 }
 
-/// The document of a turn: of one tenant and actor, and of one conversation where the keys of its calls are.
+/// Returns the document name of a turn. It is unique per tenant and actor, and per session if that is the scope of
+/// keys.
 pub(super) fn name(turn: &TurnId, options: &TurnOptions) -> DocumentName {
     let target = &options.target;
-    let session = match options.keys_of {
-        KeysOf::Conversation => Some(&target.session_key),
-        KeysOf::Actor => None,
+    let session = match options.key_scope {
+        CallerKeyScope::Conversation => Some(&target.session_key),
+        CallerKeyScope::Actor => None,
     };
     let whose = (&target.tenant_id, session, &target.actor_id, turn);
     let text = serde_json::to_vec(&whose).unwrap_or_default();
     DocumentName { kind: DocumentKind::Turn, id: Digest::of(&text).to_hex().into() }
 }
 
-impl Hold {
-    /// Takes the turn, unless somebody runs it. It is in `place` before the store hears of it, so that whoever owns that can
-    /// give it back whatever happens from then on.
+impl TurnHold {
+    /// Takes the turn, unless another process runs it. The hold is in `place` before the store operation starts, so
+    /// that the owner of `place` can release it whatever happens from then on.
     pub(super) async fn take(
         place: &mut Option<Self>,
-        store: Arc<dyn Store>,
+        store: Arc<dyn StateStore>,
         name: DocumentName,
-        wish: Wish,
-    ) -> Result<Taken, StoreError> {
+        wish: HoldRequest,
+    ) -> Result<HoldResult, StoreError> {
         let mut found = store.read(&name).await?;
         loop {
             let now = store.now();
-            let Wish { process, number, deadline, lasts } = wish.clone();
-            let sight = Neighbours::of(process.clone());
-            let me = Holder { process, number, until: now + deadline + SLACK };
+            let HoldRequest { process, number, deadline, lasts } = wish.clone();
+            let sight = LocalProcessMonitor::of(process.clone());
+            let me = TurnHolder { process, number, until: now + deadline + SLACK };
             let before = found.as_ref().map(read).transpose()?;
-            let (held, submitted) = match Held::take(before, me, |process| sight.sight(process), now) {
-                Take::Busy(until) => return Ok(Taken::Busy(until)),
-                Take::Ours(held, submitted) => (held, submitted),
+            let (held, submitted) = match Held::take(before, me, |process| sight.check_process(process), now)
+            {
+                TurnAcquisition::Busy(until) => return Ok(HoldResult::Busy(until)),
+                TurnAcquisition::Acquired(held, submitted) => (held, submitted),
             };
             let hold = place.insert(Self { store: store.clone(), name: name.clone(), held, lasts });
-            let kept = hold.held.kept().clone();
+            let kept = hold.held.document().clone();
             match hold.put(&kept).await? {
-                Written::As(version) => {
-                    hold.held.wrote(kept, version);
-                    return Ok(Taken::Ours(submitted));
+                DocumentWriteOutcome::Written(version) => {
+                    hold.held.record_write(kept, version);
+                    return Ok(HoldResult::Ours(submitted));
                 }
-                Written::Stale(there) => {
+                DocumentWriteOutcome::Stale(there) => {
                     *place = None;
                     found = there;
                 }
@@ -95,77 +100,87 @@ impl Hold {
         }
     }
 
-    /// Writes down what was chosen for a call, before it is sent.
-    pub(super) async fn choose(&mut self, call: &ToolCallId, choice: &Choice) -> Result<(), StoreError> {
-        match self.held.choosing(call, choice) {
+    /// Stores the choice for a call before the call is sent.
+    pub(super) async fn choose(
+        &mut self,
+        call: &ToolCallId,
+        choice: &CandidateChoice,
+    ) -> Result<(), StoreError> {
+        match self.held.document_with_choice(call, choice) {
             None => Ok(()),
             Some(kept) => match self.write(kept).await? {
-                Stale::Again => Ok(()),
-                Stale::Lost => {
-                    Err(StoreError::not_done(Trouble::Refused, "another process has gone on with this turn"))
-                }
+                TurnWriteConflict::Retry => Ok(()),
+                TurnWriteConflict::Lost => Err(StoreError::not_done(
+                    StoreErrorKind::Refused,
+                    "another process has taken over this turn",
+                )),
             },
         }
     }
 
-    /// Leaves the turn to whoever submits it next.
+    /// Releases the turn for its next submission.
     pub(super) async fn release(&mut self) -> Result<(), StoreError> {
-        self.write(self.held.giving_back()).await.map(drop)
+        self.write(self.held.released_document()).await.map(drop)
     }
 
-    /// For how long it would keep others from the turn.
-    pub(super) fn is_in_the_way_for(&self) -> Duration {
+    /// Returns the time for which the hold would still keep others from the turn.
+    pub(super) fn remaining_time(&self) -> Duration {
         self.held.holder().until.since(self.store.now())
     }
 
-    /// Writes, and again if what is there is ours all the same; says whether it is.
-    async fn write(&mut self, kept: Kept) -> Result<Stale, StoreError> {
+    /// Writes the document, and retries if the stored one still belongs to this hold. Returns the comparison of the
+    /// two.
+    async fn write(&mut self, kept: TurnDocument) -> Result<TurnWriteConflict, StoreError> {
         for _ in 0..2 {
             match self.put(&kept).await? {
-                Written::As(version) => {
-                    self.held.wrote(kept, version);
-                    return Ok(Stale::Again);
+                DocumentWriteOutcome::Written(version) => {
+                    self.held.record_write(kept, version);
+                    return Ok(TurnWriteConflict::Retry);
                 }
-                Written::Stale(there) => {
+                DocumentWriteOutcome::Stale(there) => {
                     let there = there.as_ref().map(read).transpose()?;
                     let there = there.as_ref().map(|(version, kept)| (*version, kept));
-                    if self.held.stale(there) == Stale::Lost {
+                    if self.held.resolve_conflict(there) == TurnWriteConflict::Lost {
                         break;
                     }
                 }
             }
         }
-        Ok(Stale::Lost)
+        Ok(TurnWriteConflict::Lost)
     }
 
-    async fn put(&self, kept: &Kept) -> Result<Written, StoreError> {
+    async fn put(&self, kept: &TurnDocument) -> Result<DocumentWriteOutcome, StoreError> {
         let body = serde_json::to_string(kept).map_err(unreadable)?;
         let expires = Some(self.store.now() + self.lasts);
-        let write = DocumentWrite { replaces: self.held.replaces(), body: Some(body.into()), expires };
+        let write =
+            DocumentWrite { replaces: self.held.replaced_version(), body: Some(body.into()), expires };
         self.store.write(&self.name, write).await
     }
 }
 
-/// What another version wrote is not guessed at: what it chose would be lost, and done in another way.
-fn read(document: &Document) -> Result<(u64, Kept), StoreError> {
-    let kept: Kept = serde_json::from_str(&document.body).map_err(unreadable)?;
+/// Parses the document. One of another version is refused: its choices would be lost and made differently.
+fn read(document: &Document) -> Result<(u64, TurnDocument), StoreError> {
+    let kept: TurnDocument = serde_json::from_str(&document.body).map_err(unreadable)?;
     match kept.format {
-        Kept::FORMAT => Ok((document.version, kept)),
+        TurnDocument::FORMAT => Ok((document.version, kept)),
         other => Err(unreadable(format_args!(
-            "it is written in format {other}, and this version reads {}",
-            Kept::FORMAT
+            "its format is {other}, but this version reads format {}",
+            TurnDocument::FORMAT
         ))),
     }
 }
 
 fn unreadable(error: impl fmt::Display) -> StoreError {
-    StoreError::not_done(Trouble::Unreadable, format!("what is kept of the turn cannot be used: {error}"))
+    StoreError::not_done(
+        StoreErrorKind::Unreadable,
+        format!("the stored state of the turn cannot be used: {error}"),
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use steadfast_core::id::{ActorId, SessionKey, TenantId};
-    use steadfast_core::turn::Choice;
+    use steadfast_core::turn::CandidateChoice;
     use steadfast_store::{MemoryOptions, MemoryStore, this_process};
 
     use super::*;
@@ -173,61 +188,62 @@ mod tests {
 
     const TURN: Duration = Duration::from_secs(300);
 
-    async fn take(store: &Arc<dyn Store>, number: u64) -> (Option<Hold>, Taken) {
+    async fn take(store: &Arc<dyn StateStore>, number: u64) -> (Option<TurnHold>, HoldResult) {
         let name = DocumentName { kind: DocumentKind::Turn, id: "trip".into() };
-        let wish = Wish { process: this_process(), number, deadline: TURN, lasts: 10 * TURN };
+        let wish = HoldRequest { process: this_process(), number, deadline: TURN, lasts: 10 * TURN };
         let mut place = None;
-        let taken = Hold::take(&mut place, store.clone(), name, wish).await.unwrap();
+        let taken = TurnHold::take(&mut place, store.clone(), name, wish).await.unwrap();
         (place, taken)
     }
 
-    fn choice(candidate: usize) -> Choice {
-        Choice { candidate, ..Choice::default() }
+    fn choice(candidate: usize) -> CandidateChoice {
+        CandidateChoice { candidate, ..CandidateChoice::default() }
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_has_lost_a_turn_chooses_nothing_in_it_any_more() {
-        let store: Arc<dyn Store> =
+        let store: Arc<dyn StateStore> =
             Arc::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new()))));
         let call = ToolCallId::new("pay").unwrap();
         let (first, taken) = take(&store, 1).await;
-        assert!(matches!(taken, Taken::Ours(Submitted::First)));
+        assert!(matches!(taken, HoldResult::Ours(SubmissionHistory::First)));
         let mut first = first.unwrap();
-        // An answer that was lost: it is written, and the turn is still ours.
-        let kept = first.held.choosing(&call, &choice(2)).unwrap();
-        assert!(matches!(first.put(&kept).await.unwrap(), Written::As(_)));
+        // The response of the store was lost: the document is written, and the turn is still held by this process.
+        let kept = first.held.document_with_choice(&call, &choice(2)).unwrap();
+        assert!(matches!(first.put(&kept).await.unwrap(), DocumentWriteOutcome::Written(_)));
         first.choose(&call, &choice(1)).await.unwrap();
-        // As long as it may run, and a little longer: the clocks of two machines are not one.
+        // It is held for its deadline and a little longer, because the clocks of two machines differ.
         tokio::time::advance(TURN + SLACK - Duration::from_millis(1)).await;
-        assert!(matches!(take(&store, 2).await, (None, Taken::Busy(_))));
+        assert!(matches!(take(&store, 2).await, (None, HoldResult::Busy(_))));
         tokio::time::advance(Duration::from_millis(1)).await;
         let (second, taken) = take(&store, 2).await;
-        let Taken::Ours(Submitted::Again(choices)) = taken else { panic!("{taken:?}") };
+        let HoldResult::Ours(SubmissionHistory::Repeated(choices)) = taken else { panic!("{taken:?}") };
         assert_eq!(choices.get(&call), Some(&choice(1)));
         assert!(first.choose(&call, &choice(2)).await.is_err());
-        // Nor does it give back what is not its own.
+        // A hold does not release a turn that it has lost.
         first.release().await.unwrap();
-        assert!(matches!(take(&store, 3).await, (None, Taken::Busy(_))));
+        assert!(matches!(take(&store, 3).await, (None, HoldResult::Busy(_))));
         second.unwrap().choose(&call, &choice(3)).await.unwrap();
     }
 
     #[test]
     fn a_name_is_that_of_one_tenant_actor_and_conversation() {
-        let target = |tenant: Option<&str>, session: &str, actor: &str| steadfast_core::envelope::Target {
-            tenant_id: tenant.map(|tenant| TenantId::new(tenant).unwrap()),
-            session_key: SessionKey::new(session).unwrap(),
-            actor_id: ActorId::new(actor).unwrap(),
-            agent_id: None,
-            workspace_id: None,
-            correlation_id: None,
-            turn_id: None,
-            model_id: None,
-            domain: None,
-            unknown: steadfast_core::envelope::Unknown::new(),
-        };
+        let target =
+            |tenant: Option<&str>, session: &str, actor: &str| steadfast_core::envelope::CallerIdentity {
+                tenant_id: tenant.map(|tenant| TenantId::new(tenant).unwrap()),
+                session_key: SessionKey::new(session).unwrap(),
+                actor_id: ActorId::new(actor).unwrap(),
+                agent_id: None,
+                workspace_id: None,
+                correlation_id: None,
+                turn_id: None,
+                model_id: None,
+                domain: None,
+                unknown: steadfast_core::envelope::ExtraFields::new(),
+            };
         let turn = TurnId::new("trip").unwrap();
         let named = |target, keys_of| {
-            let options = TurnOptions { keys_of, ..TurnOptions::of(target) };
+            let options = TurnOptions { key_scope: keys_of, ..TurnOptions::of(target) };
             name(&turn, &options).id
         };
         let own = || target(Some("acme"), "s", "ann");
@@ -239,8 +255,11 @@ mod tests {
         ];
         for other in others {
             let same = other.session_key != own().session_key;
-            assert_ne!(named(other.clone(), KeysOf::Conversation), named(own(), KeysOf::Conversation));
-            assert_eq!(named(other, KeysOf::Actor) == named(own(), KeysOf::Actor), same);
+            assert_ne!(
+                named(other.clone(), CallerKeyScope::Conversation),
+                named(own(), CallerKeyScope::Conversation)
+            );
+            assert_eq!(named(other, CallerKeyScope::Actor) == named(own(), CallerKeyScope::Actor), same);
         }
     }
 }

@@ -1,25 +1,24 @@
-//! Turns: several calls that depend on each other, carried out as [`steadfast_core::turn`] decides.
+//! Turns: several calls that depend on each other, run as [`steadfast_core::turn`] decides.
 //!
-//! Each call of a turn is a call of the engine, with its own retries, breaker, dedupe and guard. This file starts what the
-//! machine wants started, tells it how calls ended, and wakes it at the deadline.
+//! Each call of a turn is a call of the engine, with its own retries, breaker, deduplication and loop guard. This file
+//! starts the calls that the machine orders, reports their results to it, and wakes it at the deadline.
 //!
-//! A turn whose plan has a name can be submitted again. Its calls have keys that are made of that name, so what was
-//! finished is answered from its record, in this process or after a crash, and the rest goes on. Nothing runs unless
-//! somebody submits the turn and waits for it: who drops the future leaves the calls that run to the engine, and starts no
-//! others.
+//! A turn whose plan has a name can be submitted again. The keys of its calls are derived from that name. Finished
+//! calls are therefore replayed from their records, in this process or after a crash, and the rest continues. A turn
+//! runs only while its submitter waits for it. If the future is dropped, in-flight calls stay with the engine, and no
+//! others start.
 //!
-//! | file | what it does |
+//! | file | contents |
 //! | --- | --- |
-//! | `hold` | who runs a turn, and what was chosen in it |
-//! | `watch` | what a turn hears of its calls while they run |
-//! | `story` | the trace, and what is kept of it |
+//! | `hold` | the runner of a turn, and the choices made in it |
+//! | `call_listener` | events of the calls in flight |
+//! | `trace_recorder` | the trace of a turn, and its storage |
 
+mod call_listener;
 mod hold;
-mod story;
-mod watch;
+mod trace_recorder;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -31,156 +30,148 @@ use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use serde::Serialize;
 use steadfast_core::Timestamp;
-use steadfast_core::approval::Channel;
+use steadfast_core::approval::ApprovalChannel;
 use steadfast_core::breaker::State as BreakerState;
-use steadfast_core::call::{KeysOf, Waits};
-use steadfast_core::classify::Nature;
+use steadfast_core::call::{CallerKeyScope, CallerPatience};
+use steadfast_core::classify::FaultNature;
 use steadfast_core::code::Code;
 use steadfast_core::envelope::{
-    CallEnvelope, CallHints, ContractVersion, Control, IdempotencyKey, Payload, PayloadVersion, Target,
-    Trace as EnvelopeTrace, Transport, TurnControl, Unknown,
+    CallControl, CallEnvelope, CallHints, CallPayload, CallerIdentity, ContractVersion, EnvelopeTrace,
+    ExtraFields, IdempotencyKey, PayloadVersion, TransportOptions, TurnControl,
 };
 use steadfast_core::id::{Digest, RequestId, ToolCallId, ToolRef, TurnId};
 use steadfast_core::output::RawJson;
 use steadfast_core::policy::ToolClass;
-use steadfast_core::turn::trace::{Event as TraceEvent, Fact, Note, SpanId, ToolFault, TraceId};
+use steadfast_core::turn::trace::{SpanId, ToolFailureDetails, TraceEvent, TraceId, TraceNote, TurnFact};
 use steadfast_core::turn::{
-    CallEnd, Choice, Dependants, Doubt, Event, Facts, Failure, Heard, Need, Plan, PlannedCall, Repeat, Step,
-    Stop, Submitted, ToolFacts, Turn, TurnResult, decide,
+    CallNeed, CallProgress, CandidateChoice, DependantCounts, FailureFacts, PlannedCall, PlannedCallEnd,
+    RepeatSafety, SubmissionHistory, ToolFacts, TurnCallFailure, TurnEndEffect, TurnEvent, TurnMachine,
+    TurnPlan, TurnResult, TurnStep, UnknownOutcomeHandling, decide,
 };
-use steadfast_store::{Part, StoreError, Trouble};
+use steadfast_store::{JournalPage, StoreError, StoreErrorKind};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_util::sync::CancellationToken;
 
-use crate::approvals::Asker;
-use crate::engine::{CALLS, CallOptions, Called, Canceller, Engine, InTurn, Inner};
-use crate::shelf::{Found, Shelf};
-use crate::telling::TurnAbout;
+use crate::approvals::ApprovalPrompter;
+use crate::engine::{CALLS, CallCanceller, CallOptions, CallResponse, Engine, EngineInner, TurnResubmission};
+use crate::registry::{ResolvedTool, ToolRegistry};
+use crate::telemetry_hooks::TurnContext;
 
-use hold::{Hold, Taken, Wish};
-use story::Story;
-pub(crate) use story::{KEEP as TRACES_KEPT, gathered};
-pub use story::{TurnHead, TurnStory, TurnsWanted};
-use watch::{Known, Told, Watch, What};
+use call_listener::{CallPolicyFacts, TurnCallChange, TurnCallEvent, TurnCallListener};
+use hold::{HoldRequest, HoldResult, TurnHold};
+use trace_recorder::TraceRecorder;
+pub(crate) use trace_recorder::{KEEP as TRACES_KEPT, new_queue};
+pub use trace_recorder::{TurnQuery, TurnSummary, TurnTraceView};
 
-/// Who submits a turn.
+/// Options of a turn.
 #[derive(Clone, Debug)]
 pub struct TurnOptions {
-    /// For whom its calls are made. The turn that it names is replaced by that of the plan.
-    pub target: Target,
-    /// What its calls are tagged with.
+    /// Target of its calls. The turn that it names is replaced by that of the plan.
+    pub target: CallerIdentity,
+    /// Control settings of its calls.
     pub control: TurnControl,
     /// The W3C trace that it belongs to, with the baggage that is passed on to its tools.
     pub trace: EnvelopeTrace,
-    /// Whether somebody can be asked while a call waits.
-    pub channel: Channel,
-    /// Who puts a question to the person at the caller's end.
-    pub asker: Option<Arc<dyn Asker>>,
-    /// Within what the same name is the same turn.
-    pub keys_of: KeysOf,
-    /// Withdraws the turn: nothing more starts, what runs is told to stop.
-    pub withdrawn: CancellationToken,
-    /// Hears of what happens in it, as it happens.
+    /// Possibility to request approval while a call waits.
+    pub channel: ApprovalChannel,
+    /// Interface to the user at the client.
+    pub prompter: Option<Arc<dyn ApprovalPrompter>>,
+    /// Scope within which the same name means the same turn.
+    pub key_scope: CallerKeyScope,
+    /// Cancels the turn: nothing more starts, and calls in flight are cancelled.
+    pub cancelled: CancellationToken,
+    /// Receiver of its events as they happen.
     pub follower: Option<UnboundedSender<TraceEvent>>,
 }
 
 impl TurnOptions {
-    /// For whoever cannot be asked anything, as most callers of a turn: its name is its own within the conversation.
-    pub fn of(target: Target) -> Self {
+    /// Returns options for a caller without a user to ask, as most callers of a turn. Turn names are scoped to the
+    /// session.
+    pub fn of(target: CallerIdentity) -> Self {
         Self {
             target,
             control: TurnControl::default(),
             trace: EnvelopeTrace::default(),
-            channel: Channel::Headless,
-            asker: None,
-            keys_of: KeysOf::Conversation,
-            withdrawn: CancellationToken::new(),
+            channel: ApprovalChannel::Headless,
+            prompter: None,
+            key_scope: CallerKeyScope::Conversation,
+            cancelled: CancellationToken::new(),
             follower: None,
         }
     }
 }
 
-/// What came of a turn.
+/// Result of a turn.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Turned {
-    /// How it ended.
+pub struct TurnResponse {
+    /// The result.
     #[serde(flatten)]
     pub result: TurnResult,
     /// Its trace.
     #[serde(rename = "traceId")]
     pub trace: TraceId,
-    /// The most bytes of text that the caller is to be given of the outputs of these calls. They stand in the result whole; see
-    /// [`Called::text_limit`].
+    /// Maximum bytes of output text to give to the caller for these calls. The outputs in the result are complete. See
+    /// [`CallResponse::text_limit`].
     #[serde(skip)]
     pub text_limits: BTreeMap<ToolCallId, usize>,
 }
 
-/// Why a turn was not begun. Nothing of it ran.
-#[derive(Debug)]
+/// Reason why a turn was not started. Nothing of it ran.
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum TurnRefused {
-    /// The same turn is under way; it may be for so long.
+pub enum TurnRejection {
+    /// The same turn is in flight, for at most this long.
+    #[error(
+        "the same turn is in flight: wait for it, or submit it again later; calls that it finishes are not run again"
+    )]
     InFlight(Duration),
-    /// As many turns run here as may.
+    /// The limit of concurrent turns is reached.
+    #[error("{MOST_TURNS} turns run here already, which is the limit: submit it again in a moment")]
     Overloaded,
-    /// The store cannot say whether any of it has run.
+    /// The store failed, so that it is unknown which calls have already run.
+    #[error("the turn was not started, because it is unknown which of its calls have run: {0}")]
     Store(StoreError),
 }
 
-impl fmt::Display for TurnRefused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::InFlight(_) => f.write_str(
-                "the same turn is under way: wait for it, or submit it again later; what it finishes is not run again",
-            ),
-            Self::Overloaded => write!(f, "{MOST_TURNS} turns run here already: submit it again in a moment"),
-            Self::Store(error) => {
-                write!(f, "the turn was not begun, because nobody can say what of it has run: {error}")
-            }
-        }
-    }
-}
+/// The future of a call in flight.
+type TurnCallFuture = Pin<Box<dyn Future<Output = (ToolCallId, TurnCallResponse)> + Send>>;
 
-impl std::error::Error for TurnRefused {}
-
-/// A call of the turn on its way.
-type Going = Pin<Box<dyn Future<Output = (ToolCallId, Ended)> + Send>>;
-
-/// How it ended.
-struct Ended {
-    called: Called,
+/// End of a call.
+struct TurnCallResponse {
+    called: CallResponse,
     tool: ToolRef,
-    heard: Heard,
-    /// Nothing where it was turned away at the door: nobody looked for its record.
-    known: Option<Known>,
+    heard: CallProgress,
+    /// Facts from the policy of the call. Absent if the call was rejected before its record was read.
+    known: Option<CallPolicyFacts>,
 }
 
 impl Engine {
-    /// Runs a turn. It ends by its deadline; whoever drops the future leaves what runs to the engine.
+    /// Runs a turn. It ends by its deadline. Dropping the future leaves calls in flight to the engine.
     pub async fn turn(
         &self,
-        plan: Arc<Plan>,
-        shelf: Arc<dyn Shelf>,
+        plan: Arc<TurnPlan>,
+        shelf: Arc<dyn ToolRegistry>,
         options: TurnOptions,
-    ) -> Result<Turned, TurnRefused> {
+    ) -> Result<TurnResponse, TurnRejection> {
         let inner = &self.inner;
         let number = CALLS.fetch_add(1, Ordering::Relaxed);
-        // Its time runs from here, however long the store takes to say that it may begin: it holds the turn no longer.
+        // The time starts here, however long the store takes to grant the turn: the hold lasts no longer.
         let now = inner.clock.now();
-        let caller = options.trace.traceparent.as_deref().and_then(Caller::read);
+        let caller = options.trace.traceparent.as_deref().and_then(ParentSpan::read);
         let seed = inner.seed_of(number);
         let trace = caller.map_or_else(|| own_trace(seed, now), |caller| caller.trace);
         let name = plan.turn().cloned();
-        let Some(underway) = Underway::begin(inner.clone(), number, name.clone(), trace, &options) else {
-            return Err(TurnRefused::Overloaded);
+        let Some(underway) = TurnRegistration::begin(inner.clone(), number, name.clone(), trace, &options)
+        else {
+            return Err(TurnRejection::Overloaded);
         };
         let facts = self.facts(&plan, &options.target);
-        let mut held = Held { hold: None, engine: self.clone() };
+        let mut held = HoldGuard { hold: None, engine: self.clone() };
         let submitted = match plan.turn() {
-            None => Submitted::First,
+            None => SubmissionHistory::First,
             Some(turn) => {
-                let wish = Wish {
+                let wish = HoldRequest {
                     process: inner.process.clone(),
                     number,
                     deadline: plan.deadline(),
@@ -188,23 +179,23 @@ impl Engine {
                     lasts: facts.records_last + plan.deadline(),
                 };
                 let name = hold::name(turn, &options);
-                let taking = Hold::take(&mut held.hold, inner.store.clone(), name, wish);
+                let taking = TurnHold::take(&mut held.hold, inner.store.clone(), name, wish);
                 match tokio::time::timeout(plan.deadline().max(LEAST_FOR_STORE), taking).await {
-                    Ok(Ok(Taken::Ours(submitted))) => submitted,
-                    Ok(Ok(Taken::Busy(until))) => {
-                        return Err(TurnRefused::InFlight(until.since(inner.store.now())));
+                    Ok(Ok(HoldResult::Ours(submitted))) => submitted,
+                    Ok(Ok(HoldResult::Busy(until))) => {
+                        return Err(TurnRejection::InFlight(until.since(inner.store.now())));
                     }
-                    Ok(Err(error)) => return Err(TurnRefused::Store(error)),
-                    Err(_) => return Err(TurnRefused::Store(silent())),
+                    Ok(Err(error)) => return Err(TurnRejection::Store(error)),
+                    Err(_) => return Err(TurnRejection::Store(silent())),
                 }
             }
         };
-        let story = Story::begin(inner.clone(), plan.clone(), &options, trace, caller, seed, now);
+        let story = TraceRecorder::begin(inner.clone(), plan.clone(), &options, trace, caller, seed, now);
         let mut notes = Vec::new();
-        let (turn, steps) = Turn::begin(plan.clone(), &facts.tools, submitted, now, &mut notes);
+        let (turn, steps) = TurnMachine::begin(plan.clone(), &facts.tools, submitted, now, &mut notes);
         let (tell, told) = unbounded_channel();
         let guarded_as = name.clone().or_else(|| TurnId::new(trace.to_string()).ok());
-        let running = Running {
+        let running = RunningTurn {
             engine: self.clone(),
             shelf,
             options,
@@ -225,37 +216,38 @@ impl Engine {
         };
         let (result, text_limits) = running.run(steps, notes, told).await;
         drop(underway);
-        Ok(Turned { result, trace, text_limits })
+        Ok(TurnResponse { result, trace, text_limits })
     }
 
-    /// Withdraws the turns of this name or trace that run here and whose caller may be told so: nothing more of them
-    /// starts, what runs is told to stop. Says how many there were.
-    pub fn withdraw_turn(&self, name: &str, is_theirs: impl Fn(&Target) -> bool) -> usize {
-        let running = self.inner.turning.lock();
+    /// Cancels the turns with this name or trace that run here and for which `is_theirs` returns true: nothing more of
+    /// them starts, and calls in flight are cancelled. Returns the number of turns.
+    pub fn cancel_turn(&self, name: &str, is_theirs: impl Fn(&CallerIdentity) -> bool) -> usize {
+        let running = self.inner.running_turns.lock();
         let named = running.values().filter(|turn| turn.is_called(name) && is_theirs(&turn.target));
         named.inspect(|turn| turn.withdrawn.cancel()).count()
     }
 
-    /// The turns that are wanted, those first that began last.
-    pub async fn turns(&self, wanted: &TurnsWanted) -> Result<Part<TurnHead>, StoreError> {
+    /// Returns the turns that match, newest first.
+    pub async fn turns(&self, wanted: &TurnQuery) -> Result<JournalPage<TurnSummary>, StoreError> {
         self.write_stories().await;
         wanted.read(&*self.inner.store).await
     }
 
-    /// What is kept of a turn, by its trace or by the name that its plan gave it; the newest of that name.
-    pub async fn story(&self, name: &str) -> Result<Option<TurnStory>, StoreError> {
+    /// Returns the stored trace of a turn, by its trace id or by the name in its plan (the newest of that name).
+    pub async fn turn_trace(&self, name: &str) -> Result<Option<TurnTraceView>, StoreError> {
         self.write_stories().await;
-        TurnStory::read(&*self.inner.store, name).await
+        TurnTraceView::read(&*self.inner.store, name).await
     }
 
-    /// Brings what waits into the store. In a task, because what is on its way must not go with whoever asked.
+    /// Writes the queued entries to the store. Runs in a task, so that it continues if the caller is dropped.
     async fn write_stories(&self) {
         let inner = self.inner.clone();
         let _ = tokio::spawn(async move { inner.write_stories_now().await }).await;
     }
 
-    /// What the machine has to know about the tools of a plan. What their servers say of them is heard when they are called.
-    fn facts(&self, plan: &Plan, target: &Target) -> PlanFacts {
+    /// Returns the facts about the tools of a plan that the machine needs. Descriptions by servers are added when the
+    /// tools are called.
+    fn facts(&self, plan: &TurnPlan, target: &CallerIdentity) -> PlanFacts {
         let mut facts = PlanFacts { tools: BTreeMap::new(), classes: BTreeMap::new(), records_last: LASTS };
         for tool in plan.tools() {
             let Some(envelope) = envelope(tool, RawJson::from_trusted("{}"), target.clone()) else {
@@ -263,7 +255,7 @@ impl Engine {
             };
             let Ok(policy) = self.policy_of(&envelope) else { continue };
             let keep = &policy.dedupe.keep;
-            // What the turn leaves running is recorded later than anything is heard of the turn.
+            // Calls that outlive the turn are recorded after the last event of the turn.
             let longest = keep.done.max(keep.failed).max(keep.open) + policy.time.total;
             facts.records_last = facts.records_last.max(longest);
             facts.classes.insert(tool.clone(), policy.class);
@@ -273,141 +265,141 @@ impl Engine {
         facts
     }
 
-    /// How the breaker of a tool stands.
-    fn breaker_of(&self, target: &Target, tool: &ToolRef) -> BreakerState {
+    /// Returns the state of the breaker of a tool.
+    fn breaker_of(&self, target: &CallerIdentity, tool: &ToolRef) -> BreakerState {
         self.inner.breaker_state(&target.tenant_id, tool)
     }
 }
 
-/// The most turns at once; further ones are refused at once. Each may hold 64 MiB of what its calls gave.
+/// Maximum number of concurrent turns; more are refused at once. Each may hold 64 MiB of outputs.
 const MOST_TURNS: usize = 256;
-/// What is chosen in a turn is kept for at least so long.
+/// Minimum time for which the choices of a turn are stored.
 const LASTS: Duration = Duration::from_secs(24 * 3600);
 
 struct PlanFacts {
     tools: BTreeMap<ToolRef, ToolFacts>,
     classes: BTreeMap<ToolRef, ToolClass>,
-    /// As long as any record of its calls.
+    /// The longest time for which any record of its calls is stored.
     records_last: Duration,
 }
 
-/// What the end of a turn does to a call of this class.
-const fn stop(class: ToolClass) -> Stop {
+/// Returns the handling of in-flight calls of this class at the end of a turn.
+const fn stop(class: ToolClass) -> TurnEndEffect {
     match class {
-        ToolClass::ReadOnly | ToolClass::Idempotent => Stop::Cancel,
-        ToolClass::Mutating | ToolClass::Unknown => Stop::Leave,
+        ToolClass::ReadOnly | ToolClass::Idempotent => TurnEndEffect::Cancel,
+        ToolClass::Mutating | ToolClass::Unknown => TurnEndEffect::Leave,
     }
 }
 
-/// Whether a call of this class may be made twice.
-const fn repeat(class: ToolClass) -> Repeat {
+/// Returns the safety of repeating a call of this class.
+const fn repeat(class: ToolClass) -> RepeatSafety {
     match class {
-        ToolClass::ReadOnly => Repeat::Safe,
-        ToolClass::Idempotent => Repeat::BySameTool,
-        ToolClass::Mutating | ToolClass::Unknown => Repeat::Unsafe,
+        ToolClass::ReadOnly => RepeatSafety::Safe,
+        ToolClass::Idempotent => RepeatSafety::BySameTool,
+        ToolClass::Mutating | ToolClass::Unknown => RepeatSafety::Unsafe,
     }
 }
 
-/// The turns that run here, by their numbers.
-pub(crate) type Turning = Mutex<BTreeMap<u64, Withdrawable>>;
+/// The turns that run here, by number.
+pub(crate) type RunningTurns = Mutex<BTreeMap<u64, CancellableTurn>>;
 
-/// A turn that can be withdrawn by others than its caller.
+/// A turn that others than its caller can cancel.
 #[derive(Debug)]
-pub(crate) struct Withdrawable {
+pub(crate) struct CancellableTurn {
     name: Option<TurnId>,
     trace: TraceId,
-    target: Target,
+    target: CallerIdentity,
     withdrawn: CancellationToken,
 }
 
-impl Withdrawable {
+impl CancellableTurn {
     fn is_called(&self, name: &str) -> bool {
         self.name.as_ref().is_some_and(|turn| turn.as_str() == name)
             || TraceId::from_hex(name) == Some(self.trace)
     }
 }
 
-/// A turn is among those that run, until this is dropped.
-struct Underway {
-    inner: Arc<Inner>,
+/// Registration of a running turn, removed on drop.
+struct TurnRegistration {
+    inner: Arc<EngineInner>,
     number: u64,
 }
 
-impl Underway {
-    /// If there is a place for it.
+impl TurnRegistration {
+    /// Registers the turn, or returns `None` if the limit is reached.
     fn begin(
-        inner: Arc<Inner>,
+        inner: Arc<EngineInner>,
         number: u64,
         name: Option<TurnId>,
         trace: TraceId,
         options: &TurnOptions,
     ) -> Option<Self> {
-        let (target, withdrawn) = (options.target.clone(), options.withdrawn.clone());
-        let mut turning = inner.turning.lock();
+        let (target, withdrawn) = (options.target.clone(), options.cancelled.clone());
+        let mut turning = inner.running_turns.lock();
         if turning.len() >= MOST_TURNS {
             return None;
         }
-        turning.insert(number, Withdrawable { name, trace, target, withdrawn });
+        turning.insert(number, CancellableTurn { name, trace, target, withdrawn });
         drop(turning);
         Some(Self { inner, number })
     }
 }
 
-impl Drop for Underway {
+impl Drop for TurnRegistration {
     fn drop(&mut self) {
-        self.inner.turning.lock().remove(&self.number);
+        self.inner.running_turns.lock().remove(&self.number);
     }
 }
 
-/// A turn that runs.
-struct Running {
+/// A running turn.
+struct RunningTurn {
     engine: Engine,
-    shelf: Arc<dyn Shelf>,
+    shelf: Arc<dyn ToolRegistry>,
     options: TurnOptions,
-    plan: Arc<Plan>,
-    turn: Turn,
-    /// Until it is closed.
-    story: Option<Story>,
-    held: Held,
+    plan: Arc<TurnPlan>,
+    turn: TurnMachine,
+    /// The trace, until it is closed.
+    story: Option<TraceRecorder>,
+    held: HoldGuard,
     name: Option<TurnId>,
-    /// The turn that the guard counts failures in.
+    /// The turn in which the loop guard counts failures.
     guarded_as: Option<TurnId>,
     trace: TraceId,
     classes: BTreeMap<ToolRef, ToolClass>,
-    going: FuturesUnordered<Going>,
-    /// Calls that ended while the store was waited for.
-    arrived: VecDeque<(ToolCallId, Ended)>,
-    sent_to: BTreeMap<ToolCallId, Sent>,
-    tell: UnboundedSender<Told>,
-    /// Calls that were sent, alternatives included.
+    going: FuturesUnordered<TurnCallFuture>,
+    /// Calls that ended during a store operation.
+    arrived: VecDeque<(ToolCallId, TurnCallResponse)>,
+    sent_to: BTreeMap<ToolCallId, DispatchedCall>,
+    tell: UnboundedSender<TurnCallEvent>,
+    /// Number of calls that were sent, alternatives included.
     sent: u64,
-    /// The most bytes of text that the caller is to be given, for calls that have such a limit.
+    /// Maximum bytes of output text for the caller, for calls with such a limit.
     text_limits: BTreeMap<ToolCallId, usize>,
 }
 
-/// A call that is on its way to its tool.
-struct Sent {
-    watch: Arc<Watch>,
-    /// Withdraws it, once it is with the engine.
-    stop: Arc<Mutex<Option<Canceller>>>,
+/// A call that was sent to its tool.
+struct DispatchedCall {
+    watch: Arc<TurnCallListener>,
+    /// Cancels the call, once the engine has it.
+    stop: Arc<Mutex<Option<CallCanceller>>>,
 }
 
-/// The turn is given back when it is over, and also when nobody waits for it any more, or when the store did not say whether
-/// it is ours. What does not get through is tried again for as long as it would keep others from the turn and there is an
-/// engine; a shutdown has one try left.
-struct Held {
-    hold: Option<Hold>,
+/// Releases a turn on drop: when it is over, when its caller is gone, or when the store did not confirm the hold. A
+/// failed release is retried for as long as it would keep others from the turn and the engine lives. At a shutdown
+/// there is one last try.
+struct HoldGuard {
+    hold: Option<TurnHold>,
     engine: Engine,
 }
 
-impl Drop for Held {
+impl Drop for HoldGuard {
     fn drop(&mut self) {
         let (Some(mut hold), Ok(runtime)) = (self.hold.take(), tokio::runtime::Handle::try_current()) else {
             return;
         };
         let inner = &self.engine.inner;
         let (stopping, engine) = (inner.stopping.clone(), Arc::downgrade(inner));
-        let left = hold.is_in_the_way_for();
+        let left = hold.remaining_time();
         let trying = async move {
             while let Err(error) = hold.release().await {
                 let Some(inner) = engine.upgrade() else { return };
@@ -419,34 +411,34 @@ impl Drop for Held {
                 }
             }
         };
-        inner.giving_back.spawn_on(tokio::time::timeout(left, trying), &runtime);
+        inner.background_tasks.spawn_on(tokio::time::timeout(left, trying), &runtime);
     }
 }
 
-/// The next call that has ended.
+/// Returns the next call that has ended.
 async fn next(
-    arrived: &mut VecDeque<(ToolCallId, Ended)>,
-    going: &mut FuturesUnordered<Going>,
-) -> Option<(ToolCallId, Ended)> {
+    arrived: &mut VecDeque<(ToolCallId, TurnCallResponse)>,
+    going: &mut FuturesUnordered<TurnCallFuture>,
+) -> Option<(ToolCallId, TurnCallResponse)> {
     match arrived.pop_front() {
         Some(ended) => Some(ended),
         None => going.next().await,
     }
 }
 
-/// Between two tries to give a turn back.
+/// Pause between two tries to release a turn.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long the end of a turn waits for the store to take it back.
+/// Maximum time that the end of a turn waits for its release.
 const GRACE: Duration = Duration::from_secs(2);
 
-impl Running {
+impl RunningTurn {
     async fn run(
         mut self,
-        mut steps: Vec<Step>,
-        mut notes: Vec<Note>,
-        mut told: UnboundedReceiver<Told>,
+        mut steps: Vec<TurnStep>,
+        mut notes: Vec<TraceNote>,
+        mut told: UnboundedReceiver<TurnCallEvent>,
     ) -> (TurnResult, BTreeMap<ToolCallId, usize>) {
-        let withdrawn = self.options.withdrawn.clone();
+        let withdrawn = self.options.cancelled.clone();
         let mut cancelled = false;
         loop {
             self.record(&mut notes);
@@ -464,7 +456,7 @@ impl Running {
                 biased;
                 Some(heard) = told.recv() => self.heard(heard, &mut notes).into_iter().collect(),
                 Some((id, ended)) = next(&mut self.arrived, &mut self.going) => {
-                    // What was heard of it before comes first.
+                    // Earlier events of the call come first.
                     let mut events = Vec::new();
                     while let Ok(heard) = told.try_recv() {
                         events.extend(self.heard(heard, &mut notes));
@@ -475,7 +467,7 @@ impl Running {
                 () = withdrawn.cancelled(), if !cancelled => {
                     cancelled = true;
                     let unsent = self.unsent(|sent| sent.stop.lock().is_none());
-                    unsent.chain([Event::Cancel]).collect()
+                    unsent.chain([TurnEvent::Cancel]).collect()
                 }
                 () = tokio::time::sleep(left) => self.time_is_over(),
             };
@@ -483,68 +475,68 @@ impl Running {
         }
     }
 
-    /// Time has passed, and from the deadline on no attempt starts any more.
-    fn time_is_over(&self) -> Vec<Event> {
+    /// Returns the events for the machine when time has passed. From the deadline on, no attempt starts.
+    fn time_is_over(&self) -> Vec<TurnEvent> {
         let is_over = self.engine.now() >= self.turn.deadline();
-        self.unsent(|sent| is_over && !sent.watch.heard().has_begun()).chain([Event::Tick]).collect()
+        self.unsent(|sent| is_over && !sent.watch.heard().has_begun()).chain([TurnEvent::Tick]).collect()
     }
 
-    /// What the machine has to hear of calls that have done nothing yet, before it hears of the end.
-    fn unsent(&self, is_unsent: impl Fn(&Sent) -> bool) -> impl Iterator<Item = Event> {
+    /// Returns events for calls that have not run yet. The machine needs them before the event of the end.
+    fn unsent(&self, is_unsent: impl Fn(&DispatchedCall) -> bool) -> impl Iterator<Item = TurnEvent> {
         let unsent = self.sent_to.iter().filter(move |(_, sent)| is_unsent(sent));
-        unsent.map(|(id, _)| Event::NotStarted { id: id.clone() })
+        unsent.map(|(id, _)| TurnEvent::NotStarted { id: id.clone() })
     }
 
-    fn feed(&mut self, event: Event, notes: &mut Vec<Note>) -> Vec<Step> {
-        self.turn.on(self.engine.now(), event, notes).unwrap_or_else(|misuse| {
-            // A mistake of this file: the turn goes on to its deadline, and somebody has to hear of it.
+    fn feed(&mut self, event: TurnEvent, notes: &mut Vec<TraceNote>) -> Vec<TurnStep> {
+        self.turn.handle_event(self.engine.now(), event, notes).unwrap_or_else(|misuse| {
+            // A bug in this file: the turn continues to its deadline, and the log reports it.
             tracing::error!(event = "turn.misuse", %misuse);
             debug_assert!(false, "{misuse}");
             Vec::new()
         })
     }
 
-    /// Does what the machine wants; the result when it is over.
-    async fn take(&mut self, steps: Vec<Step>, notes: &mut Vec<Note>) -> Option<TurnResult> {
+    /// Performs the steps of the machine. Returns the result when the turn is over.
+    async fn take(&mut self, steps: Vec<TurnStep>, notes: &mut Vec<TraceNote>) -> Option<TurnResult> {
         let mut queue = VecDeque::from(steps);
         while let Some(step) = queue.pop_front() {
             match step {
-                Step::Run { id, .. }
-                    if self.options.withdrawn.is_cancelled() || self.engine.now() >= self.turn.deadline() =>
+                TurnStep::Run { id, .. }
+                    if self.options.cancelled.is_cancelled() || self.engine.now() >= self.turn.deadline() =>
                 {
-                    queue.extend(self.feed(Event::NotStarted { id }, notes));
+                    queue.extend(self.feed(TurnEvent::NotStarted { id }, notes));
                 }
-                Step::Run { id, tool, arguments, timeout, choice } => {
+                TurnStep::Run { id, tool, arguments, timeout, choice } => {
                     self.record(notes);
                     let kept = self.keep(&id, &choice).await;
-                    if self.options.withdrawn.is_cancelled() {
-                        queue.extend(self.feed(Event::NotStarted { id }, notes));
+                    if self.options.cancelled.is_cancelled() {
+                        queue.extend(self.feed(TurnEvent::NotStarted { id }, notes));
                     } else if let Err(error) = kept {
-                        let end = CallEnd::Failed(unkept(&error));
-                        queue.extend(self.feed(Event::Ended { id, end, replayed: false }, notes));
+                        let end = PlannedCallEnd::Failed(unkept(&error));
+                        queue.extend(self.feed(TurnEvent::Ended { id, end, replayed: false }, notes));
                     } else {
                         self.start(id, tool, arguments, timeout, &choice);
                     }
                 }
-                Step::Cancel { id } => {
+                TurnStep::Cancel { id } => {
                     let stop = self.sent_to.remove(&id).and_then(|sent| sent.stop.lock().take());
                     if let Some(canceller) = stop {
                         canceller.cancel();
                     }
                 }
-                // The call goes on when its future is dropped with the turn.
-                Step::Leave { .. } => {}
-                Step::Done(result) => return Some(result),
+                // The call continues when its future is dropped with the turn.
+                TurnStep::Leave { .. } => {}
+                TurnStep::Done(result) => return Some(result),
             }
         }
         None
     }
 
-    /// Writes a choice down that would not be made again of itself. Meanwhile the other calls go on, and the turn does not wait
-    /// beyond its deadline, nor when it is withdrawn.
-    async fn keep(&mut self, id: &ToolCallId, choice: &Choice) -> Result<(), StoreError> {
+    /// Stores a choice that could be made differently after a restart. The other calls continue meanwhile. The turn
+    /// waits neither beyond its deadline nor after a cancellation.
+    async fn keep(&mut self, id: &ToolCallId, choice: &CandidateChoice) -> Result<(), StoreError> {
         let left = self.turn.deadline().since(self.engine.now());
-        let withdrawn = self.options.withdrawn.clone();
+        let withdrawn = self.options.cancelled.clone();
         let Some(hold) = &mut self.held.hold else { return Ok(()) };
         let mut writing = pin!(tokio::time::timeout(left, hold.choose(id, choice)));
         loop {
@@ -557,7 +549,7 @@ impl Running {
         }
     }
 
-    /// The turn is over: whoever hears of its end can submit it again. What does not get through is tried again meanwhile.
+    /// Releases the turn before its result is returned, so that it can be submitted again. Failures are retried later.
     async fn give_back(&mut self) {
         let Some(hold) = &mut self.held.hold else { return };
         match tokio::time::timeout(GRACE, hold.release()).await {
@@ -573,10 +565,10 @@ impl Running {
         tool: ToolRef,
         arguments: RawJson,
         timeout: Option<Duration>,
-        choice: &Choice,
+        choice: &CandidateChoice,
     ) {
         self.sent += 1;
-        let target = Target { turn_id: self.guarded_as.clone(), ..self.options.target.clone() };
+        let target = CallerIdentity { turn_id: self.guarded_as.clone(), ..self.options.target.clone() };
         let Some(mut envelope) = envelope(&tool, arguments, target) else { return };
         if let Some(story) = &mut self.story
             && let Ok(request) = RequestId::new(format!("{}.{}", story.root_span(), self.sent))
@@ -588,61 +580,65 @@ impl Running {
         envelope.payload.idempotency_key =
             self.name.as_ref().and_then(|turn| key(turn, &id, choice.candidate));
         let TurnControl { request_tags, from_hook, .. } = self.options.control.clone();
-        envelope.control = Control { request_tags, from_hook, ..Control::default() };
+        envelope.control = CallControl { request_tags, from_hook, ..CallControl::default() };
         envelope.trace = self.options.trace.clone();
         envelope.trace.traceparent = self.story.as_ref().map(|story| story.traceparent(&id));
         envelope.tool_call_id = Some(id.clone());
         let class = self.class_of(&tool);
-        let watch = Arc::new(Watch::new(id.clone(), tool.clone(), class, self.tell.clone()));
+        let watch = Arc::new(TurnCallListener::new(id.clone(), tool.clone(), class, self.tell.clone()));
         let stop = Arc::new(Mutex::new(None));
-        self.sent_to.insert(id.clone(), Sent { watch: watch.clone(), stop: stop.clone() });
+        self.sent_to.insert(id.clone(), DispatchedCall { watch: watch.clone(), stop: stop.clone() });
         let options = CallOptions {
             channel: self.options.channel,
-            asker: self.options.asker.clone(),
-            keys_of: self.options.keys_of,
-            waits: Waits::AsLongAsItTakes,
+            prompter: self.options.prompter.clone(),
+            key_scope: self.options.key_scope,
+            waits: CallerPatience::UntilDone,
             listener: Some(watch.clone()),
             // No attempt starts when the turn is over.
             start_by: Some(self.turn.deadline()),
-            in_turn: if self.name.is_some() { InTurn::ThatMayComeAgain } else { InTurn::Not },
+            in_turn: if self.name.is_some() {
+                TurnResubmission::Possible
+            } else {
+                TurnResubmission::NotPossible
+            },
             ..CallOptions::default()
         };
         let (engine, shelf) = (self.engine.clone(), self.shelf.clone());
         self.going.push(Box::pin(async move {
             let found = shelf.find(&envelope).await;
-            let found = found.unwrap_or_else(|| Found::nobody(&tool));
+            let found = found.unwrap_or_else(|| ResolvedTool::unknown_tool(&tool));
             found.complete(&mut envelope);
-            let Found { run, info, reads, .. } = found;
+            let ResolvedTool { run, info, reads, .. } = found;
             let calling = engine.call_with(
                 envelope,
                 run,
-                CallOptions { tool: info, reads, shelf: Some(shelf), ..options },
+                CallOptions { tool: info, reads, registry: Some(shelf), ..options },
             );
             *stop.lock() = Some(calling.canceller());
             let called = calling.await;
-            (id, Ended { called, tool, heard: watch.heard(), known: watch.known() })
+            (id, TurnCallResponse { called, tool, heard: watch.heard(), known: watch.known() })
         }));
     }
 
-    /// The class of a tool, as far as it is known without its server.
+    /// Returns the class of a tool, as far as it is known without its server.
     fn class_of(&self, tool: &ToolRef) -> ToolClass {
         self.classes.get(tool).copied().unwrap_or(ToolClass::Unknown)
     }
 
-    /// Something was heard of a call that runs.
-    fn heard(&mut self, told: Told, notes: &mut Vec<Note>) -> Option<Event> {
-        let Told { call, tool, at, what } = told;
+    /// Handles an event of a call in flight.
+    fn heard(&mut self, told: TurnCallEvent, notes: &mut Vec<TraceNote>) -> Option<TurnEvent> {
+        let TurnCallEvent { call, tool, at, what } = told;
         match what {
-            What::Breaker(state) => Some(Event::BreakerChanged { tool, state }),
-            What::Class(class) => Some(Event::Known { tool, stop: stop(class) }),
-            What::Retries { attempt, next_at, attempts_left, heard } => {
+            TurnCallChange::Breaker(state) => Some(TurnEvent::BreakerChanged { tool, state }),
+            TurnCallChange::Class(class) => Some(TurnEvent::ToolKnown { tool, stop: stop(class) }),
+            TurnCallChange::Retries { attempt, next_at, attempts_left, heard } => {
                 notes.extend(self.retried(&call, &tool, at, attempt, next_at, attempts_left, &heard));
                 None
             }
         }
     }
 
-    /// An attempt failed and is made again: what the error handler says of it, with what it knew.
+    /// Records a retry: the decision of the error handler, and the facts that it was based on.
     #[expect(clippy::too_many_arguments, reason = "the facts of one attempt, named once")]
     fn retried(
         &self,
@@ -652,78 +648,83 @@ impl Running {
         next: u32,
         next_at: Timestamp,
         attempts_left: u32,
-        heard: &Heard,
-    ) -> [Note; 3] {
-        let code = if heard.cut().is_some() { Code::Timeout } else { Code::ToolError };
+        heard: &CallProgress,
+    ) -> [TraceNote; 3] {
+        let code = if heard.timed_out_after().is_some() { Code::Timeout } else { Code::ToolError };
         let breaker = self.engine.breaker_of(&self.options.target, tool);
-        let nature = heard.failed().map_or(Nature::Transient, |failed| failed.nature);
+        let nature = heard.failure().map_or(FaultNature::Transient, |failed| failed.nature);
         let attempts = next.saturating_sub(1);
         let wait = next_at.since(at);
-        let decision = decide(Facts {
+        let decision = decide(FailureFacts {
             code,
             nature,
             reach: heard.reach(),
-            // It is made again because that is safe.
-            repeat: Repeat::Safe,
+            // It is retried because that is safe.
+            repeat: RepeatSafety::Safe,
             breaker,
             attempts,
             attempts_left,
             wait,
             remaining: self.turn.deadline().since(at),
             alternatives: 0,
-            need: Need::Required,
-            dependants: Dependants::default(),
+            need: CallNeed::Required,
+            dependants: DependantCounts::default(),
             succeeded: 0,
         });
-        let error = heard.failed().map_or_else(String::new, |failed| failed.said.to_string());
-        let rule = heard.failed().map(|failed| failed.rule.to_string());
-        let fault = ToolFault { error, rule, code, nature, breaker, attempts, decision: decision.strategy };
-        let fault = match heard.cut() {
-            Some(timeout) => Fact::ToolTimeout { timeout, fault },
-            None => Fact::ToolError(fault),
+        let error = heard.failure().map_or_else(String::new, |failed| failed.said.to_string());
+        let rule = heard.failure().map(|failed| failed.rule.to_string());
+        let fault =
+            ToolFailureDetails { error, rule, code, nature, breaker, attempts, decision: decision.strategy };
+        let fault = match heard.timed_out_after() {
+            Some(timeout) => TurnFact::ToolTimeout { timeout, fault },
+            None => TurnFact::ToolError(fault),
         };
-        let note = |fact| Note { at, call: Some(call.clone()), tool: Some(tool.clone()), fact };
+        let note = |fact| TraceNote { at, call: Some(call.clone()), tool: Some(tool.clone()), fact };
         [
             note(fault),
-            note(Fact::Decision { strategy: decision.strategy, reason: decision.reason }),
-            note(Fact::ToolRetry { attempt: next, delay: wait }),
+            note(TurnFact::Decision { strategy: decision.strategy, reason: decision.reason }),
+            note(TurnFact::ToolRetry { attempt: next, delay: wait }),
         ]
     }
 
-    /// A call has ended: what the machine hears of it, after how the breakers of all that could do it stand now.
-    fn ended(&mut self, id: ToolCallId, ended: Ended) -> Vec<Event> {
+    /// Returns the events for the machine when a call has ended, after the current breaker states of all candidates.
+    fn ended(&mut self, id: ToolCallId, ended: TurnCallResponse) -> Vec<TurnEvent> {
         self.sent_to.remove(&id);
-        let Ended { called, tool, heard, known } = ended;
+        let TurnCallResponse { called, tool, heard, known } = ended;
         match called.text_limit {
             Some(limit) => _ = self.text_limits.insert(id.clone(), limit),
             None => _ = self.text_limits.remove(&id),
         }
-        let Known { class, doubt } =
-            known.unwrap_or_else(|| Known { class: self.class_of(&tool), doubt: Doubt::MadeAgain });
+        let CallPolicyFacts { class, doubt } = known.unwrap_or_else(|| CallPolicyFacts {
+            class: self.class_of(&tool),
+            doubt: UnknownOutcomeHandling::Rerun,
+        });
         let result = called.result;
-        if let Some(arrival) = called.arrival {
-            self.engine.delivered(arrival);
+        if let Some(arrival) = called.delivery {
+            self.engine.mark_delivered(arrival);
         }
         let replayed = result.from_cache;
         let rule = result.error.as_ref().and_then(|error| error.rule.clone());
         let failed = |code, message, nature| {
-            CallEnd::Failed(Failure {
+            PlannedCallEnd::Failed(TurnCallFailure {
                 code,
                 message,
                 rule: rule.clone(),
                 nature,
                 reach: heard.reach(),
                 repeat: repeat(class),
-                doubt,
+                unknown_outcome: doubt,
                 attempts: result.attempts,
-                timed_out_after: heard.cut(),
+                timed_out_after: heard.timed_out_after(),
             })
         };
         let end = match (result.output, result.error) {
-            (_, None) if heard.has_asked() => failed(Code::ToolError, ASKS.into(), Nature::Permanent),
-            (_, Some(error)) if error.retriable => failed(error.code, error.message, Nature::Transient),
-            (_, Some(error)) => failed(error.code, error.message, Nature::Permanent),
-            (output, None) => CallEnd::Succeeded {
+            (_, None) if heard.is_input_required() => {
+                failed(Code::ToolError, ASKS.into(), FaultNature::Permanent)
+            }
+            (_, Some(error)) if error.retriable => failed(error.code, error.message, FaultNature::Transient),
+            (_, Some(error)) => failed(error.code, error.message, FaultNature::Permanent),
+            (output, None) => PlannedCallEnd::Succeeded {
                 output: output.map_or_else(|| RawJson::from_trusted("null"), |output| output.content),
                 attempts: result.attempts,
             },
@@ -731,22 +732,22 @@ impl Running {
         let mut events = Vec::new();
         for tool in self.plan.call(&id).into_iter().flat_map(PlannedCall::tools) {
             let state = self.engine.breaker_of(&self.options.target, tool);
-            events.push(Event::BreakerChanged { tool: tool.clone(), state });
+            events.push(TurnEvent::BreakerChanged { tool: tool.clone(), state });
         }
-        events.push(Event::Ended { id, end, replayed });
+        events.push(TurnEvent::Ended { id, end, replayed });
         events
     }
 
-    /// Writes down what the machine noted, and tells whoever listens.
-    fn record(&mut self, notes: &mut Vec<Note>) {
-        let about = TurnAbout {
+    /// Writes the notes of the machine to the trace, and passes them to the listeners.
+    fn record(&mut self, notes: &mut Vec<TraceNote>) {
+        let about = TurnContext {
             turn: self.name.as_ref(),
             trace: self.trace,
             target: &self.options.target,
             deadline: self.turn.deadline(),
         };
         for note in notes.drain(..) {
-            self.engine.inner.telling.turn(&about, &note);
+            self.engine.inner.telemetry_hooks.turn(&about, &note);
             if let Some(story) = &mut self.story {
                 story.note(note);
             }
@@ -754,8 +755,8 @@ impl Running {
     }
 }
 
-/// The call of a turn, without what only this turn knows.
-fn envelope(tool: &ToolRef, arguments: RawJson, target: Target) -> Option<CallEnvelope> {
+/// Returns the envelope of a call of a turn, without the parts that only this turn knows.
+fn envelope(tool: &ToolRef, arguments: RawJson, target: CallerIdentity) -> Option<CallEnvelope> {
     Some(CallEnvelope {
         contract_version: ContractVersion::V1_1,
         request_id: RequestId::new("turn").ok()?,
@@ -763,55 +764,56 @@ fn envelope(tool: &ToolRef, arguments: RawJson, target: Target) -> Option<CallEn
         tool_name: tool.tool.clone(),
         tool_namespace: tool.namespace.clone(),
         target,
-        payload: Payload {
+        payload: CallPayload {
             version: PayloadVersion::V1_0,
             params: arguments,
             idempotency_key: None,
             call_hints: CallHints::default(),
-            unknown: Unknown::new(),
+            unknown: ExtraFields::new(),
         },
-        transport: Transport::default(),
-        control: Control::default(),
+        transport: TransportOptions::default(),
+        control: CallControl::default(),
         trace: EnvelopeTrace::default(),
-        unknown: Unknown::new(),
+        unknown: ExtraFields::new(),
     })
 }
 
-/// What a call of a turn is known by: the same when the turn comes again.
+/// Returns the idempotency key of a call of a turn. It is the same when the turn is submitted again.
 fn key(turn: &TurnId, call: &ToolCallId, candidate: usize) -> Option<IdempotencyKey> {
     let text = serde_json::to_vec(&(turn, call, candidate)).ok()?;
     IdempotencyKey::new(format!("turn-{}", Digest::of(&text).to_hex())).ok()
 }
 
-/// A choice that could not be kept: the call is not sent, because the turn could not be told from it later.
-fn unkept(error: &StoreError) -> Failure {
-    let message = format!("not sent: what was chosen for it could not be kept: {error}");
-    Failure::not_sent(Code::StoreUnavailable, Nature::Transient, message)
+/// Returns the failure of a call whose choice could not be stored. It is not sent, because a later submission could
+/// choose differently.
+fn unkept(error: &StoreError) -> TurnCallFailure {
+    let message = format!("not sent: the choice for it could not be stored: {error}");
+    TurnCallFailure::not_sent(Code::StoreUnavailable, FaultNature::Transient, message)
 }
 
-/// A tool that asks has done nothing.
-const ASKS: &str = "the tool asks for input first, which a turn cannot give: call it by itself";
+/// Message for a tool that asks for input and therefore has done nothing.
+const ASKS: &str = "the tool asks for input first, which a turn cannot provide: call it outside of a turn";
 
-/// So long the store may take to say what of a turn has run, also where the turn itself has less time: it then ends with what is
-/// known, and that no time was left for the rest.
+/// Minimum time for the store to report which calls of a turn have run, even if the turn has less time. The turn then
+/// ends with these results, and the rest fails because no time was left.
 const LEAST_FOR_STORE: Duration = Duration::from_secs(10);
 
-/// The store did not say anything for as long as the turn may take.
+/// Returns the error of a store that did not respond within the time of the turn.
 fn silent() -> StoreError {
-    StoreError::unanswered(Trouble::Unreachable, "it did not answer in the time of the turn")
+    StoreError::outcome_unknown(StoreErrorKind::Unreachable, "it did not answer in the time of the turn")
 }
 
-/// Who submits a turn, as its `traceparent` says it.
+/// The caller of a turn, from its `traceparent`.
 #[derive(Clone, Copy)]
-struct Caller {
+struct ParentSpan {
     trace: TraceId,
     span: SpanId,
-    /// Whether spans are wanted.
+    /// True if spans are wanted.
     sampled: bool,
 }
 
-impl Caller {
-    /// What cannot be read is none.
+impl ParentSpan {
+    /// Parses a `traceparent`. Returns `None` if it is invalid.
     fn read(traceparent: &str) -> Option<Self> {
         let mut parts = traceparent.split('-').skip(1);
         let (trace, span) = (TraceId::from_hex(parts.next()?)?, SpanId::from_hex(parts.next()?)?);
@@ -820,7 +822,7 @@ impl Caller {
     }
 }
 
-/// A trace of our own, unlike all others.
+/// Returns a new, unique trace id.
 fn own_trace(seed: u64, now: Timestamp) -> TraceId {
     let digest = Digest::of(format!("trace {seed} {}", now.as_millis()).as_bytes());
     let mut bytes = [1; 16];

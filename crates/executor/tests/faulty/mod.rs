@@ -1,4 +1,4 @@
-//! A store that can be taken away.
+//! A store with failures on demand.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -6,83 +6,87 @@ use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Claim, ClaimVerdict, Known, Owner, Receipt, Record, Release, RenewVerdict, Resolve, ResolveVerdict,
-    Rules, Save, SaveVerdict, StartVerdict,
+    Claim, ClaimOwner, ClaimVerdict, DedupeRecord, DedupeRules, DeliveryReceipt, LocalKnowledge,
+    ReleaseRequest, RenewVerdict, ResolutionRequest, ResolveVerdict, SaveRequest, SaveVerdict, StartVerdict,
 };
-use steadfast_core::key::Key;
-use steadfast_core::policy::Lifetimes;
+use steadfast_core::key::RecordKey;
+use steadfast_core::policy::RecordLifetimes;
 use steadfast_store::{
-    Document, DocumentKind, DocumentName, DocumentWrite, Entry, Flush, Journal, Keep, MemoryStore, News,
-    Page, Position, Query, Selection, Store, StoreError, StoreFuture, Swept, Trouble, Written,
+    Document, DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome, FlushTarget, Journal,
+    JournalEntry, JournalLimits, JournalPosition, JournalQuery, MemoryStore, RecordFilter, RecordPage,
+    StateStore, StoreError, StoreErrorKind, StoreEvent, StoreFuture, SweepResult,
 };
 use tokio::sync::{broadcast, watch};
 
-/// A memory store that fails when it is told to.
+/// A memory store that fails on demand.
 #[derive(Debug)]
-pub(crate) struct Faulty {
+pub(crate) struct FaultyStore {
     inner: MemoryStore,
-    health: watch::Sender<Health>,
-    news: broadcast::Sender<News>,
+    health: watch::Sender<FaultMode>,
+    news: broadcast::Sender<StoreEvent>,
 }
 
-/// How it is.
+/// Behavior of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Health {
-    /// It does what it is asked for.
+pub(crate) enum FaultMode {
+    /// It works.
     Up,
-    /// It does what it is asked for, each thing after a tenth of a second, as many at once as are asked for.
+    /// Every operation takes 100 ms, without a limit of concurrency.
     Slow,
-    /// It does what it is asked for, and its answer is lost.
+    /// It performs operations, but their responses are lost.
     #[allow(dead_code, reason = "not every test that has this store needs it")]
     Unheard,
-    /// It does what it is asked for, but what goes to this journal stays on its way until that changes.
+    /// It works, but appends to this journal stay in flight until the mode changes.
     #[allow(dead_code, reason = "not every test that has this store needs it")]
     Holds(Journal),
-    /// It does what it is asked for, but documents that are written stay on their way until that changes.
+    /// It works, but writes of documents stay in flight until the mode changes.
     #[allow(dead_code, reason = "not every test that has this store needs it")]
     HoldsDocuments,
-    /// It does nothing, and says so.
+    /// Every operation fails at once.
     Down,
-    /// It does nothing, and says nothing until that changes.
+    /// No operation is performed, and none returns until the mode changes.
     Silent,
 }
 
-impl Faulty {
+impl FaultyStore {
     pub(crate) fn new(inner: MemoryStore) -> Self {
-        Self { inner, health: watch::Sender::new(Health::Up), news: broadcast::Sender::new(16) }
+        Self { inner, health: watch::Sender::new(FaultMode::Up), news: broadcast::Sender::new(16) }
     }
 
-    /// From now on it is like this; that it is back is told.
-    pub(crate) fn becomes(&self, health: Health) {
+    /// Sets the mode. Listeners are informed when it becomes `Up`.
+    pub(crate) fn becomes(&self, health: FaultMode) {
         self.health.send_replace(health);
-        if health == Health::Up {
-            self.news.send(News::Back).unwrap();
+        if health == FaultMode::Up {
+            self.news.send(StoreEvent::Available).unwrap();
         }
     }
 
     fn if_up<'a, T: Send + 'a>(&'a self, done: StoreFuture<'a, T>) -> StoreFuture<'a, T> {
         let mut health = self.health.subscribe();
         Box::pin(async move {
-            let now = *health.wait_for(|health| *health != Health::Silent).await.unwrap();
+            let now = *health.wait_for(|health| *health != FaultMode::Silent).await.unwrap();
             match now {
-                Health::Up | Health::Holds(_) | Health::HoldsDocuments => done.await,
-                Health::Slow => {
+                FaultMode::Up | FaultMode::Holds(_) | FaultMode::HoldsDocuments => done.await,
+                FaultMode::Slow => {
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     done.await
                 }
-                Health::Unheard => {
+                FaultMode::Unheard => {
                     done.await?;
-                    Err(StoreError::unanswered(Trouble::Unreachable, "its answer was lost by a test"))
+                    Err(StoreError::outcome_unknown(
+                        StoreErrorKind::Unreachable,
+                        "its answer was lost by a test",
+                    ))
                 }
-                Health::Down | Health::Silent => {
-                    Err(StoreError::not_done(Trouble::Unreachable, "taken away by a test"))
+                FaultMode::Down | FaultMode::Silent => {
+                    Err(StoreError::not_done(StoreErrorKind::Unreachable, "taken away by a test"))
                 }
             }
         })
     }
 }
 
-impl Store for Faulty {
+impl StateStore for FaultyStore {
     fn kind(&self) -> &'static str {
         "faulty"
     }
@@ -91,55 +95,71 @@ impl Store for Faulty {
         self.inner.now()
     }
 
-    fn claim<'a>(&'a self, claim: &'a Claim, known: &'a Known) -> StoreFuture<'a, ClaimVerdict> {
+    fn claim<'a>(&'a self, claim: &'a Claim, known: &'a LocalKnowledge) -> StoreFuture<'a, ClaimVerdict> {
         self.if_up(Box::pin(async move { self.inner.claim(claim, known).await }))
     }
 
-    fn start<'a>(&'a self, key: Key, owner: &'a Owner) -> StoreFuture<'a, StartVerdict> {
+    fn start<'a>(&'a self, key: RecordKey, owner: &'a ClaimOwner) -> StoreFuture<'a, StartVerdict> {
         self.if_up(Box::pin(async move { self.inner.start(key, owner).await }))
     }
 
-    fn renew<'a>(&'a self, claimed: &'a Record, keep: &'a Lifetimes) -> StoreFuture<'a, RenewVerdict> {
+    fn renew<'a>(
+        &'a self,
+        claimed: &'a DedupeRecord,
+        keep: &'a RecordLifetimes,
+    ) -> StoreFuture<'a, RenewVerdict> {
         self.if_up(Box::pin(async move { self.inner.renew(claimed, keep).await }))
     }
 
-    fn save<'a>(&'a self, save: &'a Save) -> StoreFuture<'a, SaveVerdict> {
+    fn save<'a>(&'a self, save: &'a SaveRequest) -> StoreFuture<'a, SaveVerdict> {
         self.if_up(Box::pin(async move { self.inner.save(save).await }))
     }
 
-    fn release<'a>(&'a self, release: &'a Release) -> StoreFuture<'a, ()> {
+    fn release<'a>(&'a self, release: &'a ReleaseRequest) -> StoreFuture<'a, ()> {
         self.if_up(Box::pin(async move { self.inner.release(release).await }))
     }
 
-    fn delivered<'a>(&'a self, receipt: &'a Receipt, at: Timestamp) -> StoreFuture<'a, ()> {
+    fn delivered<'a>(&'a self, receipt: &'a DeliveryReceipt, at: Timestamp) -> StoreFuture<'a, ()> {
         self.if_up(Box::pin(async move { self.inner.delivered(receipt, at).await }))
     }
 
-    fn resolve<'a>(&'a self, resolve: &'a Resolve, rules: &'a Rules) -> StoreFuture<'a, ResolveVerdict> {
+    fn resolve<'a>(
+        &'a self,
+        resolve: &'a ResolutionRequest,
+        rules: &'a DedupeRules,
+    ) -> StoreFuture<'a, ResolveVerdict> {
         self.if_up(Box::pin(async move { self.inner.resolve(resolve, rules).await }))
     }
 
-    fn mark_abandoned<'a>(&'a self, key: Key, rules: &'a Rules) -> StoreFuture<'a, Option<Record>> {
+    fn mark_abandoned<'a>(
+        &'a self,
+        key: RecordKey,
+        rules: &'a DedupeRules,
+    ) -> StoreFuture<'a, Option<DedupeRecord>> {
         self.if_up(Box::pin(async move { self.inner.mark_abandoned(key, rules).await }))
     }
 
-    fn settled<'a>(&'a self, key: Key) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+    fn settled<'a>(&'a self, key: RecordKey) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         self.inner.settled(key)
     }
 
-    fn record(&self, key: Key) -> StoreFuture<'_, Option<Record>> {
+    fn record(&self, key: RecordKey) -> StoreFuture<'_, Option<DedupeRecord>> {
         self.if_up(self.inner.record(key))
     }
 
-    fn records<'a>(&'a self, selection: &'a Selection, page: Page) -> StoreFuture<'a, Vec<Record>> {
+    fn records<'a>(
+        &'a self,
+        selection: &'a RecordFilter,
+        page: RecordPage,
+    ) -> StoreFuture<'a, Vec<DedupeRecord>> {
         self.if_up(self.inner.records(selection, page))
     }
 
-    fn flush<'a>(&'a self, flush: &'a Flush) -> StoreFuture<'a, u64> {
+    fn flush<'a>(&'a self, flush: &'a FlushTarget) -> StoreFuture<'a, u64> {
         self.if_up(Box::pin(async move { self.inner.flush(flush).await }))
     }
 
-    fn sweep(&self) -> StoreFuture<'_, Swept> {
+    fn sweep(&self) -> StoreFuture<'_, SweepResult> {
         self.if_up(Box::pin(async move { self.inner.sweep().await }))
     }
 
@@ -147,10 +167,14 @@ impl Store for Faulty {
         self.if_up(self.inner.read(name))
     }
 
-    fn write<'a>(&'a self, name: &'a DocumentName, write: DocumentWrite) -> StoreFuture<'a, Written> {
+    fn write<'a>(
+        &'a self,
+        name: &'a DocumentName,
+        write: DocumentWrite,
+    ) -> StoreFuture<'a, DocumentWriteOutcome> {
         let mut health = self.health.subscribe();
         self.if_up(Box::pin(async move {
-            health.wait_for(|health| *health != Health::HoldsDocuments).await.unwrap();
+            health.wait_for(|health| *health != FaultMode::HoldsDocuments).await.unwrap();
             self.inner.write(name, write).await
         }))
     }
@@ -159,19 +183,27 @@ impl Store for Faulty {
         self.if_up(self.inner.documents(kind))
     }
 
-    fn append<'a>(&'a self, journal: Journal, entries: &'a [Entry], keep: Keep) -> StoreFuture<'a, ()> {
+    fn append<'a>(
+        &'a self,
+        journal: Journal,
+        entries: &'a [JournalEntry],
+        keep: JournalLimits,
+    ) -> StoreFuture<'a, ()> {
         let mut health = self.health.subscribe();
         self.if_up(Box::pin(async move {
-            health.wait_for(|health| *health != Health::Holds(journal)).await.unwrap();
+            health.wait_for(|health| *health != FaultMode::Holds(journal)).await.unwrap();
             self.inner.append(journal, entries, keep).await
         }))
     }
 
-    fn entries<'a>(&'a self, query: &'a Query) -> StoreFuture<'a, Vec<(Position, Entry)>> {
+    fn entries<'a>(
+        &'a self,
+        query: &'a JournalQuery,
+    ) -> StoreFuture<'a, Vec<(JournalPosition, JournalEntry)>> {
         self.if_up(self.inner.entries(query))
     }
 
-    fn news(&self) -> broadcast::Receiver<News> {
+    fn events(&self) -> broadcast::Receiver<StoreEvent> {
         self.news.subscribe()
     }
 }

@@ -1,15 +1,15 @@
-//! Calls for which nobody gave a key, as a surface such as the gateway makes them: equal arguments are not equal
-//! intent, and an answer is given again until it has arrived.
+//! Calls without an idempotency key, as a surface such as the gateway makes them: equal arguments are not equal intent,
+//! and a response is replayed until it has arrived.
 
-use steadfast_core::call::{CallId, EqualCalls};
+use steadfast_core::call::{CallId, EqualCallPolicy};
 use steadfast_core::id::ToolCallId;
 use steadfast_core::key::DedupeMode;
 
 use super::*;
 
-/// An engine whose dedupe can be turned off and on.
-async fn switched() -> (Engine, impl Fn(Mode)) {
-    let mode = Arc::new(parking_lot::Mutex::new(Mode::Enforce));
+/// Returns an engine whose deduplication can be turned off and on.
+async fn switched() -> (Engine, impl Fn(EnforcementMode)) {
+    let mode = Arc::new(parking_lot::Mutex::new(EnforcementMode::Enforce));
     let now = mode.clone();
     let policies = move |_: &CallEnvelope| {
         let mut policy = standard(ToolClass::Mutating);
@@ -21,14 +21,14 @@ async fn switched() -> (Engine, impl Fn(Mode)) {
     (engine, move |wanted| *mode.lock() = wanted)
 }
 
-/// Equal calls are joined; with the client's id of the dispatch if it has one.
+/// Returns options that join equal calls, with the client's id of the dispatch if it has one.
 fn joined(call_id: Option<&str>) -> CallOptions {
     let call_id = call_id.map(|id| CallId::Unique(ToolCallId::new(id).unwrap()));
-    CallOptions { equal_calls: EqualCalls::Joined, call_id, ..CallOptions::default() }
+    CallOptions { equal_calls: EqualCallPolicy::Joined, call_id, ..CallOptions::default() }
 }
 
-/// Pays, and counts how often.
-fn counted() -> (Arc<AtomicU32>, impl Tool + Clone) {
+/// Returns a tool that pays, and its number of runs.
+fn counted() -> (Arc<AtomicU32>, impl ToolHandler + Clone) {
     let runs = Arc::new(AtomicU32::new(0));
     let counts = runs.clone();
     let tool = move |_: Attempt| {
@@ -44,7 +44,7 @@ const A_WHILE: Duration = Duration::from_secs(1);
 #[tokio::test(start_paused = true)]
 async fn equal_calls_join_one_in_flight() {
     let engine = engine(standard(ToolClass::Mutating)).await;
-    let tool = Gated::new();
+    let tool = GatedTool::new();
     let call = |amount, id| tokio::spawn(engine.call_with(pay(amount, None), tool.clone(), joined(id)));
     let equal = [call(1, None), call(1, None), call(1, Some("a")), call(1, Some("b"))];
     settle().await;
@@ -56,7 +56,7 @@ async fn equal_calls_join_one_in_flight() {
     let mut replayed = 0;
     for call in equal {
         let called = call.await.unwrap();
-        assert_eq!(called.result.status, Status::Success);
+        assert_eq!(called.result.status, CallStatus::Success);
         replayed += u32::from(called.result.from_cache);
     }
     assert!(!other.await.unwrap().result.from_cache);
@@ -75,38 +75,38 @@ async fn an_answer_that_did_not_arrive_is_given_again_and_one_that_did_is_histor
         assert!(called.result.from_cache, "it broke on the wire again, for all that we know");
     }
     assert_eq!(runs.load(Ordering::SeqCst), 1);
-    engine.delivered(called.arrival.unwrap());
+    engine.mark_delivered(called.delivery.unwrap());
     let new = call().await;
     assert!(!new.result.from_cache, "this process knows at once");
-    engine.delivered(new.arrival.unwrap());
+    engine.mark_delivered(new.delivery.unwrap());
     settle().await;
     tokio::time::sleep(A_WHILE).await;
     assert!(!call().await.result.from_cache, "and so does the store");
     assert_eq!(runs.load(Ordering::SeqCst), 3);
 }
 
-/// The marks of deliveries are written one after the other: what is known of the next must not go with the one before.
+/// The marks of deliveries are written one after the other: the next one must not be forgotten with the previous one.
 #[tokio::test(start_paused = true)]
 async fn a_delivery_that_waits_to_be_written_is_known_until_it_is() {
     let clock = Arc::new(RuntimeClock::new());
-    let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(clock.clone()))));
+    let store = Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(clock.clone()))));
     let policies = Arc::new(standard(ToolClass::Mutating));
     let engine = Engine::builder().clock(clock).store(store.clone()).policies(policies).start().await;
     let (runs, tool) = counted();
     let call = |amount| engine.call_with(pay(amount, None), tool.clone(), joined(None));
     let answered = [call(1).await, call(2).await];
-    store.becomes(Health::Slow);
+    store.becomes(FaultMode::Slow);
     for called in answered {
-        engine.delivered(called.arrival.unwrap());
+        engine.mark_delivered(called.delivery.unwrap());
     }
     tokio::time::sleep(Duration::from_millis(150)).await;
-    store.becomes(Health::Up);
+    store.becomes(FaultMode::Up);
     assert!(!call(2).await.result.from_cache, "its mark is being written");
     assert_eq!(runs.load(Ordering::SeqCst), 3);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unknown_outcome_is_told_until_that_arrived_before_an_equal_call_runs_again() {
+async fn an_unknown_outcome_is_replayed_until_delivered_before_an_equal_call_runs_again() {
     let engine = engine(standard(ToolClass::Mutating)).await;
     let runs = Arc::new(AtomicU32::new(0));
     let counts = runs.clone();
@@ -121,7 +121,7 @@ async fn an_unknown_outcome_is_told_until_that_arrived_before_an_equal_call_runs
         tokio::time::sleep(Duration::from_secs(60)).await;
         called = call().await;
     }
-    engine.delivered(called.arrival.unwrap());
+    engine.mark_delivered(called.delivery.unwrap());
     tokio::time::sleep(Duration::from_secs(9)).await;
     assert_eq!(code(&call().await), Some(Code::OutcomeUnknown), "a parallel caller may not have heard it");
     assert_eq!(runs.load(Ordering::SeqCst), 1);
@@ -136,7 +136,7 @@ async fn a_resend_under_the_same_call_id_finds_its_dispatch_whatever_ran_meanwhi
     let (runs, tool) = counted();
     let call = async |id| {
         let called = engine.call_with(pay(1, None), tool.clone(), joined(id)).await;
-        engine.delivered(called.arrival.unwrap());
+        engine.mark_delivered(called.delivery.unwrap());
         tokio::time::sleep(A_WHILE).await;
         called.result.from_cache
     };
@@ -148,10 +148,10 @@ async fn a_resend_under_the_same_call_id_finds_its_dispatch_whatever_ran_meanwhi
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_nobody_asked_for_more_only_the_call_id_counts() {
+async fn by_default_only_the_call_id_counts() {
     let engine = engine(standard(ToolClass::Mutating)).await;
     let (runs, tool) = counted();
-    let apart = |id| CallOptions { equal_calls: EqualCalls::Apart, ..joined(id) };
+    let apart = |id| CallOptions { equal_calls: EqualCallPolicy::Separate, ..joined(id) };
     for (id, replayed) in [(None, false), (None, false), (Some("a"), false), (None, false), (Some("a"), true)]
     {
         let called = engine.call_with(pay(1, None), tool.clone(), apart(id)).await;
@@ -160,7 +160,8 @@ async fn where_nobody_asked_for_more_only_the_call_id_counts() {
     assert_eq!(runs.load(Ordering::SeqCst), 4);
 }
 
-/// Answers of computed keys were once given again after dedupe had been off, although calls had run meanwhile.
+/// A regression: results with computed keys were once replayed after deduplication had been off, although calls had run
+/// meanwhile.
 #[tokio::test(start_paused = true)]
 async fn dedupe_that_is_turned_on_again_gives_no_answers_of_computed_keys_from_before() {
     let (engine, dedupe) = switched().await;
@@ -177,16 +178,16 @@ async fn dedupe_that_is_turned_on_again_gives_no_answers_of_computed_keys_from_b
         let mut replayed = Vec::new();
         for (envelope, options) in &calls {
             let called = engine.call_with(envelope.clone(), flaky(0), options.clone()).await;
-            assert_eq!(called.result.status, Status::Success);
+            assert_eq!(called.result.status, CallStatus::Success);
             replayed.push(called.result.from_cache);
         }
         replayed
     };
     assert_eq!(replayed().await, [false; 4]);
     assert_eq!(replayed().await, [true; 4]);
-    dedupe(Mode::Off);
+    dedupe(EnforcementMode::Off);
     assert_eq!(replayed().await, [false; 4]);
-    dedupe(Mode::Enforce);
+    dedupe(EnforcementMode::Enforce);
     assert_eq!(replayed().await, [false, false, true, true], "a key or an id that was given still counts");
     assert_eq!(replayed().await, [true; 4], "what was recorded since counts");
 }
@@ -196,14 +197,14 @@ async fn what_was_open_when_dedupe_was_turned_off_is_still_open_when_it_is_on_ag
     let (engine, dedupe) = switched().await;
     let call = || engine.call_with(pay(1, None), |_: Attempt| async { reset() }, joined(None));
     assert_eq!(code(&call().await), Some(Code::OutcomeUnknown));
-    let tool = Gated::new();
+    let tool = GatedTool::new();
     let gated = || tokio::spawn(engine.call_with(pay(2, None), tool.clone(), joined(None)));
     let first = gated();
     settle().await;
-    dedupe(Mode::Off);
+    dedupe(EnforcementMode::Off);
     tokio::time::sleep(A_WHILE).await;
     engine.call(pay(3, None), flaky(0)).await;
-    dedupe(Mode::Enforce);
+    dedupe(EnforcementMode::Enforce);
     tokio::time::sleep(A_WHILE).await;
     let told = engine.call_with(pay(1, None), flaky(0), joined(None)).await;
     assert_eq!(code(&told), Some(Code::OutcomeUnknown));

@@ -1,37 +1,37 @@
-//! Turns at the edges: what must not happen twice, whoever is in the way.
+//! Edge cases of turns: nothing runs twice, whatever fails.
 
 use std::pin::Pin;
 
-use steadfast_core::call::Notice;
-use steadfast_core::envelope::Trace;
-use steadfast_core::json::Value;
-use steadfast_core::policy::Annotations;
-use steadfast_executor::{About, Listener, Policies, ToolInfo};
-use steadfast_store::{DocumentKind, DocumentWrite, Written};
+use steadfast_core::call::CallNotice;
+use steadfast_core::envelope::EnvelopeTrace;
+use steadfast_core::json::JsonValue;
+use steadfast_core::policy::AnnotationHints;
+use steadfast_executor::{EngineListener, NoticeContext, PolicySource, ToolInfo};
+use steadfast_store::{DocumentKind, DocumentWrite, DocumentWriteOutcome};
 use tokio::sync::Notify;
 
 use super::*;
 
-/// A shelf whose tools are like this, and one of which is found only when something has happened.
+/// A registry of tools with these annotations. One of them is found only after a notification.
 #[derive(Clone)]
-struct Shown {
-    tools: Tools,
-    annotations: Annotations,
+struct AnnotatedTools {
+    tools: ScriptedTools,
+    annotations: AnnotationHints,
     found: Option<(&'static str, Arc<Notify>)>,
     asked: Arc<Notify>,
 }
 
-impl Shown {
-    fn of(tools: &Tools, annotations: Annotations) -> Self {
+impl AnnotatedTools {
+    fn of(tools: &ScriptedTools, annotations: AnnotationHints) -> Self {
         Self { tools: tools.clone(), annotations, found: None, asked: Arc::default() }
     }
 }
 
-impl Shelf for Shown {
+impl ToolRegistry for AnnotatedTools {
     fn find<'a>(
         &'a self,
         envelope: &'a CallEnvelope,
-    ) -> Pin<Box<dyn Future<Output = Option<Found>> + Send + 'a>> {
+    ) -> Pin<Box<dyn Future<Output = Option<ResolvedTool>> + Send + 'a>> {
         Box::pin(async move {
             if let Some((name, when)) = &self.found
                 && *name == envelope.tool_name.as_str()
@@ -40,69 +40,72 @@ impl Shelf for Shown {
                 when.notified().await;
             }
             let info = ToolInfo { annotations: self.annotations, input_schema: None };
-            self.tools.find(envelope).await.map(|found| Found { info: Some(Arc::new(info)), ..found })
+            self.tools.find(envelope).await.map(|found| ResolvedTool { info: Some(Arc::new(info)), ..found })
         })
     }
 }
 
-/// Believes what servers say of their tools, as the gateway does.
-struct Believing(fn(ToolClass) -> Policy);
+/// Policies that trust the annotations of servers, as the gateway does.
+struct AnnotationPolicies(fn(ToolClass) -> CallPolicy);
 
-impl Policies for Believing {
-    fn policy(&self, _: &CallEnvelope, _: Value<'_>, annotations: Annotations) -> Arc<Policy> {
+impl PolicySource for AnnotationPolicies {
+    fn policy(&self, _: &CallEnvelope, _: JsonValue<'_>, annotations: AnnotationHints) -> Arc<CallPolicy> {
         let class = match annotations {
-            Annotations { read_only: Some(true), .. } => ToolClass::ReadOnly,
-            Annotations { idempotent: Some(true), .. } => ToolClass::Idempotent,
+            AnnotationHints { read_only: Some(true), .. } => ToolClass::ReadOnly,
+            AnnotationHints { idempotent: Some(true), .. } => ToolClass::Idempotent,
             _ => ToolClass::Unknown,
         };
         Arc::new(self.0(class))
     }
 }
 
-async fn believing(store: Arc<dyn Store>) -> Engine {
+async fn believing(store: Arc<dyn StateStore>) -> Engine {
     let gateway = |class| measured(class).for_gateway();
     let clock = Arc::new(RuntimeClock::new());
-    Engine::builder().clock(clock).store(store).policies(Believing(gateway)).start().await
+    Engine::builder().clock(clock).store(store).policies(AnnotationPolicies(gateway)).start().await
 }
 
-const READS: Annotations = Annotations { read_only: Some(true), destructive: None, idempotent: None };
-const MAY_RUN_TWICE: Annotations = Annotations { read_only: None, destructive: None, idempotent: Some(true) };
+const READS: AnnotationHints = AnnotationHints { read_only: Some(true), destructive: None, idempotent: None };
+const MAY_RUN_TWICE: AnnotationHints =
+    AnnotationHints { read_only: None, destructive: None, idempotent: Some(true) };
 
-/// The class of most tools of MCP servers is what the server says; the turn took them all for tools of no class.
+/// The class of most MCP tools comes from their server. A regression: the turn treated all as tools without a class.
 #[tokio::test(start_paused = true)]
 async fn eh_6_4_a_tool_whose_server_says_that_it_only_reads_is_replaced_when_it_does_not_answer() {
     let engine = believing(memory()).await;
-    let tools =
-        Tools::new([("flight_search", script(async |_| reset())), ("flight_search_backup", says("2"))]);
-    let shelf = Arc::new(Shown::of(&tools, READS));
+    let tools = ScriptedTools::new([
+        ("flight_search", script(async |_| reset())),
+        ("flight_search_backup", says("2")),
+    ]);
+    let shelf = Arc::new(AnnotatedTools::of(&tools, READS));
     let turned = engine.turn(plan(WITH_BACKUP), shelf, options()).await.unwrap();
-    assert_eq!(outcomes(&turned), [("f", Outcome::Succeeded)], "{}", turned.result.summary);
+    assert_eq!(outcomes(&turned), [("f", TurnCallOutcome::Succeeded)], "{}", turned.result.summary);
 }
 
 #[tokio::test(start_paused = true)]
 async fn eh_4_2_a_tool_whose_server_says_that_it_only_reads_is_stopped_at_the_deadline() {
     let engine = believing(memory()).await;
-    let tools = Tools::new([("flight_search", hangs())]);
-    let shelf = Arc::new(Shown::of(&tools, READS));
+    let tools = ScriptedTools::new([("flight_search", hangs())]);
+    let shelf = Arc::new(AnnotatedTools::of(&tools, READS));
     let text = r#"{"deadlineMs":10000,"calls":[{"id":"f","tool":"t/flight_search"}]}"#;
     let turned = engine.turn(plan(text), shelf, options()).await.unwrap();
-    assert_eq!(outcomes(&turned), [("f", Outcome::Cancelled)]);
+    assert_eq!(outcomes(&turned), [("f", TurnCallOutcome::Cancelled)]);
     settle().await;
-    assert_eq!(engine.open_calls(), 0);
+    assert_eq!(engine.in_flight_calls(), 0);
 }
 
-/// The first submission may have done it and its process is gone. The second one asks the same tool again, as it may, and is
-/// refused. Nothing of that says what the first one did.
+/// The first submission may have run the call, and its process is gone. The second one may call the same tool again,
+/// and is refused. That says nothing about the first one.
 #[tokio::test(start_paused = true)]
 async fn what_its_server_lets_run_twice_is_not_replaced_when_the_turn_comes_again() {
     let store = memory();
-    let tools = Tools::new([
+    let tools = ScriptedTools::new([
         (
             "flight_search",
             script(async |number| match number {
                 1 => std::future::pending().await,
-                _ => Err(Fault::new(
-                    Source::Transport { error: Transport::ConnectionRefused, written: false },
+                _ => Err(AttemptFault::new(
+                    FaultSource::Transport { error: TransportError::ConnectionRefused, written: false },
                     "connection refused",
                 )
                 .into()),
@@ -110,7 +113,7 @@ async fn what_its_server_lets_run_twice_is_not_replaced_when_the_turn_comes_agai
         ),
         ("flight_search_backup", says("2")),
     ]);
-    let shelf = Arc::new(Shown::of(&tools, MAY_RUN_TWICE));
+    let shelf = Arc::new(AnnotatedTools::of(&tools, MAY_RUN_TWICE));
     let first = believing(store.clone()).await;
     let submitted = {
         let (first, shelf) = (first.clone(), shelf.clone());
@@ -125,14 +128,14 @@ async fn what_its_server_lets_run_twice_is_not_replaced_when_the_turn_comes_agai
     assert_eq!(tools.runs("flight_search_backup"), 0, "{}", turned.result.summary);
 }
 
-/// A door with too many calls behind it looks nothing up. By the time an alternative is asked there may be a place.
+/// A call that is rejected because of the concurrency limit looks nothing up. Its alternative might be admitted later.
 #[tokio::test(start_paused = true)]
-async fn what_is_turned_away_at_the_door_is_not_replaced_when_the_turn_comes_again() {
+async fn a_rejected_call_is_not_replaced_when_the_turn_is_submitted_again() {
     let store = memory();
     let clock = Arc::new(RuntimeClock::new());
-    let builder = Engine::builder().clock(clock).store(store).most_calls(1);
+    let builder = Engine::builder().clock(clock).store(store).max_calls(1);
     let engine = builder.policies(Arc::new(measured(ToolClass::Mutating))).start().await;
-    let tools = Tools::new([("flight_search", says("1")), ("flight_search_backup", says("2"))]);
+    let tools = ScriptedTools::new([("flight_search", says("1")), ("flight_search_backup", says("2"))]);
     turn(&engine, &tools, WITH_BACKUP).await;
     assert_eq!((tools.runs("flight_search"), tools.runs("flight_search_backup")), (1, 0));
 
@@ -152,14 +155,14 @@ async fn what_is_turned_away_at_the_door_is_not_replaced_when_the_turn_comes_aga
     };
     settle().await;
     let found = Arc::new(Notify::new());
-    let mut shelf = Shown::of(&tools, Annotations::default());
+    let mut shelf = AnnotatedTools::of(&tools, AnnotationHints::default());
     shelf.found = Some(("flight_search_backup", found.clone()));
     let asked = shelf.asked.clone();
     let submitted = {
         let engine = engine.clone();
         tokio::spawn(async move { engine.turn(plan(WITH_BACKUP), Arc::new(shelf), options()).await })
     };
-    // Should anybody ask for the alternative, there is a place for it.
+    // If the turn asks for the alternative, it could run.
     let _ = tokio::time::timeout(Duration::from_secs(1), asked.notified()).await;
     leave.notify_one();
     blocker.await.unwrap();
@@ -173,22 +176,22 @@ async fn what_is_turned_away_at_the_door_is_not_replaced_when_the_turn_comes_aga
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_was_withdrawn_before_it_began_makes_no_call() {
     let engine = engine(measured(ToolClass::Mutating)).await;
-    let tools = Tools::new([("flight_search", says("1"))]);
+    let tools = ScriptedTools::new([("flight_search", says("1"))]);
     let options = options();
-    options.withdrawn.cancel();
+    options.cancelled.cancel();
     let turned = engine.turn(plan(WITH_BACKUP), Arc::new(tools.clone()), options).await.unwrap();
     assert_eq!(tools.runs("flight_search"), 0);
-    assert_eq!(outcomes(&turned), [("f", Outcome::Skipped)]);
-    assert_eq!(turned.result.ended_by, EndedBy::Cancel);
+    assert_eq!(outcomes(&turned), [("f", TurnCallOutcome::Skipped)]);
+    assert_eq!(turned.result.ended_by, TurnEndReason::Cancel);
 }
 
-/// Calls that end at once left no moment in which the wish of the caller was heard.
+/// A regression: calls that ended at once left no moment in which the cancellation was handled.
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_is_withdrawn_while_its_calls_end_at_once_starts_no_other() {
     let engine = engine(measured(ToolClass::Mutating)).await;
     let options = options();
-    let withdrawn = options.withdrawn.clone();
-    let tools = Tools::new([
+    let withdrawn = options.cancelled.clone();
+    let tools = ScriptedTools::new([
         (
             "flight_search",
             script(move |_| {
@@ -201,11 +204,11 @@ async fn a_turn_that_is_withdrawn_while_its_calls_end_at_once_starts_no_other() 
     let text = r#"{"calls":[{"id":"f","tool":"t/flight_search"},{"id":"h","tool":"t/hotel_search","dependsOn":["f"]}]}"#;
     let turned = engine.turn(plan(text), Arc::new(tools.clone()), options).await.unwrap();
     assert_eq!(tools.runs("hotel_search"), 0);
-    assert_eq!(outcomes(&turned), [("f", Outcome::Succeeded), ("h", Outcome::Skipped)]);
-    assert_eq!(turned.result.ended_by, EndedBy::Cancel);
+    assert_eq!(outcomes(&turned), [("f", TurnCallOutcome::Succeeded), ("h", TurnCallOutcome::Skipped)]);
+    assert_eq!(turned.result.ended_by, TurnEndReason::Cancel);
 }
 
-/// The choice was kept by its number, and in the plan that came again another tool had that number.
+/// A regression: the choice was stored by its number, and a changed plan had another tool at that number.
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_comes_again_with_other_alternatives_does_nothing_twice() {
     let with = |alternatives: &str| {
@@ -219,18 +222,19 @@ async fn a_turn_that_comes_again_with_other_alternatives_does_nothing_twice() {
         (r#""t/second""#, ""),
     ] {
         let engine = on(memory(), measured(ToolClass::Mutating)).await;
-        let tools = Tools::new([("flight_search", says("1")), ("second", says("2")), ("third", says("3"))]);
+        let tools =
+            ScriptedTools::new([("flight_search", says("1")), ("second", says("2")), ("third", says("3"))]);
         for name in ["flight_search", "third"] {
             let (namespace, tool) = (Namespace::new("t").unwrap(), ToolName::new(name).unwrap());
             let key = BreakerKey::Tool(ToolRef { namespace, tool });
-            engine.steer_breaker(None, &key, Steer::Open { until: None }, &by()).await;
+            engine.update_breaker(None, &key, BreakerOverride::Open { until: None }, &by()).await;
         }
         turn(&engine, &tools, &with(first)).await;
         assert_eq!(tools.runs("second"), 1);
         for name in ["flight_search", "third"] {
             let (namespace, tool) = (Namespace::new("t").unwrap(), ToolName::new(name).unwrap());
             let key = BreakerKey::Tool(ToolRef { namespace, tool });
-            engine.steer_breaker(None, &key, Steer::Reset, &by()).await;
+            engine.update_breaker(None, &key, BreakerOverride::Reset, &by()).await;
         }
         let again = turn(&engine, &tools, &with(second)).await;
         let runs = ["flight_search", "second", "third"].map(|tool| tools.runs(tool));
@@ -241,12 +245,12 @@ async fn a_turn_that_comes_again_with_other_alternatives_does_nothing_twice() {
     }
 }
 
-/// Those that wait for the store to say that they may begin are turns like the others.
+/// Turns that wait for the store before they begin count toward the limit.
 #[tokio::test(start_paused = true)]
 async fn there_are_no_more_turns_than_may_be_also_while_the_store_is_silent() {
     let (engine, store) = on_faulty().await;
-    let tools = Tools::new([("flight_search", says("1"))]);
-    store.becomes(Health::Silent);
+    let tools = ScriptedTools::new([("flight_search", says("1"))]);
+    store.becomes(FaultMode::Silent);
     let submitted: Vec<_> = (0..300)
         .map(|number| {
             let text = format!(r#"{{"turnId":"{number}","calls":[{{"id":"f","tool":"t/flight_search"}}]}}"#);
@@ -255,24 +259,24 @@ async fn there_are_no_more_turns_than_may_be_also_while_the_store_is_silent() {
         })
         .collect();
     settle().await;
-    store.becomes(Health::Up);
+    store.becomes(FaultMode::Up);
     let mut refused = 0;
     for submitted in submitted {
-        refused += usize::from(matches!(submitted.await.unwrap(), Err(TurnRefused::Overloaded)));
+        refused += usize::from(matches!(submitted.await.unwrap(), Err(TurnRejection::Overloaded)));
     }
     assert_eq!(refused, 300 - 256);
 }
 
-/// Its server is being started when the time is over: nothing of it runs, and nothing will.
+/// Its server is still starting at the deadline: nothing of the call runs, neither now nor later.
 #[tokio::test(start_paused = true)]
-async fn what_was_never_sent_is_not_told_as_still_running() {
+async fn a_call_that_was_never_sent_is_not_reported_as_running() {
     for withdraws in [false, true] {
         let engine = engine(measured(ToolClass::Mutating)).await;
-        let tools = Tools::new([("flight_search", says("1"))]);
-        let mut shelf = Shown::of(&tools, Annotations::default());
+        let tools = ScriptedTools::new([("flight_search", says("1"))]);
+        let mut shelf = AnnotatedTools::of(&tools, AnnotationHints::default());
         shelf.found = Some(("flight_search", Arc::new(Notify::new())));
         let options = options();
-        let withdrawn = options.withdrawn.clone();
+        let withdrawn = options.cancelled.clone();
         let text = r#"{"deadlineMs":10000,"calls":[{"id":"f","tool":"t/flight_search"}]}"#;
         let submitted = {
             let engine = engine.clone();
@@ -283,44 +287,45 @@ async fn what_was_never_sent_is_not_told_as_still_running() {
             withdrawn.cancel();
         }
         let turned = submitted.await.unwrap().unwrap();
-        assert_eq!(outcomes(&turned), [("f", Outcome::Skipped)], "{}", turned.result.summary);
-        let by = if withdraws { EndedBy::Cancel } else { EndedBy::Deadline };
+        assert_eq!(outcomes(&turned), [("f", TurnCallOutcome::Skipped)], "{}", turned.result.summary);
+        let by = if withdraws { TurnEndReason::Cancel } else { TurnEndReason::Deadline };
         assert_eq!(turned.result.ended_by, by);
     }
 }
 
-/// The store says nothing while a choice is written, and the caller does not want to wait for it.
+/// The store does not respond while a choice is written, and the caller cancels.
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_is_withdrawn_does_not_wait_for_the_store() {
     let (engine, store) = on_faulty().await;
-    let tools = failing_with(&store, Health::Slow);
+    let tools = failing_with(&store, FaultMode::Slow);
     let options = options();
-    let withdrawn = options.withdrawn.clone();
+    let withdrawn = options.cancelled.clone();
     let submitted = {
         let (engine, tools) = (engine.clone(), Arc::new(tools.clone()));
         tokio::spawn(async move { engine.turn(plan(WITH_BACKUP), tools, options).await.unwrap() })
     };
     // Its failure is being recorded, and the choice is written after that.
     tokio::time::sleep(Duration::from_millis(50)).await;
-    store.becomes(Health::Silent);
+    store.becomes(FaultMode::Silent);
     tokio::time::sleep(Duration::from_secs(1)).await;
     withdrawn.cancel();
     let turned = tokio::time::timeout(Duration::from_secs(3), submitted).await.unwrap().unwrap();
     assert_eq!(tools.runs("flight_search_backup"), 0);
-    assert_eq!(outcomes(&turned), [("f", Outcome::Failed)]);
-    assert_eq!(turned.result.ended_by, EndedBy::Cancel);
+    assert_eq!(outcomes(&turned), [("f", TurnCallOutcome::Failed)]);
+    assert_eq!(turned.result.ended_by, TurnEndReason::Cancel);
 }
 
-/// A process that died at the end of its turn has left records that are younger than what it chose. What was chosen is still
-/// there when they are.
+/// A process that died at the end of its turn has left records that are younger than its choices. The choices must
+/// live longer than these records.
 #[tokio::test(start_paused = true)]
 async fn what_was_chosen_is_known_for_as_long_as_what_came_of_it() {
     let mut policy = measured(ToolClass::Mutating);
     policy.time.total = Duration::from_secs(30);
     let day = policy.dedupe.keep.done;
-    let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
+    let store =
+        Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
     let engine = on(store.clone(), policy.clone()).await;
-    let tools = Tools::new([
+    let tools = ScriptedTools::new([
         (
             "slow",
             script(async |number| {
@@ -354,45 +359,47 @@ async fn what_was_chosen_is_known_for_as_long_as_what_came_of_it() {
         let (engine, tools, text) = (engine.clone(), Arc::new(tools.clone()), text.clone());
         tokio::spawn(async move { engine.turn(plan(&text), tools, options()).await })
     };
-    // The last call is sent, and the turn is never given back.
+    // The last call is sent, and the turn is never released.
     tokio::time::sleep(Duration::from_secs(280)).await;
     assert_eq!(tools.runs("flight_search"), 1);
-    store.becomes(Health::Silent);
+    store.becomes(FaultMode::Silent);
     submitted.abort();
     tokio::time::sleep(Duration::from_secs(30)).await;
-    store.becomes(Health::Up);
-    // The record of the last call is still there, a moment before it expires.
+    store.becomes(FaultMode::Up);
+    // The record of the last call still exists, a moment before it expires.
     tokio::time::sleep(day - Duration::from_secs(60)).await;
     let engine = on(store, policy).await;
-    engine.steer_breaker(None, &first_tool(), Steer::Open { until: None }, &by()).await;
+    engine.update_breaker(None, &first_tool(), BreakerOverride::Open { until: None }, &by()).await;
     turn(&engine, &tools, &text).await;
     assert_eq!((tools.runs("flight_search"), tools.runs("flight_search_backup")), (1, 0));
 }
 
-/// A tool of no class goes on without the store where it is called by itself. A turn that came before has perhaps done it.
+/// Outside of a turn, a call of a tool without a class continues without the store. In a turn it must not: an earlier
+/// submission may have run it.
 #[tokio::test(start_paused = true)]
 async fn what_was_finished_is_not_run_again_because_the_store_is_away() {
-    let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
+    let store =
+        Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
     let engine = on(store.clone(), measured(ToolClass::Unknown)).await;
-    let tools = Tools::new([("flight_search", says("1"))]);
+    let tools = ScriptedTools::new([("flight_search", says("1"))]);
     turn(&engine, &tools, WITH_BACKUP).await;
     let turned = turn_that_loses_its_store(&engine, &store, &tools).await;
     assert_eq!(tools.runs("flight_search"), 1);
     assert_eq!(turned.result.calls[0].code, Some(Code::StoreUnavailable));
 }
 
-/// Deeper than any reader of arguments goes: it is refused, and costs no stack.
+/// Nested deeper than any parser of arguments allows: it is refused without a stack overflow.
 #[tokio::test(start_paused = true)]
 async fn an_output_that_is_nested_without_end_is_refused_as_an_argument() {
     let engine = engine(measured(ToolClass::Mutating)).await;
     let deep = format!("{}{}", "[".repeat(400_000), "]".repeat(400_000));
-    let tools = Tools::new([
+    let tools = ScriptedTools::new([
         (
             "deep",
-            Box::new(move |_, _| -> Answering {
+            Box::new(move |_, _| -> ScriptedAttempt {
                 let output = said(&deep);
                 Box::pin(async move { Ok(output) })
-            }) as Script,
+            }) as ToolScript,
         ),
         ("use", says("1")),
     ]);
@@ -401,29 +408,25 @@ async fn an_output_that_is_nested_without_end_is_refused_as_an_argument() {
     let turned = turn(&engine, &tools, text).await;
     assert_eq!(
         outcomes(&turned),
-        [("d", Outcome::Succeeded), ("u", Outcome::Failed), ("p", Outcome::Failed)]
+        [("d", TurnCallOutcome::Succeeded), ("u", TurnCallOutcome::Failed), ("p", TurnCallOutcome::Failed)]
     );
     assert_eq!(tools.runs("use"), 0);
     let [_, whole, part] = &turned.result.calls[..] else { panic!("three calls") };
     assert_eq!((whole.code, part.code), (Some(Code::InvalidEnvelope), Some(Code::DependencyFailed)));
     for call in [whole, part] {
-        assert!(
-            call.message.as_ref().unwrap().contains("containers within each other"),
-            "{:?}",
-            call.message
-        );
+        assert!(call.message.as_ref().unwrap().contains("levels deep"), "{:?}", call.message);
     }
-    // It is kept, and told again, without a look into it.
-    assert_eq!(turn(&engine, &tools, text).await.result.calls[0].outcome, Outcome::Succeeded);
+    // It is stored and replayed without being parsed.
+    assert_eq!(turn(&engine, &tools, text).await.result.calls[0].outcome, TurnCallOutcome::Succeeded);
     assert_eq!(tools.runs("deep"), 1);
-    assert!(engine.story("deep").await.unwrap().is_some());
+    assert!(engine.turn_trace("deep").await.unwrap().is_some());
 }
 
-/// A call that is left to itself at the deadline ends, and is not made again after it.
+/// A call that is left to the engine at the deadline ends, and is not retried after it.
 #[tokio::test(start_paused = true)]
 async fn eh_7_4_what_the_turn_leaves_behind_is_not_tried_again_after_its_deadline() {
     let engine = engine(measured(ToolClass::Unknown)).await;
-    let tools = Tools::new([(
+    let tools = ScriptedTools::new([(
         "flight_search",
         script(async |_| {
             tokio::time::sleep(Duration::from_secs(4)).await;
@@ -432,11 +435,11 @@ async fn eh_7_4_what_the_turn_leaves_behind_is_not_tried_again_after_its_deadlin
     )]);
     let text = r#"{"deadlineMs":10000,"calls":[{"id":"f","tool":"t/flight_search"}]}"#;
     let turned = turn(&engine, &tools, text).await;
-    assert_eq!(outcomes(&turned), [("f", Outcome::LeftRunning)]);
+    assert_eq!(outcomes(&turned), [("f", TurnCallOutcome::LeftRunning)]);
     assert_eq!(tools.runs("flight_search"), 3, "at 0, 4 and 8 seconds");
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(tools.runs("flight_search"), 3);
-    assert_eq!(engine.open_calls(), 0);
+    assert_eq!(engine.in_flight_calls(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -444,35 +447,35 @@ async fn what_was_chosen_is_known_for_days_where_records_are_kept_for_days() {
     let mut policy = measured(ToolClass::Mutating);
     policy.dedupe.keep.done = Duration::from_secs(72 * 3600);
     let engine = on(memory(), policy).await;
-    let tools = Tools::new([("flight_search", says("1")), ("flight_search_backup", says("2"))]);
-    engine.steer_breaker(None, &first_tool(), Steer::Open { until: None }, &by()).await;
+    let tools = ScriptedTools::new([("flight_search", says("1")), ("flight_search_backup", says("2"))]);
+    engine.update_breaker(None, &first_tool(), BreakerOverride::Open { until: None }, &by()).await;
     turn(&engine, &tools, WITH_BACKUP).await;
-    engine.steer_breaker(None, &first_tool(), Steer::Reset, &by()).await;
+    engine.update_breaker(None, &first_tool(), BreakerOverride::Reset, &by()).await;
     tokio::time::sleep(Duration::from_secs(48 * 3600)).await;
     turn(&engine, &tools, WITH_BACKUP).await;
     assert_eq!((tools.runs("flight_search"), tools.runs("flight_search_backup")), (0, 1));
 }
 
-/// Hears of calls.
+/// A listener that records the turn ids of calls.
 #[derive(Default)]
-struct Calls(Mutex<Vec<Option<String>>>);
+struct TurnIdListener(Mutex<Vec<Option<String>>>);
 
-impl Listener for Calls {
-    fn notice(&self, about: &About<'_>, _: &Notice) {
+impl EngineListener for TurnIdListener {
+    fn notice(&self, about: &NoticeContext<'_>, _: &CallNotice) {
         self.0.lock().push(about.request.turn.as_ref().map(ToString::to_string));
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_calls_of_a_turn_belong_to_it_and_its_failures_have_a_limit() {
-    let calls = Arc::new(Calls::default());
+    let calls = Arc::new(TurnIdListener::default());
     let engine = Engine::builder()
         .clock(Arc::new(RuntimeClock::new()))
         .policies(Arc::new(measured(ToolClass::Mutating)))
         .listener(calls.clone())
         .start()
         .await;
-    let tools = Tools::new([("flight_search", refuses())]);
+    let tools = ScriptedTools::new([("flight_search", refuses())]);
     let planned = |name: &str| {
         let calls: Vec<_> = (0..6)
             .map(|number| {
@@ -494,7 +497,7 @@ async fn the_calls_of_a_turn_belong_to_it_and_its_failures_have_a_limit() {
 #[tokio::test(start_paused = true)]
 async fn the_same_name_of_two_tenants_is_two_turns() {
     let engine = engine(measured(ToolClass::Mutating)).await;
-    let tools = Tools::new([("flight_search", says("1"))]);
+    let tools = ScriptedTools::new([("flight_search", says("1"))]);
     let tenant = |name: &str| Some(steadfast_core::id::TenantId::new(name).unwrap());
     for name in ["acme", "other"] {
         let mut options = options();
@@ -503,8 +506,7 @@ async fn the_same_name_of_two_tenants_is_two_turns() {
     }
     assert_eq!(tools.runs("flight_search"), 2);
     for name in ["acme", "other"] {
-        let wanted =
-            steadfast_executor::TurnsWanted { tenant: tenant(name), limit: 10, ..Default::default() };
+        let wanted = steadfast_executor::TurnQuery { tenant: tenant(name), limit: 10, ..Default::default() };
         let found = engine.turns(&wanted).await.unwrap().found;
         assert_eq!(found.iter().map(|head| head.tenant.clone()).collect::<Vec<_>>(), [tenant(name)]);
     }
@@ -514,31 +516,32 @@ async fn the_same_name_of_two_tenants_is_two_turns() {
 async fn a_turn_that_another_version_has_kept_is_not_begun() {
     let store = memory();
     let engine = on(store.clone(), measured(ToolClass::Mutating)).await;
-    let tools = Tools::new([("book", says("1"))]);
+    let tools = ScriptedTools::new([("book", says("1"))]);
     let text = r#"{"turnId":"trip","calls":[{"id":"b","tool":"t/book"}]}"#;
     turn(&engine, &tools, text).await;
     let (name, document) = store.documents(DocumentKind::Turn).await.unwrap().pop().unwrap();
     let body = document.body.replace(r#""format":1"#, r#""format":2"#);
     let write = DocumentWrite { replaces: Some(document.version), body: Some(body.into()), expires: None };
-    assert!(matches!(store.write(&name, write).await, Ok(Written::As(_))));
+    assert!(matches!(store.write(&name, write).await, Ok(DocumentWriteOutcome::Written(_))));
     let refused = engine.turn(plan(text), Arc::new(tools.clone()), options()).await.unwrap_err();
-    assert!(refused.to_string().contains("format 2, and this version reads 1"), "{refused}");
+    assert!(refused.to_string().contains("its format is 2, but this version reads format 1"), "{refused}");
     assert_eq!(tools.runs("book"), 1);
 }
 
-/// Their trace is their caller's, and each call is found by its own request all the same.
+/// Both turns share the caller's trace, but each call is found by its own request id.
 #[tokio::test(start_paused = true)]
 async fn two_turns_of_one_trace_share_no_request() {
     let engine = on(memory(), measured(ToolClass::ReadOnly)).await;
-    let tools = Tools::new([("look", says("1"))]);
+    let tools = ScriptedTools::new([("look", says("1"))]);
     let trace = "0af7651916cd43dd8448eb211c80319c";
     for _ in 0..2 {
         let traceparent = Some(format!("00-{trace}-b7ad6b7169203331-01"));
-        let options = TurnOptions { trace: Trace { traceparent, ..Trace::default() }, ..options() };
+        let options =
+            TurnOptions { trace: EnvelopeTrace { traceparent, ..EnvelopeTrace::default() }, ..options() };
         let text = r#"{"calls":[{"id":"a","tool":"t/look"},{"id":"b","tool":"t/look"}]}"#;
         engine.turn(plan(text), Arc::new(tools.clone()), options).await.unwrap();
     }
-    let story = engine.story(trace).await.unwrap().unwrap();
+    let story = engine.turn_trace(trace).await.unwrap().unwrap();
     let requests: Vec<_> = story.spans.iter().filter_map(|span| span.request_id.as_ref()).collect();
     let distinct: std::collections::BTreeSet<_> = requests.iter().collect();
     assert_eq!((requests.len(), distinct.len()), (4, 4), "{requests:?}");

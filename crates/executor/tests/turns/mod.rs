@@ -1,34 +1,35 @@
-//! Turns over the engine: several calls that depend on each other.
+//! Turns in the engine: several calls that depend on each other.
 
 mod edges;
 pub(crate) mod scripted;
 
 use parking_lot::Mutex;
 use steadfast_core::id::{Namespace, ToolName, ToolRef};
-use steadfast_core::turn::{EndedBy, Outcome, TurnStatus};
+use steadfast_core::turn::{TurnCallOutcome, TurnEndReason, TurnStatus};
 use steadfast_executor::{
-    BreakerKey, Found, NotDone, Shelf, Steer, TurnOptions, TurnRefused, TurnStory, Turned,
+    AttemptError, BreakerKey, BreakerOverride, ResolvedTool, ToolRegistry, TurnOptions, TurnRejection,
+    TurnResponse, TurnTraceView,
 };
 
 use super::*;
 use scripted::*;
 
-/// The profile by which the requirements of errors are measured (their tests are those of the crate `steadfast`), with as much
-/// time for retries as they need.
-fn measured(class: ToolClass) -> Policy {
-    let mut policy = Profile::Measured.policy(class);
+/// Returns the profile of the error handling requirements (tested in the crate `steadfast`), with enough time for all
+/// retries.
+fn measured(class: ToolClass) -> CallPolicy {
+    let mut policy = PolicyProfile::Measured.policy(class);
     policy.retry.total = None;
     policy
 }
 
 // ---- submitted again ----
 
-async fn on(store: Arc<dyn Store>, policy: Policy) -> Engine {
+async fn on(store: Arc<dyn StateStore>, policy: CallPolicy) -> Engine {
     let clock = Arc::new(RuntimeClock::new());
     Engine::builder().clock(clock).store(store).policies(Arc::new(policy)).start().await
 }
 
-fn memory() -> Arc<dyn Store> {
+fn memory() -> Arc<dyn StateStore> {
     Arc::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new()))))
 }
 
@@ -39,7 +40,7 @@ async fn a_turn_that_comes_again_runs_only_what_was_not_finished() {
         let mut policy = measured(class);
         policy.time.attempt = Duration::from_secs(3600);
         policy.time.total = Duration::from_secs(7200);
-        let tools = Tools::new([
+        let tools = ScriptedTools::new([
             ("flight_search", says(r#"{"best":1}"#)),
             ("hotel_search", refuses()),
             (
@@ -54,14 +55,15 @@ async fn a_turn_that_comes_again_runs_only_what_was_not_finished() {
             engine.shutdown(Duration::ZERO).await;
             first
         };
-        // Another engine, as after a crash: it has nothing but the store.
+        // Another engine, as after a crash: it has only the store.
         let engine = on(store, policy).await;
         let second = turn(&engine, &tools, &text).await;
         assert_eq!((tools.runs("flight_search"), tools.runs("hotel_search")), (1, 1), "{class:?}");
         assert_eq!(second.result.calls[0].output, first.result.calls[0].output);
         assert_eq!(second.result.calls[1].code, first.result.calls[1].code);
-        // What may have an effect was told to end when the process did, and nobody knows what it did.
-        let third = if class == ToolClass::ReadOnly { Outcome::Succeeded } else { Outcome::Failed };
+        // A call that may have an effect was ended with its process, and its outcome is unknown.
+        let third =
+            if class == ToolClass::ReadOnly { TurnCallOutcome::Succeeded } else { TurnCallOutcome::Failed };
         assert_eq!(second.result.calls[2].outcome, third);
         tells(&story(&engine, &second).await, "Finished earlier, not run again: flight_search");
     }
@@ -71,14 +73,14 @@ async fn a_turn_that_comes_again_runs_only_what_was_not_finished() {
 async fn an_alternative_that_did_the_job_is_not_followed_by_the_tool_that_is_well_again() {
     let store = memory();
     let engine = on(store.clone(), measured(ToolClass::Mutating)).await;
-    let tools = Tools::new([("flight_search", says("1")), ("flight_search_backup", says("2"))]);
+    let tools = ScriptedTools::new([("flight_search", says("1")), ("flight_search_backup", says("2"))]);
     let name = |name: &str| ToolName::new(name).unwrap();
     let namespace = Namespace::new("t").unwrap();
     let key = BreakerKey::Tool(ToolRef { namespace, tool: name("flight_search") });
-    engine.steer_breaker(None, &key, Steer::Open { until: None }, &by()).await;
+    engine.update_breaker(None, &key, BreakerOverride::Open { until: None }, &by()).await;
     let first = turn(&engine, &tools, WITH_BACKUP).await;
     assert_eq!(first.result.calls[0].output.as_ref().unwrap().as_str(), "2");
-    engine.steer_breaker(None, &key, Steer::Reset, &by()).await;
+    engine.update_breaker(None, &key, BreakerOverride::Reset, &by()).await;
     let engine = on(store, measured(ToolClass::Mutating)).await;
     let second = turn(&engine, &tools, WITH_BACKUP).await;
     assert_eq!((tools.runs("flight_search"), tools.runs("flight_search_backup")), (0, 1));
@@ -86,80 +88,83 @@ async fn an_alternative_that_did_the_job_is_not_followed_by_the_tool_that_is_wel
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_two_submissions_at_once_one_runs_and_the_other_is_told() {
+async fn of_two_concurrent_submissions_one_runs_and_the_other_is_refused() {
     let engine = engine(measured(ToolClass::ReadOnly)).await;
-    let tools = Tools::new([("flight_search", hangs()), ("flight_search_backup", says("1"))]);
+    let tools = ScriptedTools::new([("flight_search", hangs()), ("flight_search_backup", says("1"))]);
     let running = {
         let (engine, tools) = (engine.clone(), tools.clone());
         tokio::spawn(async move { turn(&engine, &tools, WITH_BACKUP).await })
     };
     settle().await;
     let refused = engine.turn(plan(WITH_BACKUP), Arc::new(tools.clone()), options()).await.unwrap_err();
-    assert!(matches!(refused, TurnRefused::InFlight(_)), "{refused}");
+    assert!(matches!(refused, TurnRejection::InFlight(_)), "{refused}");
     assert_eq!(tools.runs("flight_search"), 1);
-    // Nobody waits for it any more: it is free again.
+    // The caller is gone, and the turn is released.
     running.abort();
     settle().await;
     let taken = engine.turn(plan(WITH_BACKUP), Arc::new(tools.clone()), options());
     assert!(tokio::time::timeout(Duration::from_secs(900), taken).await.unwrap().is_ok());
 }
 
-/// A lease that has to be renewed would end while the store is away, and two would run the turn at once.
+/// With a lease that needs renewal, the turn would be free while the store is unavailable, and could run twice at once.
 #[tokio::test(start_paused = true)]
-async fn nobody_takes_a_turn_that_somebody_runs_however_long_the_store_was_away() {
-    let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
+async fn a_running_turn_is_not_taken_over_after_a_store_outage() {
+    let store =
+        Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
     let engine = on(store.clone(), measured(ToolClass::Mutating)).await;
-    let tools = Tools::new([("flight_search", hangs()), ("flight_search_backup", says("1"))]);
+    let tools = ScriptedTools::new([("flight_search", hangs()), ("flight_search_backup", says("1"))]);
     let running = {
         let (engine, tools) = (engine.clone(), tools.clone());
         tokio::spawn(async move { turn(&engine, &tools, WITH_BACKUP).await })
     };
     settle().await;
-    store.becomes(Health::Down);
+    store.becomes(FaultMode::Down);
     tokio::time::sleep(Duration::from_secs(120)).await;
-    store.becomes(Health::Up);
+    store.becomes(FaultMode::Up);
     let refused = engine.turn(plan(WITH_BACKUP), Arc::new(tools.clone()), options()).await.unwrap_err();
-    assert!(matches!(refused, TurnRefused::InFlight(_)), "{refused}");
+    assert!(matches!(refused, TurnRejection::InFlight(_)), "{refused}");
     running.abort();
 }
 
-/// The store took the turn and did not say so: nobody runs it, and nobody else would be let to before its deadline.
+/// The store granted the turn, but its response was lost. The turn does not run, and others would be kept from it until
+/// its deadline.
 #[tokio::test(start_paused = true)]
-async fn a_turn_that_was_taken_unheard_is_given_back() {
-    let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
+async fn a_turn_with_a_lost_store_response_is_released() {
+    let store =
+        Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
     let engine = on(store.clone(), measured(ToolClass::Mutating)).await;
-    let tools = Tools::new([("flight_search", says("1"))]);
-    store.becomes(Health::Slow);
+    let tools = ScriptedTools::new([("flight_search", says("1"))]);
+    store.becomes(FaultMode::Slow);
     let submitting = {
         let (engine, tools) = (engine.clone(), Arc::new(tools.clone()));
         tokio::spawn(async move { engine.turn(plan(WITH_BACKUP), tools, options()).await })
     };
     // It is read, and then written.
     tokio::time::sleep(Duration::from_millis(150)).await;
-    store.becomes(Health::Unheard);
+    store.becomes(FaultMode::Unheard);
     tokio::time::sleep(Duration::from_millis(10)).await;
     submitting.abort();
     tokio::time::sleep(Duration::from_secs(2)).await;
-    store.becomes(Health::Up);
+    store.becomes(FaultMode::Up);
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(turn(&engine, &tools, WITH_BACKUP).await.result.status, TurnStatus::Completed);
 }
 
-/// The first tool was refused by its breaker, the second one failed, and the first one was well again: then the document
-/// still said that the second one was chosen, and the turn that came again went on from there.
+/// A regression: the breaker refused the first tool, the second one failed, and the first one recovered. The document
+/// still had the choice of the second one, and the next submission continued from there.
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_went_back_to_the_tool_of_its_plan_does_so_again() {
     let store = memory();
     let engine = on(store.clone(), measured(ToolClass::Mutating)).await;
     let steered = engine.clone();
-    let tools = Tools::new([
+    let tools = ScriptedTools::new([
         ("flight_search", says("1")),
         (
             "flight_search_backup",
             script(move |_| {
                 let engine = steered.clone();
                 async move {
-                    engine.steer_breaker(None, &first_tool(), Steer::Reset, &by()).await;
+                    engine.update_breaker(None, &first_tool(), BreakerOverride::Reset, &by()).await;
                     invalid()
                 }
             }),
@@ -168,7 +173,7 @@ async fn a_turn_that_went_back_to_the_tool_of_its_plan_does_so_again() {
     ]);
     let text = r#"{"turnId":"trip","calls":[{"id":"f","tool":"t/flight_search",
         "alternatives":["t/flight_search_backup","t/third"]}]}"#;
-    engine.steer_breaker(None, &first_tool(), Steer::Open { until: None }, &by()).await;
+    engine.update_breaker(None, &first_tool(), BreakerOverride::Open { until: None }, &by()).await;
     let first = turn(&engine, &tools, text).await;
     assert_eq!(first.result.calls[0].output.as_ref().unwrap().as_str(), "1");
     let second = turn(&on(store, measured(ToolClass::Mutating)).await, &tools, text).await;
@@ -176,14 +181,14 @@ async fn a_turn_that_went_back_to_the_tool_of_its_plan_does_so_again() {
     assert_eq!(["flight_search", "flight_search_backup", "third"].map(|tool| tools.runs(tool)), [1, 1, 0]);
 }
 
-/// At the gateway a call that says nothing for too long is answered while it may still do its work: as `stuck_call`, not as
-/// `outcome_unknown`. Its turn took that for a call that was never sent.
+/// A regression: at the gateway, a call without progress gets the response `stuck_call` instead of `outcome_unknown`
+/// while it may still take effect. Its turn treated that as a call that was never sent.
 #[tokio::test(start_paused = true)]
 async fn what_may_still_do_its_work_is_not_replaced() {
     let mut policy = measured(ToolClass::Mutating).for_gateway();
     policy.time.attempt = Duration::from_secs(5);
     let engine = engine(policy).await;
-    let tools = Tools::new([
+    let tools = ScriptedTools::new([
         ("flight_search", script(async |_| std::future::pending().await)),
         ("flight_search_backup", says("2")),
     ]);
@@ -193,37 +198,39 @@ async fn what_may_still_do_its_work_is_not_replaced() {
     assert!(turned.result.escalated, "nobody knows what it did");
 }
 
-/// A tool of which nothing is known is called again where nobody knows if it ran. That it may have run is still so when the
-/// turn comes again and finds nothing but its failure.
+/// A tool without a class is called again although it is unknown if it ran. It may still have run when a later
+/// submission of the turn finds only its failure.
 #[tokio::test(start_paused = true)]
 async fn what_may_have_run_before_is_not_replaced_when_the_turn_comes_again() {
     let store = memory();
     let policy = measured(ToolClass::Unknown);
-    let tools =
-        Tools::new([("flight_search", script(async |_| reset())), ("flight_search_backup", says("2"))]);
+    let tools = ScriptedTools::new([
+        ("flight_search", script(async |_| reset())),
+        ("flight_search_backup", says("2")),
+    ]);
     for _ in 0..2 {
         let turned = turn(&on(store.clone(), policy.clone()).await, &tools, WITH_BACKUP).await;
-        assert_eq!(turned.result.calls[0].outcome, Outcome::Failed);
+        assert_eq!(turned.result.calls[0].outcome, TurnCallOutcome::Failed);
         assert_eq!(tools.runs("flight_search_backup"), 0);
     }
 }
 
-/// The first submission did it; in the second one the store cannot be asked. That is no reason to have it done by another.
+/// The first submission ran the call. In the second one the store fails. That must not lead to an alternative.
 #[tokio::test(start_paused = true)]
-async fn what_nobody_can_look_up_is_not_replaced() {
-    for breaker in [Steer::Reset, Steer::Open { until: None }] {
+async fn a_call_with_an_unreadable_record_is_not_replaced() {
+    for breaker in [BreakerOverride::Reset, BreakerOverride::Open { until: None }] {
         let (engine, store) = on_faulty().await;
-        let tools = Tools::new([("flight_search", says("1")), ("flight_search_backup", says("2"))]);
+        let tools = ScriptedTools::new([("flight_search", says("1")), ("flight_search_backup", says("2"))]);
         turn(&engine, &tools, WITH_BACKUP).await;
-        engine.steer_breaker(None, &first_tool(), breaker, &by()).await;
+        engine.update_breaker(None, &first_tool(), breaker, &by()).await;
         let turned = turn_that_loses_its_store(&engine, &store, &tools).await;
         assert_eq!(turned.result.calls[0].code, Some(Code::StoreUnavailable));
         assert_eq!(tools.runs("flight_search_backup"), 0);
     }
 }
 
-/// Its end and the deadline come in the same moment. Told of a breaker first, the turn was over before it heard of the call, and
-/// nobody told its caller.
+/// The end of the call and the deadline come at the same moment. A regression: if the breaker event came first, the
+/// turn was over before it handled the end of the call, and its caller never got the result.
 #[tokio::test(start_paused = true)]
 async fn what_ends_at_the_very_deadline_counts() {
     let engine = engine(measured(ToolClass::Mutating)).await;
@@ -231,52 +238,53 @@ async fn what_ends_at_the_very_deadline_counts() {
         tokio::time::sleep(Duration::from_secs(10)).await;
         Ok(said("1"))
     });
-    let tools = Tools::new([("slow", slow), ("next", says("2"))]);
+    let tools = ScriptedTools::new([("slow", slow), ("next", says("2"))]);
     let text = r#"{"deadlineMs":10000,"calls":[{"id":"s","tool":"t/slow"},{"id":"n","tool":"t/next","dependsOn":["s"]}]}"#;
     let turned = tokio::time::timeout(Duration::from_secs(11), turn(&engine, &tools, text)).await.unwrap();
-    assert_eq!(outcomes(&turned), [("s", Outcome::Succeeded), ("n", Outcome::Skipped)]);
-    assert_eq!((turned.result.ended_by, tools.runs("next")), (EndedBy::Deadline, 0));
+    assert_eq!(outcomes(&turned), [("s", TurnCallOutcome::Succeeded), ("n", TurnCallOutcome::Skipped)]);
+    assert_eq!((turned.result.ended_by, tools.runs("next")), (TurnEndReason::Deadline, 0));
 }
 
-/// Neither the wish to run it, nor a choice that has to be kept, nor the way back may hold a turn for ever.
+/// Neither the request to run a turn, nor a choice to store, nor the release may block a turn forever.
 #[tokio::test(start_paused = true)]
 async fn a_turn_ends_by_its_deadline_although_the_store_says_nothing() {
     let (engine, store) = on_faulty().await;
-    let tools = Tools::new([("flight_search", says("1")), ("flight_search_backup", says("2"))]);
+    let tools = ScriptedTools::new([("flight_search", says("1")), ("flight_search_backup", says("2"))]);
     let text = r#"{"turnId":"trip","deadlineMs":10000,"calls":[{"id":"f","tool":"t/flight_search",
         "alternatives":["t/flight_search_backup"]},{"id":"g","tool":"t/flight_search"}]}"#;
     let before = tokio::time::Instant::now();
-    store.becomes(Health::Silent);
+    store.becomes(FaultMode::Silent);
     let refused = engine.turn(plan(text), Arc::new(tools.clone()), options()).await.unwrap_err();
-    assert!(matches!(refused, TurnRefused::Store(_)), "{refused}");
+    assert!(matches!(refused, TurnRejection::Store(_)), "{refused}");
     assert_eq!(before.elapsed(), Duration::from_secs(10));
 
-    store.becomes(Health::Slow);
-    engine.steer_breaker(None, &first_tool(), Steer::Open { until: None }, &by()).await;
+    store.becomes(FaultMode::Slow);
+    engine.update_breaker(None, &first_tool(), BreakerOverride::Open { until: None }, &by()).await;
     let submitting = {
         let (engine, tools) = (engine.clone(), tools.clone());
         tokio::spawn(async move { turn(&engine, &tools, text).await })
     };
     let before = tokio::time::Instant::now();
     tokio::time::sleep(Duration::from_millis(150)).await;
-    store.becomes(Health::Silent);
+    store.becomes(FaultMode::Silent);
     let turned = submitting.await.unwrap();
     assert_eq!(before.elapsed(), Duration::from_secs(12), "its deadline, and the grace for the way back");
-    assert_eq!(outcomes(&turned), [("f", Outcome::Failed), ("g", Outcome::Skipped)]);
+    assert_eq!(outcomes(&turned), [("f", TurnCallOutcome::Failed), ("g", TurnCallOutcome::Skipped)]);
     assert!(turned.result.calls[0].message.as_ref().unwrap().starts_with("not sent"));
     assert_eq!(tools.runs("flight_search") + tools.runs("flight_search_backup"), 0);
-    assert_eq!(turned.result.ended_by, EndedBy::Deadline);
+    assert_eq!(turned.result.ended_by, TurnEndReason::Deadline);
 }
 
-/// What is tried again in the background ends by itself: with the engine, and at the latest when nobody is kept from the turn
-/// any more.
+/// Background retries end by themselves: with the engine, and at the latest when the turn is free anyway.
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_cannot_be_given_back_keeps_nothing_alive() {
-    for (health, engine_lives) in [(Health::Down, true), (Health::Down, false), (Health::Silent, true)] {
+    for (health, engine_lives) in
+        [(FaultMode::Down, true), (FaultMode::Down, false), (FaultMode::Silent, true)]
+    {
         let (engine, store) = on_faulty().await;
         let others = Arc::strong_count(&store);
-        let tools = Tools::new([("flight_search", says("1"))]);
-        store.becomes(Health::Slow);
+        let tools = ScriptedTools::new([("flight_search", says("1"))]);
+        store.becomes(FaultMode::Slow);
         let submitting = {
             let (engine, tools) = (engine.clone(), Arc::new(tools));
             tokio::spawn(async move { engine.turn(plan(WITH_BACKUP), tools, options()).await })
@@ -301,50 +309,55 @@ async fn a_turn_that_cannot_be_given_back_keeps_nothing_alive() {
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_gives_turns_back_that_could_not_be_before() {
     let (engine, store) = on_faulty().await;
-    let tools = Tools::new([("flight_search", hangs()), ("flight_search_backup", says("1"))]);
+    let tools = ScriptedTools::new([("flight_search", hangs()), ("flight_search_backup", says("1"))]);
     let running = {
         let (engine, tools) = (engine.clone(), Arc::new(tools.clone()));
         tokio::spawn(async move { engine.turn(plan(WITH_BACKUP), tools, options()).await })
     };
     settle().await;
-    store.becomes(Health::Down);
+    store.becomes(FaultMode::Down);
     running.abort();
     settle().await;
-    store.becomes(Health::Slow);
+    store.becomes(FaultMode::Slow);
     engine.shutdown(Duration::ZERO).await;
-    store.becomes(Health::Up);
+    store.becomes(FaultMode::Up);
     let next = on(store, measured(ToolClass::Mutating)).await;
     assert!(next.turn(plan(WITH_BACKUP), Arc::new(tools), options()).await.is_ok());
 }
 
-/// The turn is read and being taken, and then the store is away.
-async fn turn_that_loses_its_store(engine: &Engine, store: &Faulty, tools: &Tools) -> Turned {
-    store.becomes(Health::Slow);
+/// Runs a turn whose store fails after it was read and while it is being taken.
+async fn turn_that_loses_its_store(
+    engine: &Engine,
+    store: &FaultyStore,
+    tools: &ScriptedTools,
+) -> TurnResponse {
+    store.becomes(FaultMode::Slow);
     let submitting = {
         let (engine, tools) = (engine.clone(), tools.clone());
         tokio::spawn(async move { turn(&engine, &tools, WITH_BACKUP).await })
     };
     tokio::time::sleep(Duration::from_millis(150)).await;
-    store.becomes(Health::Down);
+    store.becomes(FaultMode::Down);
     submitting.await.unwrap()
 }
 
-async fn on_faulty() -> (Engine, Arc<Faulty>) {
-    let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
+async fn on_faulty() -> (Engine, Arc<FaultyStore>) {
+    let store =
+        Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
     (on(store.clone(), measured(ToolClass::Mutating)).await, store)
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_question_of_a_tool_is_no_answer_to_those_who_depend_on_it() {
     let engine = engine(measured(ToolClass::Mutating)).await;
-    let tools = Tools::new([
-        ("book", script(async |_| Err(NotDone::InputRequired(said(r#""which seat?""#))))),
+    let tools = ScriptedTools::new([
+        ("book", script(async |_| Err(AttemptError::InputRequired(said(r#""which seat?""#))))),
         ("pay", says("1")),
     ]);
     let text =
         r#"{"calls":[{"id":"b","tool":"t/book"},{"id":"p","tool":"t/pay","params":{"x":{"$from":"b"}}}]}"#;
     let turned = turn(&engine, &tools, text).await;
-    assert_eq!(outcomes(&turned), [("b", Outcome::Failed), ("p", Outcome::Skipped)]);
+    assert_eq!(outcomes(&turned), [("b", TurnCallOutcome::Failed), ("p", TurnCallOutcome::Skipped)]);
     assert!(turned.result.calls[0].message.as_ref().unwrap().contains("asks for input"));
     assert_eq!(tools.runs("pay"), 0);
 }
@@ -352,10 +365,13 @@ async fn a_question_of_a_tool_is_no_answer_to_those_who_depend_on_it() {
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_is_withdrawn_ends_at_once() {
     let engine = engine(measured(ToolClass::ReadOnly)).await;
-    let tools =
-        Tools::new([("flight_search", says("1")), ("hotel_search", hangs()), ("activity_search", hangs())]);
+    let tools = ScriptedTools::new([
+        ("flight_search", says("1")),
+        ("hotel_search", hangs()),
+        ("activity_search", hangs()),
+    ]);
     let options = options();
-    let withdrawn = options.withdrawn.clone();
+    let withdrawn = options.cancelled.clone();
     let running = {
         let (engine, tools) = (engine.clone(), Arc::new(tools.clone()));
         tokio::spawn(async move { engine.turn(plan(SEARCHES), tools, options).await.unwrap() })
@@ -363,43 +379,45 @@ async fn a_turn_that_is_withdrawn_ends_at_once() {
     settle().await;
     withdrawn.cancel();
     let turned = running.await.unwrap();
-    assert_eq!(turned.result.ended_by, EndedBy::Cancel);
-    assert_eq!(outcomes(&turned)[0].1, Outcome::Succeeded);
+    assert_eq!(turned.result.ended_by, TurnEndReason::Cancel);
+    assert_eq!(outcomes(&turned)[0].1, TurnCallOutcome::Succeeded);
     settle().await;
-    assert_eq!(engine.open_calls(), 0, "what ran was told to stop");
+    assert_eq!(engine.in_flight_calls(), 0, "what ran was told to stop");
 }
 
-/// The tool fails for good, and the store becomes so with it.
-fn failing_with(store: &Arc<Faulty>, health: Health) -> Tools {
+/// Returns tools of which the first fails permanently, and changes the mode of the store with it.
+fn failing_with(store: &Arc<FaultyStore>, health: FaultMode) -> ScriptedTools {
     let store = store.clone();
     let fails = script(move |_| {
         store.becomes(health);
         async { invalid() }
     });
-    Tools::new([("flight_search", fails), ("flight_search_backup", says("1"))])
+    ScriptedTools::new([("flight_search", fails), ("flight_search_backup", says("1"))])
 }
 
 #[tokio::test(start_paused = true)]
 async fn without_a_store_to_keep_a_choice_in_the_call_is_not_sent() {
-    let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
+    let store =
+        Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
     let engine = on(store.clone(), measured(ToolClass::Mutating)).await;
-    let tools = failing_with(&store, Health::Down);
+    let tools = failing_with(&store, FaultMode::Down);
     let turned = turn(&engine, &tools, WITH_BACKUP).await;
     assert_eq!(tools.runs("flight_search_backup"), 0);
     assert_eq!(turned.result.calls[0].code, Some(Code::StoreUnavailable));
 }
 
-/// Who asked while the last lines of a turn were on their way to the store was told that it still runs.
+/// A regression: a reader was told that a turn still runs while its last entries were on their way to the store.
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_was_answered_is_over_for_everybody_who_asks() {
-    let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
+    let store =
+        Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
     let engine = on(store.clone(), measured(ToolClass::ReadOnly)).await;
-    let tools = Tools::new([("flight_search", says("1"))]);
+    let tools = ScriptedTools::new([("flight_search", says("1"))]);
     let turned = turn(&engine, &tools, r#"{"calls":[{"id":"f","tool":"t/flight_search"}]}"#).await;
-    store.becomes(Health::Slow);
-    // By now the writer has taken the lines, and the store has not.
+    store.becomes(FaultMode::Slow);
+    // By now the writer has taken the entries, and the store has not accepted them.
     tokio::time::sleep(Duration::from_millis(50)).await;
-    store.becomes(Health::Up);
+    store.becomes(FaultMode::Up);
     assert_eq!(story(&engine, &turned).await.turn.status, Some(TurnStatus::Completed));
 }
 
@@ -407,10 +425,10 @@ async fn a_turn_that_was_answered_is_over_for_everybody_who_asks() {
 async fn sf_6_what_tools_say_is_redacted_in_the_trace() {
     let engine = engine(measured(ToolClass::ReadOnly)).await;
     const SECRET: &str = "ghp_0123456789abcdefghijABCDEFGHIJ012345";
-    let tools = Tools::new([(
+    let tools = ScriptedTools::new([(
         "flight_search",
         script(async |_| {
-            let fault = Fault::new(Source::Http { status: 400 }, format!("bad token {SECRET}"));
+            let fault = AttemptFault::new(FaultSource::Http { status: 400 }, format!("bad token {SECRET}"));
             Err(fault.into())
         }),
     )]);
@@ -419,11 +437,11 @@ async fn sf_6_what_tools_say_is_redacted_in_the_trace() {
     assert!(text.contains("bad token") && !text.contains(SECRET), "{text}");
 }
 
-/// What is told again was counted when it was first told.
+/// A replayed failure was counted when it first occurred.
 #[tokio::test(start_paused = true)]
-async fn a_turn_that_comes_again_goes_on_however_often_its_failures_are_told() {
+async fn a_resubmitted_turn_continues_after_replayed_failures() {
     let engine = on(memory(), measured(ToolClass::Mutating)).await;
-    let tools = Tools::new([
+    let tools = ScriptedTools::new([
         ("flight_search", refuses()),
         ("hotel_search", refuses()),
         ("book", script(async |number| if number < 3 { std::future::pending().await } else { ok() })),
@@ -445,62 +463,62 @@ async fn a_turn_that_comes_again_goes_on_however_often_its_failures_are_told() {
 async fn a_shutdown_waits_for_history_and_traces_that_are_on_their_way() {
     for journal in [Journal::History, Journal::Traces] {
         let clock = Arc::new(RuntimeClock::new());
-        let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(clock.clone()))));
+        let store = Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(clock.clone()))));
         let policies = Arc::new(measured(ToolClass::ReadOnly));
         let engine = Engine::builder().clock(clock).store(store.clone()).policies(policies).start().await;
-        store.becomes(Health::Holds(journal));
-        let tools = Tools::new([("flight_search", says("1"))]);
+        store.becomes(FaultMode::Holds(journal));
+        let tools = ScriptedTools::new([("flight_search", says("1"))]);
         turn(&engine, &tools, r#"{"calls":[{"id":"f","tool":"t/flight_search"}]}"#).await;
-        // Longer than lines are gathered: they are with the store, which has not taken them yet.
+        // Longer than entries are collected: the store has them, but has not accepted them yet.
         tokio::time::sleep(Duration::from_millis(50)).await;
         let shutdown = tokio::spawn(async move { engine.shutdown(Duration::from_secs(1)).await });
         settle().await;
         assert!(!shutdown.is_finished(), "{journal:?}: a process would end now, and the lines with it");
-        store.becomes(Health::Up);
-        assert_eq!(shutdown.await.unwrap(), Drained { ended: 0, lost: 0 });
-        assert!(!store.entries(&Query::newest(journal, 10)).await.unwrap().is_empty(), "{journal:?}");
+        store.becomes(FaultMode::Up);
+        assert_eq!(shutdown.await.unwrap(), ShutdownReport { ended: 0, lost: 0 });
+        assert!(!store.entries(&JournalQuery::newest(journal, 10)).await.unwrap().is_empty(), "{journal:?}");
     }
 }
 
-/// What happens while the store cannot be reached is what somebody wants to read afterwards.
+/// Events during an outage of the store are needed afterwards.
 #[tokio::test(start_paused = true)]
 async fn what_happened_while_the_store_was_away_is_written_when_it_is_back() {
     let (engine, store) = on_faulty().await;
     let away = store.clone();
-    let tools = Tools::new([(
+    let tools = ScriptedTools::new([(
         "flight_search",
         script(move |_| {
-            away.becomes(Health::Down);
+            away.becomes(FaultMode::Down);
             async { Ok(said("1")) }
         }),
     )]);
     let turned = turn(&engine, &tools, r#"{"calls":[{"id":"f","tool":"t/flight_search"}]}"#).await;
-    assert!(engine.story(&turned.trace.to_string()).await.is_err(), "nobody can look now");
+    assert!(engine.turn_trace(&turned.trace.to_string()).await.is_err(), "nobody can look now");
     tokio::time::sleep(Duration::from_secs(60)).await;
-    store.becomes(Health::Up);
+    store.becomes(FaultMode::Up);
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let story = TurnStory::read(&*store, &turned.trace.to_string()).await.unwrap().unwrap();
+    let story = TurnTraceView::read(&*store, &turned.trace.to_string()).await.unwrap().unwrap();
     assert_eq!(story.turn.status, Some(TurnStatus::Completed));
     let mut told = sentences(&story);
     let all = told.len();
     told.dedup();
     assert_eq!((told.first(), told.len()), (Some(&"Turn started with 1 call"), all), "all of it, once");
     tells(&story, "Tool succeeded: flight_search");
-    assert_eq!(store.entries(&Query::newest(Journal::History, 10)).await.unwrap().len(), 1);
+    assert_eq!(store.entries(&JournalQuery::newest(Journal::History, 10)).await.unwrap().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_reader_who_goes_away_takes_no_line_along() {
     let (engine, store) = on_faulty().await;
-    let tools = Tools::new([("flight_search", says("1"))]);
+    let tools = ScriptedTools::new([("flight_search", says("1"))]);
     let turned = turn(&engine, &tools, r#"{"calls":[{"id":"f","tool":"t/flight_search"}]}"#).await;
-    store.becomes(Health::Slow);
+    store.becomes(FaultMode::Slow);
     let trace = turned.trace.to_string();
-    let reading = engine.story(&trace);
-    // What waits is on its way to the store.
+    let reading = engine.turn_trace(&trace);
+    // The queued entries are on their way to the store.
     assert!(tokio::time::timeout(Duration::from_millis(50), reading).await.is_err());
-    store.becomes(Health::Up);
+    store.becomes(FaultMode::Up);
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let story = TurnStory::read(&*store, &trace).await.unwrap().unwrap();
+    let story = TurnTraceView::read(&*store, &trace).await.unwrap().unwrap();
     assert_eq!(story.turn.status, Some(TurnStatus::Completed));
 }

@@ -1,31 +1,34 @@
-//! Tools by script, the turns that use them, and what is seen of those. The tests of the engine and those of the crate that
-//! programs use share it.
+//! Scripted tools, turns that use them, and assertions about these. Shared by the tests of the engine and those of the
+//! crate `steadfast`.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use steadfast_core::classify::{Fault, Source, Transport};
-use steadfast_core::envelope::{CallEnvelope, UnknownFields};
+use steadfast_core::classify::{AttemptFault, FaultSource, TransportError};
+use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
 use steadfast_core::id::{Namespace, ToolName, ToolRef};
-use steadfast_core::output::{Output, RawJson};
-use steadfast_core::turn::{Limits, Outcome, Plan};
-use steadfast_executor::{Answer, Attempt, BreakerKey, Engine, Found, Shelf, TurnOptions, TurnStory, Turned};
+use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::turn::{TurnCallOutcome, TurnLimits, TurnPlan};
+use steadfast_executor::{
+    Attempt, BreakerKey, Engine, ResolvedTool, ToolRegistry, ToolResult, TurnOptions, TurnResponse,
+    TurnTraceView,
+};
 
-/// What a tool of the shelf does in its n-th run.
-pub(crate) type Script = Box<dyn Fn(u32, Attempt) -> Answering + Send + Sync>;
-pub(crate) type Answering = Pin<Box<dyn Future<Output = Answer> + Send>>;
+/// The behavior of a tool in its n-th run.
+pub(crate) type ToolScript = Box<dyn Fn(u32, Attempt) -> ScriptedAttempt + Send + Sync>;
+pub(crate) type ScriptedAttempt = Pin<Box<dyn Future<Output = ToolResult> + Send>>;
 
-/// Tools by name, with how often each ran.
+/// Tools by name, with the number of their runs.
 #[derive(Clone, Default)]
-pub(crate) struct Tools {
-    scripts: Arc<BTreeMap<&'static str, Script>>,
+pub(crate) struct ScriptedTools {
+    scripts: Arc<BTreeMap<&'static str, ToolScript>>,
     runs: Arc<Mutex<BTreeMap<String, u32>>>,
 }
 
-impl Tools {
-    pub(crate) fn new(scripts: impl IntoIterator<Item = (&'static str, Script)>) -> Self {
+impl ScriptedTools {
+    pub(crate) fn new(scripts: impl IntoIterator<Item = (&'static str, ToolScript)>) -> Self {
         Self { scripts: Arc::new(scripts.into_iter().collect()), runs: Arc::default() }
     }
 
@@ -34,15 +37,15 @@ impl Tools {
     }
 }
 
-impl Shelf for Tools {
+impl ToolRegistry for ScriptedTools {
     fn find<'a>(
         &'a self,
         envelope: &'a CallEnvelope,
-    ) -> Pin<Box<dyn Future<Output = Option<Found>> + Send + 'a>> {
+    ) -> Pin<Box<dyn Future<Output = Option<ResolvedTool>> + Send + 'a>> {
         let name = envelope.tool_name.to_string();
         let found = self.scripts.contains_key(name.as_str()).then(|| {
             let this = self.clone();
-            Found::new(move |attempt: Attempt| {
+            ResolvedTool::new(move |attempt: Attempt| {
                 let number = {
                     let mut runs = this.runs.lock();
                     let ran = runs.entry(name.clone()).or_default();
@@ -56,47 +59,47 @@ impl Shelf for Tools {
     }
 }
 
-/// A tool by what it does in its n-th run.
-pub(crate) fn script<F: Future<Output = Answer> + Send + 'static>(
+/// Returns the script of a tool.
+pub(crate) fn script<F: Future<Output = ToolResult> + Send + 'static>(
     run: impl Fn(u32) -> F + Send + Sync + 'static,
-) -> Script {
+) -> ToolScript {
     Box::new(move |number, _| Box::pin(run(number)))
 }
 
-pub(crate) fn says(output: &'static str) -> Script {
+pub(crate) fn says(output: &'static str) -> ToolScript {
     Box::new(move |_, _| Box::pin(async move { Ok(said(output)) }))
 }
 
-pub(crate) fn said(output: &str) -> Output {
-    Output { content: RawJson::from_trusted(output), metadata: None }
+pub(crate) fn said(output: &str) -> ToolOutput {
+    ToolOutput { content: RawJson::from_trusted(output), metadata: None }
 }
 
-/// Lets everything that can go on go on.
+/// Lets all tasks run until they wait.
 pub(crate) async fn settle() {
     for _ in 0..50 {
         tokio::task::yield_now().await;
     }
 }
 
-pub(crate) fn ok() -> Answer {
+pub(crate) fn ok() -> ToolResult {
     Ok(said("\"paid\""))
 }
 
-pub(crate) fn reset() -> Answer {
-    let source = Source::Transport { error: Transport::ConnectionReset, written: true };
-    Err(Fault::new(source, "connection reset").into())
+pub(crate) fn reset() -> ToolResult {
+    let source = FaultSource::Transport { error: TransportError::ConnectionReset, written: true };
+    Err(AttemptFault::new(source, "connection reset").into())
 }
 
-pub(crate) fn invalid() -> Answer {
-    Err(Fault::new(Source::Http { status: 400 }, "Invalid airport code: XYZ").into())
+pub(crate) fn invalid() -> ToolResult {
+    Err(AttemptFault::new(FaultSource::Http { status: 400 }, "Invalid airport code: XYZ").into())
 }
 
-pub(crate) fn refuses() -> Script {
+pub(crate) fn refuses() -> ToolScript {
     Box::new(|_, _| Box::pin(async { invalid() }))
 }
 
-/// Works until it is told to stop.
-pub(crate) fn hangs() -> Script {
+/// Runs until it is cancelled.
+pub(crate) fn hangs() -> ToolScript {
     Box::new(|_, attempt| {
         Box::pin(async move {
             attempt.cancelled().await;
@@ -105,34 +108,34 @@ pub(crate) fn hangs() -> Script {
     })
 }
 
-pub(crate) fn plan(text: &str) -> Arc<Plan> {
-    Arc::new(Plan::parse(text.as_bytes(), &Limits::DEFAULT).unwrap())
+pub(crate) fn plan(text: &str) -> Arc<TurnPlan> {
+    Arc::new(TurnPlan::parse(text.as_bytes(), &TurnLimits::DEFAULT).unwrap())
 }
 
 pub(crate) fn options() -> TurnOptions {
     let text = r#"{"contractVersion":"1.1","requestId":"r","toolName":"t","toolNamespace":"t",
         "target":{"sessionKey":"s","actorId":"ann"},"payload":{"version":"1.0","params":{}}}"#;
-    TurnOptions::of(CallEnvelope::parse(text.as_bytes(), UnknownFields::Refuse).unwrap().target)
+    TurnOptions::of(CallEnvelope::parse(text.as_bytes(), UnknownFieldPolicy::Refuse).unwrap().target)
 }
 
-pub(crate) async fn turn(engine: &Engine, tools: &Tools, text: &str) -> Turned {
+pub(crate) async fn turn(engine: &Engine, tools: &ScriptedTools, text: &str) -> TurnResponse {
     engine.turn(plan(text), Arc::new(tools.clone()), options()).await.unwrap()
 }
 
-pub(crate) async fn story(engine: &Engine, turned: &Turned) -> TurnStory {
-    engine.story(&turned.trace.to_string()).await.unwrap().unwrap()
+pub(crate) async fn story(engine: &Engine, turned: &TurnResponse) -> TurnTraceView {
+    engine.turn_trace(&turned.trace.to_string()).await.unwrap().unwrap()
 }
 
-pub(crate) fn sentences(story: &TurnStory) -> Vec<&str> {
+pub(crate) fn sentences(story: &TurnTraceView) -> Vec<&str> {
     story.events.iter().map(|event| event.sentence.as_str()).collect()
 }
 
 #[track_caller]
-pub(crate) fn tells(story: &TurnStory, sentence: &str) {
+pub(crate) fn tells(story: &TurnTraceView, sentence: &str) {
     assert!(sentences(story).iter().any(|told| told.starts_with(sentence)), "{:#?}", sentences(story));
 }
 
-pub(crate) fn outcomes(turned: &Turned) -> Vec<(&str, Outcome)> {
+pub(crate) fn outcomes(turned: &TurnResponse) -> Vec<(&str, TurnCallOutcome)> {
     turned.result.calls.iter().map(|call| (call.id.as_str(), call.outcome)).collect()
 }
 

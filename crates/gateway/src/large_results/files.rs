@@ -1,7 +1,8 @@
-//! Texts as files, for a client on this machine that has no other way to read them.
+//! Result texts as files, for a client on this machine that has no other way to read them.
 //!
-//! Each process has a folder of its own beside the state, for its user alone, with a locked file beside it. A lock ends with its
-//! process, however that ends: a folder whose lock is free was left behind, and is removed by the next process.
+//! Each process has its own folder beside the state, accessible to its user only, with a locked file beside it. The
+//! operating system releases the lock when the process ends, in whatever way. A folder without a held lock was left
+//! behind and is removed by the next process.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -13,31 +14,31 @@ use parking_lot::Mutex;
 /// The folder with the files of this process.
 #[derive(Debug)]
 pub(super) struct ResultFolder {
-    /// Where the folders of all processes are.
+    /// The parent folder of the folders of all processes.
     all: PathBuf,
     own: PathBuf,
-    /// Held as long as the folder is ours; nothing before anything was written.
+    /// Locked while this process uses the folder. `None` before the first write.
     lock: Arc<Mutex<Option<File>>>,
 }
 
-/// A file with a text, removed when this is dropped.
+/// A file with a text, removed on drop.
 #[derive(Debug)]
 pub(super) struct ResultFile(PathBuf);
 
-/// What the locked files end with, and before they are locked.
+/// The file extensions of a lock, and of a lock file before it is locked.
 const LOCK: &str = "lock";
 const FRESH: &str = "new";
 
 impl ResultFolder {
-    /// A folder of this name among those of other processes. It is made when it is needed; those that were left behind are
-    /// removed now.
+    /// Creates a handle for a folder of this name. The folder is created on the first write. Folders that other
+    /// processes left behind are removed now.
     pub(super) fn new(all: PathBuf, name: &str) -> Self {
         remove_left_behind(&all);
         let own = all.join(name);
         Self { all, own, lock: Arc::default() }
     }
 
-    /// Writes a text as the file of this name.
+    /// Writes a text to the file of this id.
     pub(super) async fn write(&self, id: &str, text: String) -> Result<ResultFile, String> {
         let file = self.own.join(format!("{id}.txt"));
         let (all, own, lock, path) = (self.all.clone(), self.own.clone(), self.lock.clone(), file.clone());
@@ -48,7 +49,7 @@ impl ResultFolder {
             }
             drop(lock);
             let written = private_file().open(&path).and_then(|mut file| file.write_all(text.as_bytes()));
-            // Half a text is of no use to anybody.
+            // A partly written file is removed.
             written.inspect_err(|_| _ = fs::remove_file(&path))
         });
         match writing.await {
@@ -58,7 +59,7 @@ impl ResultFolder {
         }
     }
 
-    /// Removes the folder with all that is in it.
+    /// Removes the folder with its content.
     pub(super) fn remove(&self) {
         if let Some(lock) = self.lock.lock().take() {
             remove(&self.own);
@@ -79,8 +80,8 @@ impl Drop for ResultFile {
     }
 }
 
-/// Makes the folder of this process, with a lock that ends with the process. The lock has its name only once it is locked, so
-/// that nobody takes the folder for one that was left behind.
+/// Creates the folder of this process and its lock. The lock file gets its final name only after it is locked, so that
+/// no other process takes the folder for one that was left behind.
 fn locked(all: &Path, own: &Path) -> io::Result<File> {
     private_folder().create(all)?;
     let fresh = own.with_extension(FRESH);
@@ -91,7 +92,7 @@ fn locked(all: &Path, own: &Path) -> io::Result<File> {
     Ok(lock)
 }
 
-/// Removes the folders of processes that are gone.
+/// Removes the folders of processes that have ended.
 fn remove_left_behind(all: &Path) {
     let Ok(entries) = fs::read_dir(all) else { return };
     let paths = entries.flatten().map(|entry| entry.path());
@@ -103,7 +104,7 @@ fn remove_left_behind(all: &Path) {
     }
 }
 
-/// Removes a folder and then its lock: whoever is interrupted leaves a lock by which the rest is found.
+/// Removes a folder and then its lock. After an interruption, the remaining lock leads the next process to the rest.
 fn remove(own: &Path) {
     match fs::remove_dir_all(own) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -133,10 +134,10 @@ fn private_file() -> OpenOptions {
 mod tests {
     use super::*;
 
-    /// A folder of one test, removed with it.
-    struct Folder(PathBuf);
+    /// A folder of one test, removed on drop.
+    struct ResultTestFolder(PathBuf);
 
-    impl Folder {
+    impl ResultTestFolder {
         fn new(test: &str) -> Self {
             let folder = std::env::temp_dir().join(format!("steadfast-{test}-{}", std::process::id()));
             let _ = fs::remove_dir_all(&folder);
@@ -144,7 +145,7 @@ mod tests {
         }
     }
 
-    impl Drop for Folder {
+    impl Drop for ResultTestFolder {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
@@ -152,7 +153,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_file_is_for_its_user_alone_and_goes_with_its_result() {
-        let all = Folder::new("result-files");
+        let all = ResultTestFolder::new("result-files");
         let folder = ResultFolder::new(all.0.clone(), "mark");
         assert!(!all.0.exists(), "nothing is made before it is needed");
         let file = folder.write("mark-1", "0123€".to_owned()).await.unwrap();
@@ -174,14 +175,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_process_left_behind_is_removed_and_what_a_living_one_has_stays() {
-        let all = Folder::new("result-files-left");
+    async fn files_of_dead_processes_are_removed_and_those_of_living_ones_stay() {
+        let all = ResultTestFolder::new("result-files-left");
         let living = ResultFolder::new(all.0.clone(), "living");
         let kept = living.write("living-1", "a".to_owned()).await.unwrap();
         let dead = ResultFolder::new(all.0.clone(), "dead");
         let left = dead.write("dead-1", "b".to_owned()).await.unwrap().path().to_owned();
         fs::write(&left, "b").unwrap();
-        // As its process does when it ends, however it ends.
+        // The effect of the end of its process.
         drop(dead);
         ResultFolder::new(all.0.clone(), "next");
         assert!(!left.exists() && kept.path().exists());
@@ -192,8 +193,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_folder_that_cannot_be_written_is_told() {
-        let all = Folder::new("result-files-not");
+    async fn a_folder_that_cannot_be_written_is_reported() {
+        let all = ResultTestFolder::new("result-files-not");
         fs::write(&all.0, "a file in its place").unwrap();
         let why = ResultFolder::new(all.0.clone(), "mark").write("mark-1", "a".to_owned()).await.unwrap_err();
         assert!(why.contains("mark-1.txt cannot be written: "), "{why}");

@@ -1,32 +1,32 @@
-//! The texts of a result, and the same result with others in their place.
+//! The texts of a result, and the same result with replaced texts.
 
 use std::borrow::Cow;
 
 use serde_json::value::RawValue;
-use steadfast_core::large_result::Notice;
-use steadfast_core::output::{Output, RawJson};
-use steadfast_mcp::raw;
+use steadfast_core::large_result::CutNotice;
+use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_mcp::json_text;
 
-use crate::pieces::with_text;
+use crate::json_parts::with_text;
 
-/// The texts of an output, and where they stand in it.
-pub(super) struct Texts<'o> {
-    output: &'o Output,
-    form: Form<'o>,
+/// The texts of an output, and their positions in it.
+pub(super) struct ResultTexts<'o> {
+    output: &'o ToolOutput,
+    form: OutputForm<'o>,
 }
 
 /// The form of an output.
-enum Form<'o> {
-    /// The error of a server, which says one thing.
+enum OutputForm<'o> {
+    /// A JSON-RPC error of a server, with its message.
     Error(Cow<'o, str>),
-    /// Text and nothing else, as tools without a server give it.
+    /// A plain text, as tools without an MCP server return it.
     Plain(Cow<'o, str>),
     /// The result of an MCP tool.
-    Blocks(Vec<Block<'o>>),
+    Blocks(Vec<ContentBlock<'o>>),
 }
 
-/// A block of the content of a result.
-struct Block<'o> {
+/// A content block of a result.
+struct ContentBlock<'o> {
     json: &'o str,
     text: Option<BlockText<'o>>,
 }
@@ -34,56 +34,58 @@ struct Block<'o> {
 /// The text of a block.
 struct BlockText<'o> {
     text: Cow<'o, str>,
-    /// True if it is that of a resource that is embedded.
+    /// True if it is the text of an embedded resource.
     is_embedded: bool,
 }
 
-/// What stands in an embedded resource whose text is in the gap.
+/// The text of an embedded resource that lies completely in the gap.
 const LEFT_OUT: &str = "[Left out: see the notice above.]";
 
-impl<'o> Texts<'o> {
-    /// The texts of an output; nothing if it has none. Structured content, images and other bytes are no text.
-    pub(super) fn of(output: &'o Output) -> Option<Self> {
+impl<'o> ResultTexts<'o> {
+    /// Returns the texts of an output, or `None` if it has none. Structured content, images and other bytes are no
+    /// text.
+    pub(super) fn of(output: &'o ToolOutput) -> Option<Self> {
         let content = output.content.as_str();
         let error = output.metadata.as_ref().filter(|_| content == "null").map(RawJson::as_str);
-        let form =
-            if let Some(said) = error.and_then(|error| raw::get(error, "message")).and_then(raw::string) {
-                Form::Error(said)
-            } else if let Some(text) = raw::string(content) {
-                Form::Plain(text)
-            } else {
-                let blocks = serde_json::from_str::<Vec<&RawValue>>(raw::get(content, "content")?).ok()?;
-                Form::Blocks(blocks.into_iter().map(|block| Block::of(block.get())).collect())
-            };
+        let form = if let Some(said) =
+            error.and_then(|error| json_text::get(error, "message")).and_then(json_text::string)
+        {
+            OutputForm::Error(said)
+        } else if let Some(text) = json_text::string(content) {
+            OutputForm::Plain(text)
+        } else {
+            let blocks = serde_json::from_str::<Vec<&RawValue>>(json_text::get(content, "content")?).ok()?;
+            OutputForm::Blocks(blocks.into_iter().map(|block| ContentBlock::of(block.get())).collect())
+        };
         Some(Self { output, form })
     }
 
-    /// All of them, in order.
+    /// Returns all texts in order.
     pub(super) fn all(&self) -> impl Iterator<Item = &str> {
         let (one, blocks) = match &self.form {
-            Form::Error(text) | Form::Plain(text) => (Some(&**text), &[][..]),
-            Form::Blocks(blocks) => (None, &**blocks),
+            OutputForm::Error(text) | OutputForm::Plain(text) => (Some(&**text), &[][..]),
+            OutputForm::Blocks(blocks) => (None, &**blocks),
         };
         one.into_iter().chain(blocks.iter().filter_map(|block| Some(&*block.text.as_ref()?.text)))
     }
 
-    /// The output with each text as the notice leaves it. All else stays as it came.
-    pub(super) fn replaced(&self, notice: &Notice<'_>) -> Output {
-        let Output { content, metadata } = self.output;
+    /// Returns the output with the texts that the notice leaves. Everything else is unchanged.
+    pub(super) fn replaced(&self, notice: &CutNotice<'_>) -> ToolOutput {
+        let ToolOutput { content, metadata } = self.output;
         let mut parts = notice.cut.parts.iter();
         let mut left = |text: &str| parts.next().and_then(|part| notice.apply(part, text));
         match &self.form {
-            Form::Error(text) => {
+            OutputForm::Error(text) => {
                 let error = metadata.as_ref().map_or("{}", RawJson::as_str);
                 let said = with_text(error, "message", |_| left(text).unwrap_or_default());
                 let metadata = said.map(RawJson::from_trusted).or_else(|| metadata.clone());
-                Output { content: content.clone(), metadata }
+                ToolOutput { content: content.clone(), metadata }
             }
-            Form::Plain(text) => {
+            OutputForm::Plain(text) => {
                 let content = RawJson::string(&left(text).unwrap_or_default());
-                Output { content, metadata: metadata.clone() }
+                ToolOutput { content, metadata: metadata.clone() }
             }
-            Form::Blocks(blocks) => {
+            OutputForm::Blocks(blocks) => {
                 let blocks = blocks.iter().filter_map(|block| match &block.text {
                     None => Some(block.json.to_owned()),
                     Some(BlockText { text, is_embedded: false }) => {
@@ -99,29 +101,29 @@ impl<'o> Texts<'o> {
                 let result = content.as_str();
                 let content = with_member(result, "content", |_| Some(format!("[{}]", blocks.join(","))));
                 let content = content.map_or_else(|| self.output.content.clone(), RawJson::from_trusted);
-                Output { content, metadata: metadata.clone() }
+                ToolOutput { content, metadata: metadata.clone() }
             }
         }
     }
 }
 
-impl<'o> Block<'o> {
+impl<'o> ContentBlock<'o> {
     fn of(json: &'o str) -> Self {
-        let text = |object: &'o str| raw::get(object, "text").and_then(raw::string);
-        let text = match raw::get(json, "type") {
+        let text = |object: &'o str| json_text::get(object, "text").and_then(json_text::string);
+        let text = match json_text::get(json, "type") {
             Some(r#""text""#) => text(json).map(|text| BlockText { text, is_embedded: false }),
-            Some(r#""resource""#) => {
-                raw::get(json, "resource").and_then(text).map(|text| BlockText { text, is_embedded: true })
-            }
+            Some(r#""resource""#) => json_text::get(json, "resource")
+                .and_then(text)
+                .map(|text| BlockText { text, is_embedded: true }),
             Some(_) | None => None,
         };
         Self { json, text }
     }
 }
 
-/// An object with another value in the member of this name; nothing if it has none.
+/// Replaces the value of the member of this name. Returns `None` if there is no such member.
 fn with_member(object: &str, name: &str, value: impl FnOnce(&str) -> Option<String>) -> Option<String> {
-    let at = raw::members(object).find(|member| member.name == name)?.value;
+    let at = json_text::members(object).find(|member| member.name == name)?.value;
     let value = value(object.get(at.clone())?)?;
     Some([object.get(..at.start)?, &value, object.get(at.end..)?].concat())
 }
@@ -130,27 +132,27 @@ fn with_member(object: &str, name: &str, value: impl FnOnce(&str) -> Option<Stri
 mod tests {
     use std::time::Duration;
 
-    use steadfast_core::large_result::{Place, cut};
+    use steadfast_core::large_result::{ResultLocation, cut};
 
     use super::*;
 
     /// The output with a mark in place of the notice.
     fn shortened(content: &str, metadata: Option<&str>, limit: usize) -> Option<(String, Option<String>)> {
         let metadata = metadata.map(RawJson::from_trusted);
-        let output = Output { content: RawJson::from_trusted(content), metadata };
-        let texts = Texts::of(&output)?;
+        let output = ToolOutput { content: RawJson::from_trusted(content), metadata };
+        let texts = ResultTexts::of(&output)?;
         let cut = cut(&texts.all().collect::<Vec<_>>(), limit)?;
-        let place = Place::File("/f".to_owned());
-        let notice = Notice { cut: &cut, place: &place, keep: Duration::from_secs(60) };
+        let place = ResultLocation::File("/f".to_owned());
+        let notice = CutNotice { cut: &cut, place: &place, keep: Duration::from_secs(60) };
         let words = RawJson::string(&notice.words());
         let words = words.as_str().trim_matches('"');
         let marked = |json: &RawJson| json.as_str().replace(words, "|");
-        let Output { content, metadata } = texts.replaced(&notice);
+        let ToolOutput { content, metadata } = texts.replaced(&notice);
         Some((marked(&content), metadata.as_ref().map(marked)))
     }
 
     #[test]
-    fn only_text_is_replaced_and_all_else_stays_as_it_came() {
+    fn only_text_is_replaced_and_everything_else_is_unchanged() {
         for (content, is) in [
             (
                 r#"{ "content":[ {"type":"text","text":"0123456789\n","annotations":{"a":1.0}} ],"x":1.0}"#,
@@ -178,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_is_never_shortened() {
+    fn content_other_than_text_is_never_shortened() {
         for (content, metadata) in [
             (r#"{"content":[{"type":"image","data":"0123456789"}]}"#, None),
             (r#"{"content":[{"type":"resource","resource":{"uri":"a:1","blob":"0123456789"}}]}"#, None),

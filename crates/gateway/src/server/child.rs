@@ -1,4 +1,4 @@
-//! A server that runs as a child of ours: its lines, its deaths, and how it becomes again what it was.
+//! A server that runs as a child process: its lines, its exits and its recovery.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -6,47 +6,53 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use steadfast_core::classify::{Fault, Source, Transport};
+use steadfast_core::classify::{AttemptFault, FaultSource, TransportError};
 use steadfast_core::policy::SettlingPolicy;
 use steadfast_core::server_name::ServerFailure;
-use steadfast_mcp::delivery::Link;
-use steadfast_mcp::lines::{LONGEST_LINE, LineReader, LineSender, QueueLimits, Received, Taken, line_writer};
-use steadfast_mcp::message::Message;
+use steadfast_mcp::delivery::DeliveryLink;
+use steadfast_mcp::lines::{
+    LONGEST_LINE, LineItem, LineReader, LineSender, ReadPossibility, WriteQueueLimits, line_writer,
+};
+use steadfast_mcp::message::RpcMessage;
 use steadfast_process::{
-    End, Exit, Incarnation, IncarnationNumber, Incarnations, Sent, State, Status, Supervisor, with_last_words,
+    ChildExit, Incarnation, IncarnationEnd, IncarnationNumber, IncarnationReceiver, SendProgress,
+    ServerStatus, State, Supervisor, with_last_words,
 };
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::{Ears, FromServer, HANDSHAKE, Life, Pending, Place, Recovery, Server, TOLD, Way, gone};
+use super::{
+    Generation, HANDSHAKE, NotificationReceivers, PendingRequest, PendingRequests, ServerConnection,
+    ServerEvent, ServerRecovery, TOLD, UpstreamServer, not_sent,
+};
 use crate::health::failure_of;
-use crate::look::{EndView, InstanceState, InstanceView};
+use crate::views::{EndView, InstanceState, InstanceView};
 
-/// The way to a child.
-pub(super) struct Child {
+/// The connection to a child process.
+pub(super) struct ChildConnection {
     supervisor: Supervisor,
-    line: watch::Sender<Option<Line>>,
-    /// The newest life that hangs and gets no new request.
-    hangs: watch::Sender<Life>,
-    /// The newest life of which everything was heard that it said.
-    heard_out: watch::Sender<Life>,
+    line: watch::Sender<Option<IncarnationLine>>,
+    /// The newest generation that hangs and gets no new request.
+    hangs: watch::Sender<Generation>,
+    /// The newest generation whose output was read to its end.
+    heard_out: watch::Sender<Generation>,
 }
 
-/// The way to one incarnation.
+/// The connection to one incarnation.
 #[derive(Clone, Debug)]
-struct Line {
+struct IncarnationLine {
     number: IncarnationNumber,
     sender: LineSender,
-    status: watch::Receiver<Status>,
+    status: watch::Receiver<ServerStatus>,
 }
 
-impl From<IncarnationNumber> for Life {
+impl From<IncarnationNumber> for Generation {
     fn from(number: IncarnationNumber) -> Self {
         Self(number.get())
     }
 }
 
-/// The incarnation of which something is there.
+/// Returns the incarnation that exists in this state.
 fn incarnation(state: &State) -> Option<IncarnationNumber> {
     match state {
         State::Starting(number) | State::Up(number) | State::Ending(number) => Some(*number),
@@ -54,18 +60,18 @@ fn incarnation(state: &State) -> Option<IncarnationNumber> {
     }
 }
 
-/// How much of what it wrote to stderr is shown.
+/// The number of stderr lines that are shown.
 const LINES_SHOWN: usize = 20;
-/// How long the end of a server that closed its output is waited for, to tell what it died of.
+/// The maximum wait for the exit of a server that closed its output, to report the cause.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-impl Child {
+impl ChildConnection {
     pub(super) fn new(supervisor: Supervisor) -> Self {
-        let (hangs, heard_out) = (watch::Sender::new(Life::NONE), watch::Sender::new(Life::NONE));
+        let (hangs, heard_out) = (watch::Sender::new(Generation::NONE), watch::Sender::new(Generation::NONE));
         Self { supervisor, line: watch::Sender::new(None), hangs, heard_out }
     }
 
-    /// How it stands, with so many tools.
+    /// Returns its state, with this number of tools.
     pub(super) fn look(&self, tools: usize) -> InstanceView {
         let status = self.supervisor.status().borrow().clone();
         InstanceView {
@@ -77,40 +83,46 @@ impl Child {
         }
     }
 
-    /// How it ended, if it has died and is not there again.
+    /// Returns its last failure if it is down because of that.
     pub(super) fn failure(&self) -> Option<ServerFailure> {
         let status = self.supervisor.status().borrow().clone();
         let is_down = matches!(status.state, State::Down(_) | State::BackingOff { .. });
         status.last_end.filter(|_| is_down).map(|end| failure_of(&end))
     }
 
-    pub(super) async fn send(&self, server: &Server, request: &Message, ears: Ears) -> Result<Place, Fault> {
+    pub(super) async fn send(
+        &self,
+        server: &UpstreamServer,
+        request: &RpcMessage,
+        ears: NotificationReceivers,
+    ) -> Result<PendingRequest, AttemptFault> {
         let number = self.up().await?;
         let line = self.line_of(number)?;
         line.send(server, request, ears).await
     }
 
-    /// An incarnation that is ready and does not hang.
-    async fn up(&self) -> Result<IncarnationNumber, Fault> {
+    /// Returns an incarnation that is ready and does not hang.
+    async fn up(&self) -> Result<IncarnationNumber, AttemptFault> {
         loop {
             let mut status = self.supervisor.status();
-            let number = self.supervisor.up().await.map_err(|unavailable| unavailable.fault())?;
-            if Life::from(number) > *self.hangs.borrow() {
+            let number =
+                self.supervisor.wait_until_ready().await.map_err(|unavailable| unavailable.fault())?;
+            if Generation::from(number) > *self.hangs.borrow() {
                 return Ok(number);
             }
             let _ = status.wait_for(|status| incarnation(&status.state) != Some(number)).await;
         }
     }
 
-    /// The life that is there, or was there last.
-    pub(super) fn life(&self) -> Life {
+    /// Returns the current generation, or the last one.
+    pub(super) fn life(&self) -> Generation {
         self.line.borrow().as_ref().map_or(*self.heard_out.borrow(), |line| line.number.into())
     }
 
-    /// Ends a life, where a request hangs whose outcome is unknown: comes back when nothing is left of it, and everything that
-    /// it said was heard.
-    pub(super) async fn end(&self, server: &Arc<Server>, life: Life, settling: SettlingPolicy) {
-        let up = |state: &State| matches!(state, State::Up(number) if Life::from(*number) == life);
+    /// Ends a generation in which a request with unknown outcome hangs. Returns when no process of it is left and its
+    /// output was read to its end.
+    pub(super) async fn end(&self, server: &Arc<UpstreamServer>, life: Generation, settling: SettlingPolicy) {
+        let up = |state: &State| matches!(state, State::Up(number) if Generation::from(*number) == life);
         if up(&self.supervisor.status().borrow().state)
             && timeout(settling.grace, self.gone(life)).await.is_err()
         {
@@ -123,10 +135,10 @@ impl Child {
                 let why = "it did not answer a cancelled call; it gets no new calls and is replaced";
                 tracing::warn!(event = "server.hung", server = %server.name, why);
             }
-            // From here on it gets no calls any more, so it has to be replaced, whatever becomes of whoever waits for its end.
+            // It gets no more calls, so it has to be replaced, even if the caller stops waiting for its end.
             let server = server.clone();
             let condemned = tokio::spawn(async move {
-                if let Way::Child(child) = &server.way {
+                if let ServerConnection::Child(child) = &server.way {
                     child.replace(&server.pending, life, settling.drain).await;
                 }
             });
@@ -134,31 +146,34 @@ impl Child {
         }
         self.gone(life).await;
         let mut heard_out = self.heard_out.subscribe();
-        // Its output may be held open by somebody who left its group, who is then not of it any more.
+        // A process that left its group may hold the output open. It no longer counts as part of the server.
         let _ = timeout(LAST_WORDS, heard_out.wait_for(|heard| *heard >= life)).await;
     }
 
-    /// Replaces a life that hangs. What else it does may come to its end; what may run again does so at the next one.
-    async fn replace(&self, pending: &Pending, life: Life, drain: Duration) {
-        let _ = timeout(drain, pending.is_unwanted(life)).await;
+    /// Replaces a generation that hangs. Its other requests may finish first; those that are safe to repeat run at the
+    /// next generation.
+    async fn replace(&self, pending: &PendingRequests, life: Generation, drain: Duration) {
+        let _ = timeout(drain, pending.wait_until_unwanted(life)).await;
         let number = incarnation(&self.supervisor.status().borrow().state);
-        if let Some(number) = number.filter(|number| Life::from(*number) == life) {
+        if let Some(number) = number.filter(|number| Generation::from(*number) == life) {
             self.line.send_if_modified(|line| line.take_if(|line| line.number == number).is_some());
             self.supervisor.condemn(number, "it did not end a call that was cancelled").await;
         }
     }
 
-    /// Waits until nothing is left of this life. One that could not be ended is never gone.
-    async fn gone(&self, life: Life) {
+    /// Waits until no process of this generation is left. One that could not be ended never counts as gone.
+    async fn gone(&self, life: Generation) {
         let mut status = self.supervisor.status();
-        let gone = status
-            .wait_for(|status| incarnation(&status.state).is_none_or(|number| Life::from(number) != life));
+        let gone = status.wait_for(|status| {
+            incarnation(&status.state).is_none_or(|number| Generation::from(number) != life)
+        });
         let survived = match gone.await {
             Ok(status) => status.last_end.as_ref().is_some_and(|last| {
-                Life::from(last.incarnation) == life
+                Generation::from(last.incarnation) == life
                     && matches!(
                         last.end,
-                        End::Exited(Exit::Unknown) | End::Condemned { exit: Exit::Unknown, .. }
+                        IncarnationEnd::Exited(ChildExit::Unknown)
+                            | IncarnationEnd::Condemned { exit: ChildExit::Unknown, .. }
                     )
             }),
             Err(_) => true,
@@ -168,24 +183,28 @@ impl Child {
         }
     }
 
-    pub(super) async fn awake(&self) -> Result<(), Fault> {
+    pub(super) async fn awake(&self) -> Result<(), AttemptFault> {
         self.up().await.map(drop)
     }
 
-    pub(super) async fn send_first(&self, server: &Server, request: &Message) -> Result<Place, Fault> {
+    pub(super) async fn send_first(
+        &self,
+        server: &UpstreamServer,
+        request: &RpcMessage,
+    ) -> Result<PendingRequest, AttemptFault> {
         let line = self.first_line().await?;
-        line.send(server, request, Ears::default()).await
+        line.send(server, request, NotificationReceivers::default()).await
     }
 
-    pub(super) async fn tell(&self, notification: &Message) {
+    pub(super) async fn tell(&self, notification: &RpcMessage) {
         let line = self.line.borrow().clone();
         if let Some(line) = line {
             let _ = timeout(TOLD, line.sender.send(notification)).await;
         }
     }
 
-    pub(super) async fn answer(&self, asked_by: Life, answer: &Message) {
-        let line = self.line.borrow().clone().filter(|line| Life::from(line.number) == asked_by);
+    pub(super) async fn answer(&self, asked_by: Generation, answer: &RpcMessage) {
+        let line = self.line.borrow().clone().filter(|line| Generation::from(line.number) == asked_by);
         if let Some(line) = line {
             let _ = timeout(TOLD, line.sender.send(answer)).await;
         }
@@ -203,9 +222,9 @@ impl Child {
         self.supervisor.stop().await;
     }
 
-    async fn first_line(&self) -> Result<Line, Fault> {
+    async fn first_line(&self) -> Result<IncarnationLine, AttemptFault> {
         let (mut status, mut line) = (self.supervisor.status(), self.line.subscribe());
-        self.supervisor.ask().await;
+        self.supervisor.request_start().await;
         loop {
             if let Some(line) = &*line.borrow_and_update() {
                 return Ok(line.clone());
@@ -219,40 +238,41 @@ impl Child {
                 | State::BackingOff { .. } => false,
             };
             if down {
-                // It says why.
-                return match self.supervisor.up().await {
+                // The error states the reason.
+                return match self.supervisor.wait_until_ready().await {
                     Err(unavailable) => Err(unavailable.fault()),
                     Ok(number) => self.line_of(number),
                 };
             }
             tokio::select! {
-                changed = line.changed() => if changed.is_err() { return Err(gone("the server is not there")) },
-                changed = status.changed() => if changed.is_err() { return Err(gone("the server is not there")) },
+                changed = line.changed() => if changed.is_err() { return Err(not_sent("the server is not there")) },
+                changed = status.changed() => if changed.is_err() { return Err(not_sent("the server is not there")) },
             }
         }
     }
 
-    fn line_of(&self, number: IncarnationNumber) -> Result<Line, Fault> {
+    fn line_of(&self, number: IncarnationNumber) -> Result<IncarnationLine, AttemptFault> {
         let line = self.line.borrow().clone();
-        line.filter(|line| line.number == number).ok_or_else(|| gone("the server has just ended"))
+        line.filter(|line| line.number == number).ok_or_else(|| not_sent("the server has just ended"))
     }
 
-    /// Takes the incarnations as they come, one after the other.
-    pub(super) async fn keep(&self, server: &Arc<Server>, incarnations: Incarnations) {
+    /// Handles the incarnations one after the other.
+    pub(super) async fn keep(&self, server: &Arc<UpstreamServer>, incarnations: IncarnationReceiver) {
         tokio::select! {
             () = self.keep_each(server, incarnations) => {}
             never = self.tell_stderr(server) => match never {},
         }
     }
 
-    async fn keep_each(&self, server: &Arc<Server>, mut incarnations: Incarnations) {
+    async fn keep_each(&self, server: &Arc<UpstreamServer>, mut incarnations: IncarnationReceiver) {
         while let Some(Incarnation { number, stdin, stdout, .. }) = incarnations.next().await {
-            let link = Link::new();
-            let (sender, writing) = line_writer(stdin, link, QueueLimits::default());
-            // Kept nowhere but with the server: when that lets go of it, the child sees the end of its input.
-            let greeting = self.greet(server, Line { number, sender, status: self.supervisor.status() });
+            let link = DeliveryLink::new();
+            let (sender, writing) = line_writer(stdin, link, WriteQueueLimits::default());
+            // Only the server holds the sender: when the server drops it, the child sees the end of its input.
+            let greeting =
+                self.greet(server, IncarnationLine { number, sender, status: self.supervisor.status() });
             let reading = read(server, number.into(), LineReader::new(stdout, LONGEST_LINE));
-            // It ends well only when its line is let go, which is not what ends the rest.
+            // A successful end means that the sender was dropped, which does not end the rest.
             let writing = async {
                 if writing.await.is_ok() {
                     std::future::pending::<()>().await;
@@ -263,7 +283,7 @@ impl Child {
                 why = reading => {
                     self.line.send_replace(None);
                     let last_words = self.last_words(number, why);
-                    // What is being written now finds out whether anybody reads it.
+                    // A write in progress shows if the child still reads.
                     tokio::select! {
                         biased;
                         _ = &mut beside => self.last_words(number, why).await,
@@ -275,20 +295,22 @@ impl Child {
                     self.last_words(number, "it does not read what it is sent").await
                 }
             };
-            server.pending.lost(number.into(), &fault);
+            server.pending.fail_all(number.into(), &fault);
             self.heard_out.send_replace(number.into());
-            server.heard(FromServer::Died(number.into())).await;
+            server.notify_owner(ServerEvent::Died(number.into())).await;
         }
     }
 
-    /// Makes a new incarnation what the last one was. The first is made by its client.
-    async fn greet(&self, server: &Arc<Server>, line: Line) {
+    /// Restores the state of the last incarnation in a new one. The first one is initialized by its client.
+    async fn greet(&self, server: &Arc<UpstreamServer>, line: IncarnationLine) {
         self.line.send_replace(Some(line.clone()));
         if !server.handshake.has_begun() {
             return;
         }
         let said = server.repeat(
-            |request| async { line.send(server, &{ request }, Ears::default()).await }.boxed(),
+            |request| {
+                async { line.send(server, &{ request }, NotificationReceivers::default()).await }.boxed()
+            },
             |notification| async { _ = line.sender.send(&{ notification }).await }.boxed(),
         );
         match timeout(HANDSHAKE, said).await {
@@ -298,10 +320,11 @@ impl Child {
                     let tools_changed = server
                         .handshake
                         .tools_changed(|list| async move {
-                            line.send(server, &server.dressed(list), Ears::default()).await
+                            line.send(server, &server.to_server_era(list), NotificationReceivers::default())
+                                .await
                         })
                         .await;
-                    server.heard(FromServer::Recovered(Recovery { tools_changed })).await;
+                    server.notify_owner(ServerEvent::Recovered(ServerRecovery { tools_changed })).await;
                 }
             }
             Ok(Err(fault)) => {
@@ -311,22 +334,25 @@ impl Child {
         }
     }
 
-    /// What requests are told that will have no answer. A server that closed its output mostly dies in the same moment.
-    async fn last_words(&self, number: IncarnationNumber, why: &'static str) -> Fault {
+    /// Returns the fault for requests without an answer. A server that closed its output mostly exits at the same
+    /// moment.
+    async fn last_words(&self, number: IncarnationNumber, why: &'static str) -> AttemptFault {
         self.supervisor.condemn(number, why).await;
         let exit = exit_of(self.supervisor.status(), number).await;
         match exit {
-            Some((exit, stderr)) => with_last_words(exit.fault(Sent::Yes), &stderr),
+            Some((exit, stderr)) => with_last_words(exit.fault(SendProgress::Yes), &stderr),
             None => {
-                let source = Source::Transport { error: Transport::ConnectionClosed, written: true };
-                let fault = Fault::new(source, format!("the connection to the server was lost: {why}"));
+                let source =
+                    FaultSource::Transport { error: TransportError::ConnectionClosed, written: true };
+                let fault =
+                    AttemptFault::new(source, format!("the connection to the server was lost: {why}"));
                 with_last_words(fault, &self.supervisor.stderr().tail(LINES_SHOWN))
             }
         }
     }
 
-    /// Tells in our log what the server writes to stderr, for as long as it is asked.
-    async fn tell_stderr(&self, server: &Server) -> Infallible {
+    /// Logs the lines that the server writes to stderr. Never returns.
+    async fn tell_stderr(&self, server: &UpstreamServer) -> Infallible {
         let mut lines = self.supervisor.stderr().follow();
         while let Some(line) = lines.next().await {
             let line = line.shown();
@@ -336,64 +362,73 @@ impl Child {
     }
 }
 
-impl Line {
-    async fn send(&self, server: &Server, request: &Message, ears: Ears) -> Result<Place, Fault> {
+impl IncarnationLine {
+    async fn send(
+        &self,
+        server: &UpstreamServer,
+        request: &RpcMessage,
+        ears: NotificationReceivers,
+    ) -> Result<PendingRequest, AttemptFault> {
         let (place, sent) = server.enter(self.number.into(), request, ears);
-        let taken = Taken::default();
+        let taken = ReadPossibility::default();
         server.pending.sent(place.number, taken.clone());
         match self.sender.send_marked(&sent, taken).await {
             Ok(()) => Ok(place),
-            // It mostly ends in the same moment, and then that is what is told.
+            // It mostly exits at the same moment, and then the exit is reported.
             Err(failed) => Err(match exit_of(self.status.clone(), self.number).await {
                 Some((exit, stderr)) => {
-                    let before = gone(&format!("{} before it read this", exit.fault(Sent::Yes).message));
+                    let before =
+                        not_sent(&format!("{} before it read this", exit.fault(SendProgress::Yes).message));
                     with_last_words(before, &stderr)
                 }
-                None => gone(&failed.to_string()),
+                None => not_sent(&failed.to_string()),
             }),
         }
     }
 }
 
-/// How an incarnation ended that is ending, or one after it, and what it wrote last.
+/// Returns the exit of an incarnation that is ending, or of a later one, and its last lines of stderr.
 async fn exit_of(
-    mut status: watch::Receiver<Status>,
+    mut status: watch::Receiver<ServerStatus>,
     number: IncarnationNumber,
-) -> Option<(Exit, Vec<String>)> {
-    let has_ended = |status: &Status| status.last_end.as_ref().is_some_and(|end| end.incarnation >= number);
+) -> Option<(ChildExit, Vec<String>)> {
+    let has_ended =
+        |status: &ServerStatus| status.last_end.as_ref().is_some_and(|end| end.incarnation >= number);
     let status = timeout(LAST_WORDS, status.wait_for(has_ended)).await.ok()?.ok()?;
     let last = status.last_end.as_ref()?;
     match last.end {
-        End::Exited(exit) | End::Condemned { exit, .. } => Some((exit, last.stderr.clone())),
-        End::NotStarted { .. } => None,
+        IncarnationEnd::Exited(exit) | IncarnationEnd::Condemned { exit, .. } => {
+            Some((exit, last.stderr.clone()))
+        }
+        IncarnationEnd::NotStarted { .. } => None,
     }
 }
 
-/// Reads what an incarnation says, until it has nothing more to say.
+/// Reads the output of an incarnation to its end. Returns the reason for the end.
 async fn read(
-    server: &Arc<Server>,
-    life: Life,
+    server: &Arc<UpstreamServer>,
+    life: Generation,
     mut lines: LineReader<impl tokio::io::AsyncRead + Unpin>,
 ) -> &'static str {
     loop {
         let message = match lines.next().await {
             None => return "it closed its output",
             Some(Err(_)) => return "what it writes cannot be read",
-            Some(Ok(Received::Message(message))) => message,
-            Some(Ok(Received::NotAMessage { line, why })) => {
-                server.answered_badly(&line, &why);
+            Some(Ok(LineItem::Message(message))) => message,
+            Some(Ok(LineItem::NotAMessage { line, why })) => {
+                server.handle_malformed(&line, &why);
                 let line = String::from_utf8_lossy(line.get(..200).unwrap_or(&line)).into_owned();
                 let line = steadfast_core::redact::text(&line).into_owned();
                 tracing::warn!(event = "server.garbage", server = %server.name, line, %why);
                 continue;
             }
-            Some(Ok(Received::TooLong(said))) => {
+            Some(Ok(LineItem::TooLong(said))) => {
                 if let Some(refusal) = server.handle_overlong(life, &said, None).refusal {
                     server.answer(life, &refusal).await;
                 }
                 continue;
             }
-            Some(Ok(Received::Half(_))) => {
+            Some(Ok(LineItem::Half(_))) => {
                 tracing::warn!(event = "server.half_a_line", server = %server.name);
                 continue;
             }

@@ -1,132 +1,136 @@
-//! What a server has to be told again when it was started anew: what its client said at first, how much it is to log, and
-//! what it is to watch.
+//! The state that a restarted server has to be given again: the introduction of its client, its log level and its
+//! subscriptions.
 
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use steadfast_core::classify::Fault;
+use steadfast_core::classify::AttemptFault;
 use steadfast_core::id::Digest;
-use steadfast_mcp::message::{Id, Message};
-use steadfast_mcp::raw::{self, RawJson};
+use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_mcp::message::{RpcId, RpcMessage};
 use tokio::time::timeout;
 
-use super::{HANDSHAKE, Place};
+use super::{HANDSHAKE, PendingRequest};
 
-/// What the client made of the server so far.
+/// The state that the client has set at the server so far.
 #[derive(Debug, Default)]
-pub(crate) struct Handshake(Mutex<Told>);
+pub(crate) struct Handshake(Mutex<HandshakeState>);
 
 #[derive(Clone, Debug, Default)]
-struct Told {
-    /// The parameters of `initialize`; none in the era without.
-    initialize: Option<RawJson>,
-    /// Whether the client has spoken at all: before that there is nothing to repeat.
+struct HandshakeState {
+    /// The parameters of `initialize`. `None` in the modern era.
+    initialize: Option<JsonText>,
+    /// True if the client has sent anything. Before that there is nothing to repeat.
     begun: bool,
-    /// What the clients want besides, together.
-    wished: Wished,
-    /// The tools as they were last listed, first page only.
+    /// The combined settings of all clients.
+    wished: UpstreamPreferences,
+    /// The digest of the last tool list, first page only.
     tools: Option<Digest>,
 }
 
-/// What to say to a new incarnation, in order.
-pub(super) struct Words {
-    pub(super) requests: Vec<Message>,
+/// The messages for a new incarnation, in order.
+pub(super) struct HandshakeMessages {
+    pub(super) requests: Vec<RpcMessage>,
 }
 
-/// What is wanted of a server besides: the parameters of the requests that say so.
+/// The settings of a server: the parameters of the requests that set them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Wished {
-    /// Those of `logging/setLevel`.
-    pub(crate) log_level: Option<RawJson>,
-    /// Those of `resources/subscribe`, by the resource.
-    pub(crate) watched: BTreeMap<String, RawJson>,
+pub(crate) struct UpstreamPreferences {
+    /// The parameters of `logging/setLevel`.
+    pub(crate) log_level: Option<JsonText>,
+    /// The parameters of `resources/subscribe`, by resource.
+    pub(crate) watched: BTreeMap<String, JsonText>,
 }
 
-/// The most resources whose subscription is repeated.
+/// The maximum number of subscriptions that are repeated.
 const MOST_WATCHED: usize = 4096;
 
-/// What the client made of a server, as it is written down.
+/// The handshake with a server, as stored.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct Written {
+pub(crate) struct StoredHandshake {
     initialize: Option<Box<RawValue>>,
     log_level: Option<Box<RawValue>>,
     watched: BTreeMap<String, Box<RawValue>>,
 }
 
-impl Written {
-    /// What the client said at first.
-    pub(crate) fn initialize(&self) -> Option<Message> {
+impl StoredHandshake {
+    /// Returns the `initialize` request of the client.
+    pub(crate) fn initialize(&self) -> Option<RpcMessage> {
         let params = raw_json(self.initialize.as_deref()?)?;
-        Some(Message::request(&Id::number(0), "initialize", Some(&params)))
+        Some(RpcMessage::request(&RpcId::number(0), "initialize", Some(&params)))
     }
 
-    /// What the client wanted besides.
-    pub(crate) fn wished(&self) -> Wished {
+    /// Returns the settings of the client.
+    pub(crate) fn wished(&self) -> UpstreamPreferences {
         let watched = self.watched.iter().filter_map(|(uri, params)| Some((uri.clone(), raw_json(params)?)));
-        Wished { log_level: self.log_level.as_deref().and_then(raw_json), watched: watched.collect() }
+        UpstreamPreferences {
+            log_level: self.log_level.as_deref().and_then(raw_json),
+            watched: watched.collect(),
+        }
     }
 }
 
-impl Wished {
-    /// The requests that say so.
-    pub(crate) fn requests(&self) -> impl Iterator<Item = Message> {
-        let request = |method, params: &RawJson| Message::request(&Id::number(0), method, Some(params));
+impl UpstreamPreferences {
+    /// Returns the requests that apply these settings.
+    pub(crate) fn requests(&self) -> impl Iterator<Item = RpcMessage> {
+        let request =
+            |method, params: &JsonText| RpcMessage::request(&RpcId::number(0), method, Some(params));
         let log_level = self.log_level.iter().map(move |params| request("logging/setLevel", params));
         log_level.chain(self.watched.values().map(move |params| request("resources/subscribe", params)))
     }
 }
 
 impl Handshake {
-    /// What a server was told before, by another process of ours.
-    pub(crate) fn restored(written: Written) -> Self {
+    /// Restores the handshake of an earlier process.
+    pub(crate) fn restored(written: StoredHandshake) -> Self {
         let initialize = written.initialize.as_deref().and_then(raw_json);
-        Self(Mutex::new(Told { initialize, begun: true, wished: written.wished(), tools: None }))
+        Self(Mutex::new(HandshakeState { initialize, begun: true, wished: written.wished(), tools: None }))
     }
 
-    /// What a server would have to be told by another process of ours.
-    pub(crate) fn written(&self) -> Written {
+    /// Returns the handshake in its stored form.
+    pub(crate) fn written(&self) -> StoredHandshake {
         let wished = self.0.lock().wished.clone();
         self.written_for(wished)
     }
 
-    /// The same for one of those who share it, who wants this.
-    pub(crate) fn written_for(&self, wished: Wished) -> Written {
-        let Wished { log_level, watched } = wished;
+    /// Returns the stored form for one client of a shared server, with its own settings.
+    pub(crate) fn written_for(&self, wished: UpstreamPreferences) -> StoredHandshake {
+        let UpstreamPreferences { log_level, watched } = wished;
         let initialize = self.initialize();
-        let raw = |value: RawJson| RawValue::from_string(value.as_str().to_owned()).ok();
-        Written {
+        let raw = |value: JsonText| RawValue::from_string(value.as_str().to_owned()).ok();
+        StoredHandshake {
             initialize: initialize.and_then(raw),
             log_level: log_level.and_then(raw),
             watched: watched.into_iter().filter_map(|(uri, params)| Some((uri, raw(params)?))).collect(),
         }
     }
 
-    /// Nobody watches this any more: it is not to be repeated.
+    /// Removes a subscription, so that it is not repeated.
     pub(crate) fn unwatched(&self, uri: &str) {
         self.0.lock().wished.watched.remove(uri);
     }
 
-    /// Whether there is anything to repeat.
+    /// Returns true if there is anything to repeat.
     pub(crate) fn has_begun(&self) -> bool {
         self.0.lock().begun
     }
 
-    /// Whether the client said that it shows forms.
+    /// Returns true if the client declared support for form elicitation.
     pub(crate) fn elicits(&self) -> bool {
         let told = self.0.lock();
-        let params = told.initialize.as_ref().map(RawJson::as_str);
-        params.and_then(|params| raw::get(params, "capabilities")).is_some_and(crate::approval::elicits)
+        let params = told.initialize.as_ref().map(JsonText::as_str);
+        params.and_then(|params| json_text::get(params, "capabilities")).is_some_and(crate::approval::elicits)
     }
 
-    /// The client spoke, in the era without a handshake.
+    /// Records that a client of the modern era sent something.
     pub(crate) fn spoke(&self) {
         self.0.lock().begun = true;
     }
 
-    /// What the client wants to agree on with a server that is not there yet.
-    pub(crate) fn intend(&self, initialize: &Message) {
+    /// Stores the `initialize` request for a server that is not reachable yet.
+    pub(crate) fn intend(&self, initialize: &RpcMessage) {
         let mut told = self.0.lock();
         if told.initialize.is_none() {
             told.initialize = initialize.params_json();
@@ -134,25 +138,26 @@ impl Handshake {
         }
     }
 
-    /// What the client said of itself when it began, in the older era.
-    pub(super) fn initialize(&self) -> Option<RawJson> {
+    /// Returns the client's introduction in the legacy era.
+    pub(super) fn initialize(&self) -> Option<JsonText> {
         self.0.lock().initialize.clone()
     }
 
-    /// How much the client wants to hear of what the server logs, in the older era.
-    pub(super) fn log_level(&self) -> Option<RawJson> {
+    /// Returns the log level of a legacy client.
+    pub(super) fn log_level(&self) -> Option<JsonText> {
         let told = self.0.lock();
-        let level = told.wished.log_level.as_ref().and_then(|params| raw::get(params.as_str(), "level"));
-        level.and_then(|level| RawJson::parse(level.to_owned()).ok())
+        let level =
+            told.wished.log_level.as_ref().and_then(|params| json_text::get(params.as_str(), "level"));
+        level.and_then(|level| JsonText::parse(level.to_owned()).ok())
     }
 
-    /// The resources that the client watches, in the older era.
+    /// Returns the resources that a legacy client watches.
     pub(super) fn watched(&self) -> Vec<String> {
         self.0.lock().wished.watched.keys().cloned().collect()
     }
 
-    /// What the server answered with success, as far as it has to be repeated. Says whether there is more to repeat now.
-    pub(crate) fn answered(&self, request: &Message, response: &Message) -> bool {
+    /// Records a successful answer of the server if it has to be repeated. Returns true if the state changed.
+    pub(crate) fn answered(&self, request: &RpcMessage, response: &RpcMessage) -> bool {
         let (Some(method), Some(result)) = (request.method(), response.result()) else { return false };
         let params = || request.params_json();
         let mut told = self.0.lock();
@@ -181,26 +186,27 @@ impl Handshake {
         true
     }
 
-    /// What a new incarnation has to be told; nothing before any client spoke.
-    pub(super) fn words(&self) -> Option<Words> {
+    /// Returns the messages for a new incarnation, or `None` before any client sent something.
+    pub(super) fn words(&self) -> Option<HandshakeMessages> {
         let told = self.0.lock();
         if !told.begun {
             return None;
         }
-        // Numbered when they are sent.
-        let request = |method, params: &RawJson| Message::request(&Id::number(0), method, Some(params));
+        // The ids are assigned when they are sent.
+        let request =
+            |method, params: &JsonText| RpcMessage::request(&RpcId::number(0), method, Some(params));
         let initialize = told.initialize.iter().map(|params| request("initialize", params));
-        Some(Words { requests: initialize.chain(told.wished.requests()).collect() })
+        Some(HandshakeMessages { requests: initialize.chain(told.wished.requests()).collect() })
     }
 
-    /// Whether a server that came back has other tools than those that its client knows.
-    pub(super) async fn tools_changed<F>(&self, ask: impl FnOnce(Message) -> F) -> bool
+    /// Returns true if a restarted server has other tools than those that its client knows.
+    pub(super) async fn tools_changed<F>(&self, ask: impl FnOnce(RpcMessage) -> F) -> bool
     where
-        F: Future<Output = Result<Place, Fault>>,
+        F: Future<Output = Result<PendingRequest, AttemptFault>>,
     {
         let Some(known) = self.0.lock().tools else { return false };
         let listed = async {
-            let mut place = ask(Message::request(&Id::number(0), "tools/list", None)).await.ok()?;
+            let mut place = ask(RpcMessage::request(&RpcId::number(0), "tools/list", None)).await.ok()?;
             place.answer().await.ok()
         };
         match timeout(HANDSHAKE, listed).await {
@@ -210,15 +216,15 @@ impl Handshake {
     }
 }
 
-fn raw_json(value: &RawValue) -> Option<RawJson> {
-    RawJson::parse(value.get().to_owned()).ok()
+fn raw_json(value: &RawValue) -> Option<JsonText> {
+    JsonText::parse(value.get().to_owned()).ok()
 }
 
 fn tools(result: &str) -> Option<Digest> {
-    raw::get(result, "tools").map(|tools| Digest::of(tools.as_bytes()))
+    json_text::get(result, "tools").map(|tools| Digest::of(tools.as_bytes()))
 }
 
-/// What a client says when it is ready.
-pub(crate) fn initialized() -> Message {
-    Message::notification("notifications/initialized", None)
+/// Returns the notification of a client that is ready.
+pub(crate) fn initialized() -> RpcMessage {
+    RpcMessage::notification("notifications/initialized", None)
 }

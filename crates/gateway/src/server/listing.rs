@@ -1,27 +1,27 @@
-//! Has a server say which tools it has.
+//! Lists the tools of a server.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use steadfast_core::classify::Fault;
-use steadfast_mcp::message::{Id, Message};
-use steadfast_mcp::raw::{self, RawJson};
+use steadfast_core::classify::AttemptFault;
+use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_mcp::message::{RpcId, RpcMessage};
 use tokio::time::{Instant, timeout};
 
-use super::{Server, gone};
-use crate::pieces::json;
+use super::{UpstreamServer, not_sent};
+use crate::json_parts::json;
 
-/// How long a call waits for what its server has to say of its tools before it goes on without. The server is known then
-/// neither to have the tool nor not to, and the tool is taken for one that changes things.
+/// The time that a call waits for the tool list of its server. Without the list the tool may or may not exist, and it
+/// is treated as mutating.
 pub(crate) const LISTED: Duration = Duration::from_secs(10);
-/// How long it is not waited for again after that.
+/// The time after a failed listing during which it is not waited for again.
 pub(crate) const LATELY: Duration = Duration::from_secs(30);
-/// The most pages of a list that are read.
+/// The maximum number of pages that are read.
 const MOST_PAGES: usize = 64;
 
-impl Server {
-    /// Has the server list its tools, unless it has or could not a moment ago. `meta` goes along with the request.
-    pub(crate) async fn list_once(self: &Arc<Self>, meta: Option<&RawJson>) {
+impl UpstreamServer {
+    /// Lists the tools, unless they are known or listing failed recently. `meta` is sent with the request.
+    pub(crate) async fn list_once(self: &Arc<Self>, meta: Option<&JsonText>) {
         if self.catalog.is_listed() {
             return;
         }
@@ -33,31 +33,31 @@ impl Server {
         *failed = (!matches!(listed, Ok(Ok(())))).then(Instant::now);
     }
 
-    /// Has the server list its tools, and remembers them. Every page is told.
+    /// Lists the tools and stores them. Calls `page` for every page.
     pub(crate) async fn list(
         self: &Arc<Self>,
-        meta: Option<&RawJson>,
-        mut page: impl FnMut(&Message, &Message),
-    ) -> Result<(), Fault> {
-        let mut cursor: Option<RawJson> = None;
+        meta: Option<&JsonText>,
+        mut page: impl FnMut(&RpcMessage, &RpcMessage),
+    ) -> Result<(), AttemptFault> {
+        let mut cursor: Option<JsonText> = None;
         for _ in 0..MOST_PAGES {
             let members = [("_meta", meta), ("cursor", cursor.as_ref())];
             let members = members.into_iter().filter_map(|(name, value)| Some((name, value?)));
             let members: Vec<_> =
                 members.map(|(name, value)| format!(r#""{name}":{}"#, value.as_str())).collect();
             let params = (!members.is_empty()).then(|| json(&format!("{{{}}}", members.join(","))));
-            let request = Message::request(&Id::number(0), "tools/list", params.as_ref());
+            let request = RpcMessage::request(&RpcId::number(0), "tools/list", params.as_ref());
             let answered = async { self.send(&request, None).await?.answer().await };
             let answer = match timeout(LISTED, answered).await {
                 Ok(answer) => answer?,
-                Err(_) => return Err(gone("the server did not list its tools in time")),
+                Err(_) => return Err(not_sent("the server did not list its tools in time")),
             };
             if answer.result().is_none() {
-                return Err(gone(&answer.error_text().unwrap_or_default()));
+                return Err(not_sent(&answer.error_text().unwrap_or_default()));
             }
             let _ = self.catalog.learn(&request, &answer);
             page(&request, &answer);
-            match answer.result().and_then(|result| raw::get(result, "nextCursor")) {
+            match answer.result().and_then(|result| json_text::get(result, "nextCursor")) {
                 Some(next) if next.starts_with('"') => cursor = Some(json(next)),
                 Some(_) | None => break,
             }
@@ -66,8 +66,8 @@ impl Server {
     }
 }
 
-/// What a client says about itself with every request, for a request of our own on its behalf.
-pub(crate) fn meta_of(request: &Message) -> Option<RawJson> {
+/// Returns the client's introduction from a request, for a request of the gateway on its behalf.
+pub(crate) fn meta_of(request: &RpcMessage) -> Option<JsonText> {
     const ITS_OWN: &str = "io.modelcontextprotocol/";
     let meta: serde_json::Map<String, serde_json::Value> = serde_json::from_str(request.meta()?).ok()?;
     let meta: serde_json::Map<_, _> =

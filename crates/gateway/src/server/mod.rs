@@ -1,8 +1,8 @@
-//! A server behind us, as those see it who want something of it: requests go in, answers come out, and when it dies or
-//! forgets us it is made what it was.
+//! An upstream server: requests and responses, and recovery after it dies or loses its session.
 //!
-//! Answers go to whoever asked; all else goes to the one who owns the server, and is with it before the next message is
-//! read: nothing overtakes it. Where client and server are of two eras of the protocol, `bridge` stands between them.
+//! A response goes to the task that sent the request. Any other message goes to the owner of the server before the next
+//! message is read, so that the order is kept. If client and server are of different protocol eras, `bridge`
+//! translates.
 
 mod bridge;
 mod child;
@@ -15,127 +15,136 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use steadfast_core::breaker::{Breaker, SharedBreaker};
-use steadfast_core::call::AttemptEnd;
-use steadfast_core::classify::{Fault, Source, Transport};
+use steadfast_core::breaker::{CircuitBreaker, SharedBreaker};
+use steadfast_core::call::AttemptEndVisibility;
+use steadfast_core::classify::{AttemptFault, FaultSource, TransportError};
 use steadfast_core::id::Namespace;
 use steadfast_core::policy::SettlingPolicy;
 use steadfast_core::server_name::ServerFailure;
-use steadfast_mcp::http::back::{self, too_large};
+use steadfast_mcp::http::upstream::{self, too_large};
+use steadfast_mcp::json_text::{self, JsonText};
 use steadfast_mcp::lines::LONGEST_LINE;
-use steadfast_mcp::long::{LongMessage, LongText};
-use steadfast_mcp::message::{Id, Kind, Message, Unreadable, code};
-use steadfast_mcp::raw::{self, RawJson};
-use steadfast_process::{Incarnations, Supervisor};
+use steadfast_mcp::long_text::{LongMessage, LongText};
+use steadfast_mcp::message::{InvalidMessage, RpcId, RpcMessage, RpcMessageKind, code};
+use steadfast_process::{IncarnationReceiver, Supervisor};
 
-use self::bridge::Bridge;
+use self::bridge::EraBridge;
 pub(crate) use self::bridge::is_held;
-use self::child::Child;
-pub(crate) use self::handshake::{Handshake, Wished, Written, initialized};
+use self::child::ChildConnection;
+pub(crate) use self::handshake::{Handshake, StoredHandshake, UpstreamPreferences, initialized};
 pub(crate) use self::listing::{LATELY, LISTED, meta_of};
-use self::pending::{Ears, Pending};
-pub(crate) use self::pending::{Hear, Place, Sent};
-use self::remote::Remote;
-use crate::catalog::Catalog;
-use crate::health::Reporter;
-use crate::look::{InstanceState, InstanceView};
+pub(crate) use self::pending::{NotificationHandler, PendingRequest, SentRequest};
+use self::pending::{NotificationReceivers, PendingRequests};
+use self::remote::RemoteConnection;
+use crate::catalog::ToolCatalog;
+use crate::health::HealthReporter;
+use crate::views::{InstanceState, InstanceView};
 
-/// How a server is reached.
+/// The backend of a server.
 pub enum Backend {
-    /// It is a child of ours.
-    Child(Supervisor, Incarnations),
-    /// It is somewhere else, and is sent these headers with every message.
-    Remote(back::Server, http::HeaderMap),
+    /// A child process.
+    Child(Supervisor, IncarnationReceiver),
+    /// A remote server, which gets these headers with every message.
+    Remote(upstream::HttpUpstream, http::HeaderMap),
 }
 
-/// A server and the way to it.
-pub(crate) struct Server {
+/// A server and the connection to it.
+pub(crate) struct UpstreamServer {
     pub(crate) name: Namespace,
     pub(crate) handshake: Handshake,
-    /// What it said of its tools: known longer than it is there itself.
-    pub(crate) catalog: Arc<Catalog>,
-    /// Judges it by what it is asked beside calls, whose tools have breakers of their own.
+    /// Its known tools. They outlive the server.
+    pub(crate) catalog: Arc<ToolCatalog>,
+    /// The circuit breaker for requests other than calls. Tools have breakers of their own.
     pub(crate) breaker: SharedBreaker,
-    /// Hears whether it works.
-    reporter: Reporter,
-    bridge: Bridge,
-    pending: Arc<Pending>,
-    owner: OnceLock<Arc<dyn Owner>>,
-    way: Way,
+    /// Records if the server works.
+    reporter: HealthReporter,
+    bridge: EraBridge,
+    pending: Arc<PendingRequests>,
+    owner: OnceLock<Arc<dyn ServerOwner>>,
+    way: ServerConnection,
 }
 
-enum Way {
-    Child(Child),
-    Remote(Box<Remote>),
+enum ServerConnection {
+    Child(ChildConnection),
+    Remote(Box<RemoteConnection>),
 }
 
-/// Which life of a server: one for the first, and one more each time it came back as another.
+/// The generation of a server: 1 for the first process or session, and one more after each recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Life(u64);
+pub(crate) struct Generation(u64);
 
-impl Life {
-    /// None that a server has: what waits for nobody in particular does not end with anybody.
+impl Generation {
+    /// No generation. A request that waits for no server does not end with one.
     const NONE: Self = Self(0);
 }
 
-/// Whoever owns a server hears what it does without being asked. It must not keep the server.
-pub(crate) trait Owner: Send + Sync + 'static {
-    /// The server is not listened to before this has come back.
-    fn heard(&self, event: FromServer) -> BoxFuture<'_, ()>;
+/// The owner of a server, which receives its notifications and requests. It must not keep the server alive.
+pub(crate) trait ServerOwner: Send + Sync + 'static {
+    /// Handles an event. The server is not read before this returns.
+    fn handle_event(&self, event: ServerEvent) -> BoxFuture<'_, ()>;
 }
 
-/// What a server does without being asked.
+/// An event that a server starts by itself.
 #[derive(Clone, Debug)]
-pub(crate) enum FromServer {
-    /// It tells something.
-    Told(Message),
-    /// It wants something of a client; the answer goes to this life of it.
-    Asked(Life, Message),
-    /// This life is over, and with it what it wanted.
-    Died(Life),
-    /// It is back after it had died. What it knew may be gone.
-    Recovered(Recovery),
+pub(crate) enum ServerEvent {
+    /// A notification.
+    Notification(RpcMessage),
+    /// A request to the client. The answer goes to this generation.
+    Request(Generation, RpcMessage),
+    /// This generation has ended, and its requests with it.
+    Died(Generation),
+    /// The server is back after it had died. It may have lost its state.
+    Recovered(ServerRecovery),
 }
 
-/// How a server came back.
+/// The recovery of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Recovery {
-    /// Whether its tools are others than before.
+pub(crate) struct ServerRecovery {
+    /// True if its tools have changed.
     pub(crate) tools_changed: bool,
 }
 
-/// How long a server may take to answer the handshake: the first start of one that has to be fetched takes long.
+/// The time limit of the handshake. The first start of a server that has to be downloaded is slow.
 pub(crate) const HANDSHAKE: Duration = Duration::from_secs(120);
 
-/// How long a server may take to take what it is told.
+/// The time limit for sending a notification.
 const TOLD: Duration = Duration::from_secs(10);
 
-impl Server {
-    /// A server that is started or connected to when it is wanted, and then told what it was told before. What keeps it
-    /// must run for that.
-    pub(crate) fn new(reporter: Reporter, backend: Backend, handshake: Handshake) -> (Arc<Self>, Keeping) {
+impl UpstreamServer {
+    /// Creates a server that is started or connected on demand and then gets the state of this handshake.
+    /// [`Self::keep`] must run for that.
+    pub(crate) fn new(
+        reporter: HealthReporter,
+        backend: Backend,
+        handshake: Handshake,
+    ) -> (Arc<Self>, ServerProcesses) {
         let (way, incarnations) = match backend {
             Backend::Child(supervisor, incarnations) => {
-                (Way::Child(Child::new(supervisor)), Some(incarnations))
+                (ServerConnection::Child(ChildConnection::new(supervisor)), Some(incarnations))
             }
-            Backend::Remote(server, headers) => {
-                (Way::Remote(Box::new(Remote::new(server, headers, handshake.has_begun()))), None)
-            }
+            Backend::Remote(server, headers) => (
+                ServerConnection::Remote(Box::new(RemoteConnection::new(
+                    server,
+                    headers,
+                    handshake.has_begun(),
+                ))),
+                None,
+            ),
         };
-        let (catalog, bridge, pending) = (Arc::default(), Bridge::default(), Arc::default());
-        let (breaker, owner) = (SharedBreaker::new(Breaker::default()), OnceLock::new());
+        let (catalog, bridge, pending) = (Arc::default(), EraBridge::default(), Arc::default());
+        let (breaker, owner) = (SharedBreaker::new(CircuitBreaker::default()), OnceLock::new());
         let name = reporter.name.clone();
         let server =
             Arc::new(Self { name, handshake, catalog, breaker, reporter, bridge, pending, owner, way });
-        (server, Keeping(incarnations))
+        (server, ServerProcesses(incarnations))
     }
 
-    /// How it stands.
+    /// Returns its state.
     pub(crate) fn look(&self) -> InstanceView {
         let tools = self.catalog.len();
         match &self.way {
-            Way::Child(child) => child.look(tools),
-            Way::Remote(_) => InstanceView {
+            ServerConnection::Child(child) => child.look(tools),
+            ServerConnection::Remote(_) => InstanceView {
                 state: InstanceState::Elsewhere,
                 restarts: 0,
                 last_end: None,
@@ -145,157 +154,176 @@ impl Server {
         }
     }
 
-    /// How it failed, if it is down because of that.
+    /// Returns its last failure if it is down because of that.
     pub(crate) fn failure(&self) -> Option<ServerFailure> {
         match &self.way {
-            Way::Child(child) => child.failure(),
-            Way::Remote(_) => None,
+            ServerConnection::Child(child) => child.failure(),
+            ServerConnection::Remote(_) => None,
         }
     }
 
-    /// Keeps it, and tells its owner what it does by itself.
-    pub(crate) async fn keep(self: Arc<Self>, keeping: Keeping, owner: Arc<dyn Owner>) {
+    /// Runs the server and sends its events to the owner.
+    pub(crate) async fn keep(self: Arc<Self>, keeping: ServerProcesses, owner: Arc<dyn ServerOwner>) {
         let _ = self.owner.set(owner);
         match (&self.way, keeping) {
-            (Way::Child(child), Keeping(Some(incarnations))) => child.keep(&self, incarnations).await,
-            (Way::Child(_) | Way::Remote(_), Keeping(_)) => std::future::pending().await,
+            (ServerConnection::Child(child), ServerProcesses(Some(incarnations))) => {
+                child.keep(&self, incarnations).await
+            }
+            (ServerConnection::Child(_) | ServerConnection::Remote(_), ServerProcesses(_)) => {
+                std::future::pending().await
+            }
         }
     }
 
-    /// Sends a request to a server that is ready, and waits for one to become so. The answer is waited for apart: what
-    /// was sent may have its effect, what was not cannot.
+    /// Waits until the server is ready, and sends a request. The answer is awaited separately: a request that was sent
+    /// may have an effect, one that was not sent cannot.
     pub(crate) async fn send(
         self: &Arc<Self>,
-        request: &Message,
-        hear: Option<Hear>,
-    ) -> Result<Place, Fault> {
+        request: &RpcMessage,
+        hear: Option<NotificationHandler>,
+    ) -> Result<PendingRequest, AttemptFault> {
         bridge::send(self, request, hear).await
     }
 
-    /// The same for the first words of a client, which make a server ready.
-    pub(crate) async fn send_first(self: &Arc<Self>, request: &Message) -> Result<Place, Fault> {
+    /// Sends the first request of a client, which makes the server ready.
+    pub(crate) async fn send_first(
+        self: &Arc<Self>,
+        request: &RpcMessage,
+    ) -> Result<PendingRequest, AttemptFault> {
         bridge::send_first(self, request).await
     }
 
-    /// Tells a server that runs something; one that does not has nothing to be told.
-    pub(crate) async fn tell(self: &Arc<Self>, notification: &Message) {
-        if let Some(notification) = bridge::told(self, notification) {
-            self.pass_told(&notification).await;
+    /// Sends a notification to a server that is running. Otherwise does nothing.
+    pub(crate) async fn notify(self: &Arc<Self>, notification: &RpcMessage) {
+        if let Some(notification) = bridge::translate_notification(self, notification) {
+            self.pass_notification(&notification).await;
         }
     }
 
-    /// Waits until it is ready.
-    async fn awake(self: &Arc<Self>) -> Result<(), Fault> {
+    /// Waits until the server is ready.
+    async fn wait_until_ready(self: &Arc<Self>) -> Result<(), AttemptFault> {
         match &self.way {
-            Way::Child(child) => child.awake().await,
-            Way::Remote(remote) => remote.mend(self).await,
+            ServerConnection::Child(child) => child.awake().await,
+            ServerConnection::Remote(remote) => remote.restore_session(self).await,
         }
     }
 
-    /// Waits until a request can be sent. One whose era is not known yet is made ready by the first of them.
-    pub(crate) async fn may_be_asked(self: &Arc<Self>) -> Result<(), Fault> {
+    /// Waits until a request can be sent. If the era is unknown, the first request makes the server ready.
+    pub(crate) async fn wait_until_sendable(self: &Arc<Self>) -> Result<(), AttemptFault> {
         match self.bridge.is_known() || self.handshake.initialize().is_some() {
-            true => self.awake().await,
+            true => self.wait_until_ready().await,
             false => Ok(()),
         }
     }
 
-    /// Sends a request as it is.
-    async fn pass(self: &Arc<Self>, request: &Message, ears: Ears) -> Result<Place, Fault> {
+    /// Sends a request without translation.
+    async fn pass(
+        self: &Arc<Self>,
+        request: &RpcMessage,
+        ears: NotificationReceivers,
+    ) -> Result<PendingRequest, AttemptFault> {
         match &self.way {
-            Way::Child(child) => child.send(self, request, ears).await,
-            Way::Remote(remote) => remote.send(self, request, ears).await,
+            ServerConnection::Child(child) => child.send(self, request, ears).await,
+            ServerConnection::Remote(remote) => remote.send(self, request, ears).await,
         }
     }
 
-    /// The same to a server that is not ready yet.
-    async fn pass_first(self: &Arc<Self>, request: &Message) -> Result<Place, Fault> {
+    /// Sends a request without translation to a server that is not ready yet.
+    async fn pass_first(self: &Arc<Self>, request: &RpcMessage) -> Result<PendingRequest, AttemptFault> {
         match &self.way {
-            Way::Child(child) => child.send_first(self, request).await,
-            Way::Remote(remote) => remote.send_first(self, request),
+            ServerConnection::Child(child) => child.send_first(self, request).await,
+            ServerConnection::Remote(remote) => remote.send_first(self, request),
         }
     }
 
-    /// Tells something as it is.
-    async fn pass_told(self: &Arc<Self>, notification: &Message) {
+    /// Sends a notification without translation.
+    async fn pass_notification(self: &Arc<Self>, notification: &RpcMessage) {
         match &self.way {
-            Way::Child(child) => child.tell(notification).await,
-            Way::Remote(remote) => remote.tell(self, notification).await,
+            ServerConnection::Child(child) => child.tell(notification).await,
+            ServerConnection::Remote(remote) => remote.tell(self, notification).await,
         }
     }
 
-    /// Lets it know that the answer to a request is not wanted any more. It may still come.
-    pub(crate) fn withdraw(self: &Arc<Self>, place: &Place) -> impl Future<Output = ()> + Send + use<> {
+    /// Cancels a request at the server. The answer may still arrive.
+    pub(crate) fn withdraw(
+        self: &Arc<Self>,
+        place: &PendingRequest,
+    ) -> impl Future<Output = ()> + Send + use<> {
         self.pending.withdraw(place.number);
-        // Where the server knows it by another number, that one is not wanted either.
+        // A request that was sent on behalf of this one is cancelled too.
         self.pending.withdraw(place.sent_as());
         let is_done = match &self.way {
-            Way::Remote(remote) => remote.is_withdrawn_by_leaving(place),
-            Way::Child(_) => false,
+            ServerConnection::Remote(remote) => remote.is_withdrawn_by_leaving(place),
+            ServerConnection::Child(_) => false,
         };
-        let told = (!is_done).then(|| cancel(&place.id(), "the answer is not wanted any more"));
+        let told = (!is_done).then(|| cancel(&place.id(), "the request was cancelled"));
         let server = self.clone();
         async move {
             if let Some(told) = told {
-                server.tell(&told).await;
+                server.notify(&told).await;
             }
         }
     }
 
-    /// Whether the end of what it does can be seen.
-    pub(crate) fn sees_end(&self) -> AttemptEnd {
+    /// Returns the visibility of the end of an attempt.
+    pub(crate) fn sees_end(&self) -> AttemptEndVisibility {
         match &self.way {
-            Way::Child(_) => AttemptEnd::Seen,
-            Way::Remote(_) => AttemptEnd::Unseen,
+            ServerConnection::Child(_) => AttemptEndVisibility::Visible,
+            ServerConnection::Remote(_) => AttemptEndVisibility::Hidden,
         }
     }
 
-    /// Ends the life of it that a request went to which hangs and whose outcome is unknown: comes back when nothing is left of
-    /// it, and everything that it said was heard.
-    pub(crate) async fn end(self: &Arc<Self>, sent: Sent, settling: SettlingPolicy) {
+    /// Ends the generation in which a request with unknown outcome hangs. Returns when nothing of it is left and its
+    /// output was read to its end.
+    pub(crate) async fn end(self: &Arc<Self>, sent: SentRequest, settling: SettlingPolicy) {
         match &self.way {
-            Way::Child(child) => {
+            ServerConnection::Child(child) => {
                 let life = match sent.life() {
-                    // It was answered without the server, or by what is there now.
-                    Life::NONE => child.life(),
+                    // The request was answered by the gateway or went to the current generation.
+                    Generation::NONE => child.life(),
                     life => life,
                 };
                 child.end(self, life, settling).await;
             }
-            Way::Remote(_) => std::future::pending().await,
+            ServerConnection::Remote(_) => std::future::pending().await,
         }
     }
 
-    /// Answers what this life of it asked.
-    pub(crate) async fn answer(self: &Arc<Self>, asked_by: Life, answer: &Message) {
-        if asked_by == Life::NONE {
+    /// Answers a request of this generation.
+    pub(crate) async fn answer(self: &Arc<Self>, asked_by: Generation, answer: &RpcMessage) {
+        if asked_by == Generation::NONE {
             return self.bridge.answered(answer);
         }
         match &self.way {
-            Way::Child(child) => child.answer(asked_by, answer).await,
-            Way::Remote(remote) => remote.answer(self, asked_by, answer).await,
+            ServerConnection::Child(child) => child.answer(asked_by, answer).await,
+            ServerConnection::Remote(remote) => remote.answer(self, asked_by, answer).await,
         }
     }
 
-    /// The server is ready: its client's handshake has been answered.
-    pub(crate) async fn is_ready(&self) {
+    /// Marks the server as ready after its handshake.
+    pub(crate) async fn mark_ready(&self) {
         match &self.way {
-            Way::Child(child) => child.is_ready().await,
-            Way::Remote(_) => {}
+            ServerConnection::Child(child) => child.is_ready().await,
+            ServerConnection::Remote(_) => {}
         }
     }
 
-    /// Stops it and waits until nothing of it is left.
+    /// Stops the server and waits until nothing of it is left.
     pub(crate) async fn stop(&self) {
         self.bridge.stop();
         match &self.way {
-            Way::Child(child) => child.stop().await,
-            Way::Remote(remote) => remote.stop().await,
+            ServerConnection::Child(child) => child.stop().await,
+            ServerConnection::Remote(remote) => remote.stop().await,
         }
     }
 
-    /// A place for a request, and the request as it goes out: under our own id and token.
-    fn enter(&self, life: Life, request: &Message, ears: Ears) -> (Place, Message) {
+    /// Registers a request and returns it with our own id and progress token.
+    fn enter(
+        &self,
+        life: Generation,
+        request: &RpcMessage,
+        ears: NotificationReceivers,
+    ) -> (PendingRequest, RpcMessage) {
         let place = self.pending.enter(life, ears);
         let mut sent = request.rewrite().id(&place.id());
         if request.progress_token().is_some() {
@@ -304,58 +332,60 @@ impl Server {
         (place, sent.finish())
     }
 
-    /// A message of the server, perhaps on the stream of the request of this number: to whoever asked for it, else to the
-    /// owner.
-    async fn received(self: &Arc<Self>, life: Life, message: Message, on: Option<u64>) {
+    /// Routes a message of the server, perhaps from the stream of the request with this number: to the task that waits
+    /// for it, or else to the owner.
+    async fn received(self: &Arc<Self>, life: Generation, message: RpcMessage, on: Option<u64>) {
         let event = match message.kind() {
-            Kind::Result { id } | Kind::Error { id: Some(id) } => {
-                self.pending.answered(life, &id, message);
+            RpcMessageKind::Result { id } | RpcMessageKind::Error { id: Some(id) } => {
+                self.pending.complete(life, &id, message);
                 return;
             }
-            Kind::Error { id: None } => {
+            RpcMessageKind::Error { id: None } => {
                 let why = message.error_text().unwrap_or_default();
                 tracing::warn!(event = "server.error", server = %self.name, %why);
                 return;
             }
-            Kind::Notification { .. } if self.pending.heard(life, &message) => return,
-            Kind::Notification { .. } => FromServer::Told(message),
-            Kind::Request { .. } => FromServer::Asked(life, message),
+            RpcMessageKind::Notification { .. } if self.pending.deliver_notification(life, &message) => {
+                return;
+            }
+            RpcMessageKind::Notification { .. } => ServerEvent::Notification(message),
+            RpcMessageKind::Request { .. } => ServerEvent::Request(life, message),
         };
-        if let Some(event) = bridge::heard(self, event, (life, on)).await {
-            self.heard(event).await;
+        if let Some(event) = bridge::translate_event(self, event, (life, on)).await {
+            self.notify_owner(event).await;
         }
     }
 
-    /// A server wrote something that cannot be passed on. If it was to answer a request there will be no other answer.
-    fn answered_badly(&self, line: &[u8], why: &Unreadable) {
-        let is_answer = std::str::from_utf8(line).is_ok_and(|line| raw::get(line, "method").is_none());
-        if let Some(number) = why.id.as_ref().and_then(Id::as_u64).filter(|_| is_answer) {
-            self.pending.failed(number, Fault::new(Source::BadAnswer, why.to_string()));
+    /// Handles a malformed message. If it was the answer to a request, that request fails.
+    fn handle_malformed(&self, line: &[u8], why: &InvalidMessage) {
+        let is_answer = std::str::from_utf8(line).is_ok_and(|line| json_text::get(line, "method").is_none());
+        if let Some(number) = why.id.as_ref().and_then(RpcId::as_u64).filter(|_| is_answer) {
+            self.pending.fail(number, AttemptFault::new(FaultSource::BadAnswer, why.to_string()));
         }
     }
 
-    /// Handles a message that is too long to be passed on, perhaps on the stream of the request of this number. A request that it
-    /// answers fails with the reason.
-    fn handle_overlong(&self, life: Life, said: &LongText, on: Option<u64>) -> OverlongMessage {
+    /// Handles a message that is too long to be passed on, perhaps from the stream of the request with this number. A
+    /// request that it answers fails with the reason.
+    fn handle_overlong(&self, life: Generation, said: &LongText, on: Option<u64>) -> OverlongMessage {
         let bytes = said.bytes();
         let why = too_large(Some(bytes), LONGEST_LINE);
         let message = said.message();
         let number = match &message {
             LongMessage::Response(id) => id.as_u64(),
-            // Nobody else can be meant.
+            // No other request can be meant.
             LongMessage::Unclear => on.or_else(|| self.pending.only(life)),
             LongMessage::Request(_) | LongMessage::Notification | LongMessage::NotAMessage => None,
         };
         let answers = number.filter(|number| {
-            let fault = Fault::new(Source::TooLarge, why.clone());
-            self.pending.failed_at(life, *number, fault)
+            let fault = AttemptFault::new(FaultSource::TooLarge, why.clone());
+            self.pending.fail_at(life, *number, fault)
         });
         let is_answer = answers.is_some();
         tracing::warn!(event = "server.line_too_long", server = %self.name, bytes, is_answer);
         let refusal = match &message {
             LongMessage::Request(id) => {
                 let why = format!("the request is too long: {why}");
-                Some(Message::error_response(Some(id), code::INVALID_REQUEST, &why, None))
+                Some(RpcMessage::error_response(Some(id), code::INVALID_REQUEST, &why, None))
             }
             LongMessage::Response(_)
             | LongMessage::Notification
@@ -365,17 +395,17 @@ impl Server {
         OverlongMessage { answers, refusal }
     }
 
-    fn remote(&self) -> Option<&Remote> {
+    fn remote(&self) -> Option<&RemoteConnection> {
         match &self.way {
-            Way::Child(_) => None,
-            Way::Remote(remote) => Some(remote),
+            ServerConnection::Child(_) => None,
+            ServerConnection::Remote(remote) => Some(remote),
         }
     }
 
-    async fn heard(&self, event: FromServer) {
+    async fn notify_owner(&self, event: ServerEvent) {
         let event = self.bridge.recovered(event);
         if let Some(owner) = self.owner.get() {
-            owner.heard(event).await;
+            owner.handle_event(event).await;
         }
     }
 }
@@ -385,19 +415,19 @@ struct OverlongMessage {
     /// The pending request that it answered.
     answers: Option<u64>,
     /// The answer to its server, if it was a request.
-    refusal: Option<Message>,
+    refusal: Option<RpcMessage>,
 }
 
-/// What is needed to keep a server.
-pub(crate) struct Keeping(Option<Incarnations>);
+/// The processes of a server, for [`UpstreamServer::keep`].
+pub(crate) struct ServerProcesses(Option<IncarnationReceiver>);
 
-/// Nothing of it was written.
-pub(crate) fn gone(why: &str) -> Fault {
-    Fault::new(Source::Transport { error: Transport::ConnectionClosed, written: false }, why)
+/// Returns a fault for a request that was not sent.
+pub(crate) fn not_sent(why: &str) -> AttemptFault {
+    AttemptFault::new(FaultSource::Transport { error: TransportError::ConnectionClosed, written: false }, why)
 }
 
-/// Tells that the answer to a request is not wanted any more.
-pub(crate) fn cancel(id: &Id, why: &str) -> Message {
-    let params = format!(r#"{{"requestId":{id},"reason":{}}}"#, RawJson::string(why).as_str());
-    Message::notification("notifications/cancelled", RawJson::parse(params).ok().as_ref())
+/// Returns the notification that cancels a request.
+pub(crate) fn cancel(id: &RpcId, why: &str) -> RpcMessage {
+    let params = format!(r#"{{"requestId":{id},"reason":{}}}"#, JsonText::string(why).as_str());
+    RpcMessage::notification("notifications/cancelled", JsonText::parse(params).ok().as_ref())
 }

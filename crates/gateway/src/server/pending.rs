@@ -1,87 +1,87 @@
-//! Requests that wait for the answer of a server, by the ids that we gave them.
+//! Requests that wait for the answer of a server, by the ids that the gateway assigned.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use steadfast_core::classify::Fault;
-use steadfast_mcp::lines::Taken;
-use steadfast_mcp::message::{Id, Message};
+use steadfast_core::classify::AttemptFault;
+use steadfast_mcp::lines::ReadPossibility;
+use steadfast_mcp::message::{RpcId, RpcMessage};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::AbortHandle;
 
-use super::Life;
-use super::bridge::Running;
-use crate::news::SUBSCRIPTION;
+use super::Generation;
+use super::bridge::RunningRequest;
+use crate::request_notifications::SUBSCRIPTION;
 
-/// Hears what belongs to one request besides its answer.
-pub(crate) type Hear = Arc<dyn Fn(&Message) + Send + Sync>;
+/// A handler for the notifications of one request.
+pub(crate) type NotificationHandler = Arc<dyn Fn(&RpcMessage) + Send + Sync>;
 
-/// Makes of an answer what whoever asked understands.
-type Turn = Box<dyn FnOnce(Message) -> Message + Send + Sync>;
+/// Converts an answer for the task that waits for it.
+type AnswerConversion = Box<dyn FnOnce(RpcMessage) -> RpcMessage + Send + Sync>;
 
-/// Who hears what concerns one request besides its answer.
+/// The receivers of the notifications of one request.
 #[derive(Clone, Default)]
-pub(super) struct Ears {
-    /// What names the request.
-    pub(super) hear: Option<Hear>,
-    /// What a server of the older era says or asks while it runs.
-    pub(super) running: Option<Arc<Running>>,
+pub(super) struct NotificationReceivers {
+    /// Receives notifications that name the request.
+    pub(super) hear: Option<NotificationHandler>,
+    /// Receives notifications and requests of a legacy server while the request runs.
+    pub(super) running: Option<Arc<RunningRequest>>,
 }
 
-impl From<Option<Hear>> for Ears {
-    fn from(hear: Option<Hear>) -> Self {
+impl From<Option<NotificationHandler>> for NotificationReceivers {
+    fn from(hear: Option<NotificationHandler>) -> Self {
         Self { hear, running: None }
     }
 }
 
-/// All that wait.
+/// All pending requests.
 #[derive(Default)]
-pub(crate) struct Pending {
-    waiting: Mutex<HashMap<u64, Waiting>>,
+pub(crate) struct PendingRequests {
+    waiting: Mutex<HashMap<u64, PendingEntry>>,
     next: AtomicU64,
-    /// One of them waits no more.
+    /// Notified when a request is no longer pending.
     left: Notify,
 }
 
-struct Waiting {
-    at: Life,
-    answer: oneshot::Sender<Result<Message, Fault>>,
-    ears: Ears,
-    /// Whether the server can have read the request, where that can be told.
-    taken: Option<Taken>,
-    /// Whether the server was told that nobody wants the answer any more.
+struct PendingEntry {
+    at: Generation,
+    answer: oneshot::Sender<Result<RpcMessage, AttemptFault>>,
+    ears: NotificationReceivers,
+    /// Shows if the server can have read the request, where that is known.
+    taken: Option<ReadPossibility>,
+    /// True if the request was cancelled at the server.
     withdrawn: bool,
 }
 
-/// The place of one request. Dropping it gives the place up: an answer that comes later is nobody's.
-pub(crate) struct Place {
+/// A pending request. Dropping it abandons the request: a later answer is ignored.
+pub(crate) struct PendingRequest {
     pub(crate) number: u64,
-    /// Which life of the server it waits for.
-    pub(crate) at: Life,
-    answer: oneshot::Receiver<Result<Message, Fault>>,
-    pending: Arc<Pending>,
-    /// What fetches the answer; ends with the place, unless it has brought one.
+    /// The generation of the server that it was sent to.
+    pub(crate) at: Generation,
+    answer: oneshot::Receiver<Result<RpcMessage, AttemptFault>>,
+    pending: Arc<PendingRequests>,
+    /// The task that fetches the answer. It is aborted on drop, unless it has the answer.
     fetching: Option<AbortHandle>,
-    /// How the server knows the request, where that is not by the number of the place.
-    sent_as: Option<Arc<SentAs>>,
-    turn: Option<Turn>,
+    /// The request at the server, if that has another number.
+    sent_as: Option<Arc<SentRequestNumber>>,
+    turn: Option<AnswerConversion>,
 }
 
-/// How a server knows a request that is sent to it on behalf of another one, perhaps several times.
-pub(super) struct SentAs {
+/// The number of a request that is sent on behalf of another one, perhaps several times.
+pub(super) struct SentRequestNumber {
     number: AtomicU64,
     at: AtomicU64,
 }
 
-impl SentAs {
-    pub(super) fn of(place: &Place) -> Arc<Self> {
+impl SentRequestNumber {
+    pub(super) fn of(place: &PendingRequest) -> Arc<Self> {
         Arc::new(Self { number: AtomicU64::new(place.number), at: AtomicU64::new(place.at.0) })
     }
 
-    /// It was sent once more.
-    pub(super) fn is_now(&self, place: &Place) {
+    /// Records that it was sent again.
+    pub(super) fn is_now(&self, place: &PendingRequest) {
         self.number.store(place.number, Ordering::Relaxed);
         self.at.store(place.at.0, Ordering::Relaxed);
     }
@@ -91,43 +91,54 @@ impl SentAs {
     }
 }
 
-/// Names a request that was sent, for as long as somebody may have to end it.
+/// Identifies a request that was sent, while it may have to be ended.
 #[derive(Clone)]
-pub(crate) struct Sent {
-    at: Life,
-    sent_as: Option<Arc<SentAs>>,
+pub(crate) struct SentRequest {
+    at: Generation,
+    sent_as: Option<Arc<SentRequestNumber>>,
 }
 
-impl Sent {
-    /// The life that it was sent to last.
-    pub(super) fn life(&self) -> Life {
-        self.sent_as.as_ref().map_or(self.at, |sent_as| Life(sent_as.at.load(Ordering::Relaxed)))
+impl SentRequest {
+    /// Returns the generation of the last send.
+    pub(super) fn life(&self) -> Generation {
+        self.sent_as.as_ref().map_or(self.at, |sent_as| Generation(sent_as.at.load(Ordering::Relaxed)))
     }
 }
 
-impl Pending {
-    /// A place for a request that goes to this life.
-    pub(super) fn enter(self: &Arc<Self>, at: Life, ears: Ears) -> Place {
+impl PendingRequests {
+    /// Registers a request to this generation.
+    pub(super) fn enter(self: &Arc<Self>, at: Generation, ears: NotificationReceivers) -> PendingRequest {
         let number = self.next.fetch_add(1, Ordering::Relaxed) + 1;
         let (sender, answer) = oneshot::channel();
         self.waiting
             .lock()
-            .insert(number, Waiting { at, answer: sender, ears, taken: None, withdrawn: false });
-        Place { number, at, answer, pending: Arc::clone(self), fetching: None, sent_as: None, turn: None }
+            .insert(number, PendingEntry { at, answer: sender, ears, taken: None, withdrawn: false });
+        PendingRequest {
+            number,
+            at,
+            answer,
+            pending: Arc::clone(self),
+            fetching: None,
+            sent_as: None,
+            turn: None,
+        }
     }
 
-    /// The place of a request that has its answer.
-    pub(super) fn answered_with(self: &Arc<Self>, answer: Result<Message, Fault>) -> Place {
-        let place = self.enter(Life::NONE, Ears::default());
+    /// Returns a pending request that has its answer.
+    pub(super) fn answered_with(
+        self: &Arc<Self>,
+        answer: Result<RpcMessage, AttemptFault>,
+    ) -> PendingRequest {
+        let place = self.enter(Generation::NONE, NotificationReceivers::default());
         self.settle(place.number, answer);
         place
     }
 
-    /// An answer has come. Says whether anybody waited for it.
-    pub(crate) fn answered(&self, at: Life, id: &Id, answer: Message) -> bool {
+    /// Completes a request with its answer. Returns true if a task waited for it.
+    pub(crate) fn complete(&self, at: Generation, id: &RpcId, answer: RpcMessage) -> bool {
         let Some(number) = id.as_u64() else { return false };
         let mut waiting = self.waiting.lock();
-        // An old life cannot answer what a newer one was asked.
+        // An old generation cannot answer a request to a newer one.
         if waiting.get(&number).is_none_or(|place| place.at != at) {
             return false;
         }
@@ -137,9 +148,9 @@ impl Pending {
         place.is_some_and(|place| place.answer.send(Ok(answer)).is_ok())
     }
 
-    /// Something for the request that this names by the token of its progress or as what it listens for. Says whether
-    /// there is one.
-    pub(crate) fn heard(&self, at: Life, message: &Message) -> bool {
+    /// Delivers a notification to the request that it names by progress token or subscription id. Returns true if there
+    /// is one.
+    pub(crate) fn deliver_notification(&self, at: Generation, message: &RpcMessage) -> bool {
         let name = match message.method() {
             Some("notifications/progress") => message.param("progressToken"),
             _ => message.meta_member(SUBSCRIPTION),
@@ -158,32 +169,32 @@ impl Pending {
         }
     }
 
-    /// This request gets no answer.
-    pub(crate) fn failed(&self, number: u64, fault: Fault) {
+    /// Fails a request.
+    pub(crate) fn fail(&self, number: u64, fault: AttemptFault) {
         self.settle(number, Err(fault));
     }
 
-    /// Returns the only pending request of this life, if there is exactly one.
-    pub(super) fn only(&self, at: Life) -> Option<u64> {
+    /// Returns the only pending request of this generation, if there is exactly one.
+    pub(super) fn only(&self, at: Generation) -> Option<u64> {
         let waiting = self.waiting.lock();
         let mut waiting = waiting.iter().filter(|(_, place)| place.at == at).map(|(number, _)| *number);
         waiting.next().filter(|_| waiting.next().is_none())
     }
 
-    /// Fails this request if it waits for this life. Returns true if it did.
-    pub(super) fn failed_at(&self, at: Life, number: u64, fault: Fault) -> bool {
+    /// Fails this request if it waits for this generation. Returns true if it did.
+    pub(super) fn fail_at(&self, at: Generation, number: u64, fault: AttemptFault) -> bool {
         let is_asked = self.waiting.lock().get(&number).is_some_and(|place| place.at == at);
         is_asked && self.settle(number, Err(fault))
     }
 
-    /// What became of this request. Says whether anybody waits for it.
-    pub(super) fn settle(&self, number: u64, answer: Result<Message, Fault>) -> bool {
+    /// Completes a request. Returns true if a task waited for it.
+    pub(super) fn settle(&self, number: u64, answer: Result<RpcMessage, AttemptFault>) -> bool {
         let place = self.waiting.lock().remove(&number);
         self.left.notify_waiters();
         place.is_some_and(|place| place.answer.send(answer).is_ok())
     }
 
-    /// The server is told that nobody wants the answer to this request any more.
+    /// Marks a request as cancelled at the server.
     pub(super) fn withdraw(&self, number: u64) {
         if let Some(place) = self.waiting.lock().get_mut(&number) {
             place.withdrawn = true;
@@ -191,8 +202,8 @@ impl Pending {
         self.left.notify_waiters();
     }
 
-    /// Waits until this life has nothing to answer any more that anybody wants.
-    pub(super) async fn is_unwanted(&self, at: Life) {
+    /// Waits until this generation has no pending request that is not cancelled.
+    pub(super) async fn wait_until_unwanted(&self, at: Generation) {
         loop {
             let left = self.left.notified();
             if self.waiting.lock().values().all(|place| place.at != at || place.withdrawn) {
@@ -202,46 +213,46 @@ impl Pending {
         }
     }
 
-    /// Another one hears from now on what names this request.
-    pub(super) fn hears(&self, number: u64, hear: Option<Hear>) {
+    /// Replaces the receiver of notifications that name this request.
+    pub(super) fn set_handler(&self, number: u64, hear: Option<NotificationHandler>) {
         if let Some(place) = self.waiting.lock().get_mut(&number) {
             place.ears.hear = hear;
         }
     }
 
-    /// The requests that something may belong to which this life said: the one on whose stream it came, else any.
-    pub(super) fn running(&self, at: Life, on: Option<u64>) -> Vec<Arc<Running>> {
+    /// Returns the requests that a message of this generation may belong to: the one of its stream, or else all.
+    pub(super) fn running(&self, at: Generation, on: Option<u64>) -> Vec<Arc<RunningRequest>> {
         let waiting = self.waiting.lock();
-        let of = |place: &Waiting| place.ears.running.clone().filter(|_| place.at == at);
+        let of = |place: &PendingEntry| place.ears.running.clone().filter(|_| place.at == at);
         match on.and_then(|number| waiting.get(&number)) {
             Some(place) => of(place).into_iter().collect(),
             None => waiting.values().filter_map(of).collect(),
         }
     }
 
-    /// All requests that something may belong to which their server says.
-    pub(super) fn all_running(&self) -> Vec<Arc<Running>> {
+    /// Returns all requests that a message of their server may belong to.
+    pub(super) fn all_running(&self) -> Vec<Arc<RunningRequest>> {
         self.waiting.lock().values().filter_map(|place| place.ears.running.clone()).collect()
     }
 
-    /// The request with this number is on its way.
-    pub(crate) fn sent(&self, number: u64, taken: Taken) {
+    /// Records that a request is being sent.
+    pub(crate) fn sent(&self, number: u64, taken: ReadPossibility) {
         if let Some(place) = self.waiting.lock().get_mut(&number) {
             place.taken = Some(taken);
         }
     }
 
-    /// The life is gone: nobody who waits for it will get an answer. What it cannot have read can be sent again.
-    pub(crate) fn lost(&self, at: Life, fault: &Fault) {
+    /// Fails all requests to this generation. Those that it cannot have read may be sent again.
+    pub(crate) fn fail_all(&self, at: Generation, fault: &AttemptFault) {
         let mut waiting = self.waiting.lock();
         let gone: Vec<u64> =
             waiting.iter().filter(|(_, place)| place.at == at).map(|(number, _)| *number).collect();
-        let gone: Vec<Waiting> = gone.iter().filter_map(|number| waiting.remove(number)).collect();
+        let gone: Vec<PendingEntry> = gone.iter().filter_map(|number| waiting.remove(number)).collect();
         drop(waiting);
         for place in gone {
             let unread = place.taken.is_some_and(|taken| !taken.is_possible());
             let fault = match unread {
-                true => super::gone(&format!("{} before it read this", fault.message)),
+                true => super::not_sent(&format!("{} before it read this", fault.message)),
                 false => fault.clone(),
             };
             let _ = place.answer.send(Err(fault));
@@ -249,59 +260,62 @@ impl Pending {
     }
 }
 
-impl Place {
-    /// The id under which the request goes out.
-    pub(crate) fn id(&self) -> Id {
-        Id::number(self.sent_as())
+impl PendingRequest {
+    /// Returns the id with which the request is sent.
+    pub(crate) fn id(&self) -> RpcId {
+        RpcId::number(self.sent_as())
     }
 
-    /// The number that the server knows it by.
+    /// Returns the number of the request at the server.
     pub(super) fn sent_as(&self) -> u64 {
         self.sent_as.as_ref().map_or(self.number, |sent_as| sent_as.number())
     }
 
-    /// Where it was sent to.
-    pub(crate) fn sent(&self) -> Sent {
-        Sent { at: self.at, sent_as: self.sent_as.clone() }
+    /// Returns a handle to the sent request.
+    pub(crate) fn sent(&self) -> SentRequest {
+        SentRequest { at: self.at, sent_as: self.sent_as.clone() }
     }
 
-    /// The answer is brought by this, from a request that the server knows by another number.
-    pub(super) fn brought_by(mut self, bringing: AbortHandle, sent_as: Arc<SentAs>) -> Self {
+    /// Sets the task that brings the answer from a request with another number.
+    pub(super) fn brought_by(mut self, bringing: AbortHandle, sent_as: Arc<SentRequestNumber>) -> Self {
         (self.fetching, self.sent_as) = (Some(bringing), Some(sent_as));
         self
     }
 
-    /// Whoever asked gets this instead of the answer that comes.
-    pub(super) fn turned(mut self, turn: impl FnOnce(Message) -> Message + Send + Sync + 'static) -> Self {
+    /// Sets a conversion of the answer.
+    pub(super) fn with_conversion(
+        mut self,
+        turn: impl FnOnce(RpcMessage) -> RpcMessage + Send + Sync + 'static,
+    ) -> Self {
         self.turn = Some(Box::new(turn));
         self
     }
 
-    /// The answer is fetched by this.
+    /// Sets the task that fetches the answer.
     pub(super) fn fetched_by(mut self, fetching: AbortHandle) -> Self {
         self.fetching = Some(fetching);
         self
     }
 
-    /// Gives the place up: this is what whoever waits for the answer is told.
-    pub(super) fn leave(&self, fault: Fault) {
-        self.pending.failed(self.number, fault);
+    /// Abandons the request with this fault for the task that waits.
+    pub(super) fn abandon(&self, fault: AttemptFault) {
+        self.pending.fail(self.number, fault);
         if let Some(fetching) = &self.fetching {
             fetching.abort();
         }
     }
 
-    /// The answer, or what became of it instead.
-    pub(crate) async fn answer(&mut self) -> Result<Message, Fault> {
+    /// Waits for the answer or the fault.
+    pub(crate) async fn answer(&mut self) -> Result<RpcMessage, AttemptFault> {
         match ((&mut self.answer).await, self.turn.take()) {
             (Ok(Ok(answer)), Some(turn)) => Ok(turn(answer)),
             (Ok(answer), _) => answer,
-            (Err(_), _) => Err(super::gone("the connection to the server was given up")),
+            (Err(_), _) => Err(super::not_sent("the connection to the server was given up")),
         }
     }
 }
 
-impl Drop for Place {
+impl Drop for PendingRequest {
     fn drop(&mut self) {
         let waited = self.pending.waiting.lock().remove(&self.number).is_some();
         self.pending.left.notify_waiters();

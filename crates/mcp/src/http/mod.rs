@@ -1,52 +1,52 @@
-//! Streamable HTTP: what both sides share.
+//! Streamable HTTP: the parts shared by client and server side.
 //!
-//! Two eras of the protocol use it differently. Up to 2025-11-25 a client opens a session, may listen on a GET stream, and
-//! resumes streams by the id of the last event. From 2026-07-28 on every request stands alone, says in headers what its body
-//! says, and is cancelled by closing its stream.
+//! Two eras of the protocol use it differently. Up to 2025-11-25 a client opens a session, may listen on a GET
+//! stream, and resumes streams by the id of the last event. From 2026-07-28 on every request is self-contained,
+//! repeats parts of its body in headers, and is cancelled by closing its stream.
 
-pub mod back;
-pub mod front;
-pub mod param;
-mod value;
+pub mod header_params;
+mod header_value;
+pub mod server;
+pub mod upstream;
 
-use crate::message::Message;
+use crate::message::RpcMessage;
 
 use http::HeaderName;
 
-pub use self::value::{decode_value, encode_value};
+pub use self::header_value::{decode_value, encode_value};
 
-/// The session that a request belongs to, in the era of sessions.
+/// The session of a request, in the legacy era.
 pub const MCP_SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
-/// The version of the protocol that is spoken.
+/// The protocol version.
 pub const MCP_PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 /// The method of the body.
 pub const MCP_METHOD: HeaderName = HeaderName::from_static("mcp-method");
 /// The tool, prompt or resource that the body names.
 pub const MCP_NAME: HeaderName = HeaderName::from_static("mcp-name");
-/// The last event that a client has seen of the stream it wants to resume.
+/// The last event that a client has seen of the stream to resume.
 pub const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-/// The first version in which every request stands alone.
+/// The first version without sessions.
 pub const MODERN: &str = "2026-07-28";
 /// The versions with sessions, newest first.
 pub const LEGACY: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
 
-/// The member of `_meta` with the version of the protocol.
+/// The member of `_meta` with the protocol version.
 pub const META_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
-/// The member of `_meta` with what the client can do.
+/// The member of `_meta` with the capabilities of the client.
 pub const META_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 
-/// How the two sides speak.
+/// An era of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Era {
+pub enum ProtocolEra {
     /// With `initialize` and sessions: 2025-11-25 and before.
     Legacy,
-    /// Every request alone: 2026-07-28 and after.
+    /// Every request is self-contained: 2026-07-28 and after.
     Modern,
 }
 
-impl Era {
-    /// The era of a version, if it is one that we know.
+impl ProtocolEra {
+    /// Returns the era of a known version.
     pub fn of(version: &str) -> Option<Self> {
         if version == MODERN {
             return Some(Self::Modern);
@@ -54,13 +54,13 @@ impl Era {
         LEGACY.contains(&version).then_some(Self::Legacy)
     }
 
-    /// The era that a request is of: in the modern one each of them says so.
-    pub fn of_request(request: &Message) -> Self {
+    /// Returns the era of a request. In the modern era each request names its version.
+    pub fn of_request(request: &RpcMessage) -> Self {
         if request.meta_member(META_VERSION).is_some() { Self::Modern } else { Self::Legacy }
     }
 }
 
-/// The member of the parameters that the header [`MCP_NAME`] repeats for this method.
+/// Returns the member of the parameters that the header [`MCP_NAME`] repeats for this method.
 pub fn name_source(method: &str) -> Option<&'static str> {
     match method {
         "tools/call" | "prompts/get" => Some("name"),

@@ -1,39 +1,41 @@
-//! Messages as lines: how MCP travels over standard input and output, and over anything else that carries bytes.
+//! Messages as lines: MCP over standard input and output, and over any other byte stream.
 //!
-//! Reading is tolerant where the protocol does not suffer: `\r\n`, empty lines, a log line that a server should have sent
-//! elsewhere. A line that is too long is skipped to its end and reported; the stream goes on. Writing never interleaves:
-//! one task owns the writer and takes everything that is queued in one go.
+//! Reading is tolerant where the protocol allows it: `\r\n`, empty lines, a log line that a server should have sent
+//! elsewhere. A line that is too long is skipped to its end and reported, and the stream continues. Writes never
+//! interleave: one task owns the writer, and writes everything that is queued at once.
 
-mod split;
+mod splitter;
 mod writer;
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-pub use self::split::{Piece, Splitter};
-pub use self::writer::{Full, LineSender, QueueLimits, Taken, WriteFailed, line_writer};
-use crate::long::LongText;
-use crate::message::{Message, Unreadable};
+pub use self::splitter::{LinePiece, MessageLineSplitter};
+pub use self::writer::{
+    EnqueueError, LineSender, LineWriteError, ReadPossibility, WriteQueueLimits, line_writer,
+};
+use crate::long_text::LongText;
+use crate::message::{InvalidMessage, RpcMessage};
 
-/// The longest line that is accepted unless set otherwise. Servers send files as base64 in one line, and a gateway that
-/// refuses what the bare server would have said is not transparent; more than this is a fault and not a message.
+/// The default for the longest line. Servers send files as base64 in one line, and a gateway must not refuse what the
+/// server alone could send. A longer line is an error of the server.
 pub const LONGEST_LINE: usize = 64 << 20;
 
-/// What came in.
+/// One item of the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Received {
+pub enum LineItem {
     /// A message.
-    Message(Message),
-    /// A line that is none. The stream goes on.
+    Message(RpcMessage),
+    /// A line that is not a message. The stream continues.
     NotAMessage {
         /// The line, for the log.
         line: Bytes,
-        /// What is wrong with it.
-        why: Unreadable,
+        /// The reason why it is not a message.
+        why: InvalidMessage,
     },
-    /// A line that was too long, and was skipped. The stream goes on.
+    /// A line that was too long, and was skipped. The stream continues.
     TooLong(LongText),
-    /// The other side ended in the middle of a line. It is not a message, even if it looks like one.
+    /// The input ended in the middle of a line. This is not a message, even if it looks like one.
     Half(Bytes),
 }
 
@@ -41,20 +43,20 @@ pub enum Received {
 #[derive(Debug)]
 pub struct LineReader<R> {
     source: R,
-    splitter: Splitter,
+    splitter: MessageLineSplitter,
     ended: bool,
 }
 
 impl<R: AsyncRead + Unpin> LineReader<R> {
-    /// Reads lines of at most so many bytes.
+    /// Creates a reader for lines of at most `longest` bytes.
     pub fn new(source: R, longest: usize) -> Self {
-        Self { source, splitter: Splitter::new(longest), ended: false }
+        Self { source, splitter: MessageLineSplitter::new(longest), ended: false }
     }
 
-    /// The next thing that came in; `None` at the end. An error of the source is given once, and is the end as well.
+    /// Returns the next item, or `None` at the end. An error of the source is returned once, and is the end as well.
     ///
-    /// Nothing is lost if the future is dropped before it is done.
-    pub async fn next(&mut self) -> Option<std::io::Result<Received>> {
+    /// This method is cancel safe: nothing is lost if the future is dropped.
+    pub async fn next(&mut self) -> Option<std::io::Result<LineItem>> {
         loop {
             if let Some(piece) = self.splitter.next_piece() {
                 return Some(Ok(self.received(piece)));
@@ -74,14 +76,14 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         }
     }
 
-    fn received(&self, piece: Piece) -> Received {
+    fn received(&self, piece: LinePiece) -> LineItem {
         match piece {
-            Piece::Line(line) => match Message::parse(line.clone(), usize::MAX) {
-                Ok(message) => Received::Message(message),
-                Err(why) => Received::NotAMessage { line, why },
+            LinePiece::Line(line) => match RpcMessage::parse(line.clone(), usize::MAX) {
+                Ok(message) => LineItem::Message(message),
+                Err(why) => LineItem::NotAMessage { line, why },
             },
-            Piece::TooLong(long) => Received::TooLong(long),
-            Piece::Half(line) => Received::Half(line),
+            LinePiece::TooLong(long) => LineItem::TooLong(long),
+            LinePiece::Half(line) => LineItem::Half(line),
         }
     }
 }

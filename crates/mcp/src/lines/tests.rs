@@ -8,12 +8,12 @@ use proptest::prelude::*;
 use tokio::io::AsyncWrite;
 
 use super::*;
-use crate::delivery::{Fate, GRACE, Link, Proof};
-use crate::raw::RawJson;
+use crate::delivery::{DeliveryLink, DeliveryOutcome, DeliveryProof, GRACE};
+use crate::json_text::JsonText;
 
 const PING: &str = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
 
-async fn read_all(input: &[u8], longest: usize) -> Vec<Received> {
+async fn read_all(input: &[u8], longest: usize) -> Vec<LineItem> {
     let mut reader = LineReader::new(input, longest);
     let mut all = Vec::new();
     while let Some(received) = reader.next().await {
@@ -22,14 +22,14 @@ async fn read_all(input: &[u8], longest: usize) -> Vec<Received> {
     all
 }
 
-fn message(text: &str) -> Message {
-    Message::parse(text.to_owned(), usize::MAX).unwrap()
+fn message(text: &str) -> RpcMessage {
+    RpcMessage::parse(text.to_owned(), usize::MAX).unwrap()
 }
 
 #[tokio::test]
 async fn line_ends_of_both_kinds_and_empty_lines_are_fine() {
     let input = format!("\n{PING}\r\n\r\n  \n{PING}\n");
-    let expected = vec![Received::Message(message(PING)); 2];
+    let expected = vec![LineItem::Message(message(PING)); 2];
     assert_eq!(read_all(input.as_bytes(), 1000).await, expected);
 }
 
@@ -38,10 +38,10 @@ async fn a_line_that_is_no_message_is_reported_and_the_stream_goes_on() {
     let input = format!("Server started\n{PING}\n[1]\n{PING}\n");
     let all = read_all(input.as_bytes(), 1000).await;
     let [
-        Received::NotAMessage { line, why },
-        Received::Message(_),
-        Received::NotAMessage { why: batch, .. },
-        Received::Message(_),
+        LineItem::NotAMessage { line, why },
+        LineItem::Message(_),
+        LineItem::NotAMessage { why: batch, .. },
+        LineItem::Message(_),
     ] = &all[..]
     else {
         panic!("{all:?}")
@@ -55,12 +55,12 @@ async fn a_line_that_is_too_long_is_skipped_to_its_end() {
         let long = "x".repeat(length);
         let input = format!("{PING}\n{long}\n{PING}\r\n{long}");
         let all = read_all(input.as_bytes(), PING.len()).await;
-        let ping = Received::Message(message(PING));
-        let mut expected = vec![ping.clone(), Received::TooLong(LongText::of(long.as_bytes())), ping];
-        // What is half a line at the end is told apart as long as it fits.
+        let ping = LineItem::Message(message(PING));
+        let mut expected = vec![ping.clone(), LineItem::TooLong(LongText::of(long.as_bytes())), ping];
+        // A partial line at the end is reported as such if it fits.
         expected.push(match length > PING.len() + 1 {
-            true => Received::TooLong(LongText::of(long.as_bytes())),
-            false => Received::Half(long.into()),
+            true => LineItem::TooLong(LongText::of(long.as_bytes())),
+            false => LineItem::Half(long.into()),
         });
         assert_eq!(all, expected, "{length}");
     }
@@ -70,16 +70,16 @@ async fn a_line_that_is_too_long_is_skipped_to_its_end() {
 async fn half_a_line_at_the_end_is_never_a_message() {
     let input = format!("{PING}\n{PING}");
     let all = read_all(input.as_bytes(), 1000).await;
-    assert_eq!(all, [Received::Message(message(PING)), Received::Half(PING.into())]);
+    assert_eq!(all, [LineItem::Message(message(PING)), LineItem::Half(PING.into())]);
 }
 
 #[tokio::test]
-async fn an_error_of_the_source_is_told_once_and_ends_it() {
+async fn an_error_of_the_source_is_returned_once_and_ends_it() {
     let error = io::Error::from(io::ErrorKind::ConnectionReset);
     let first = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n{\"half";
-    let source = Reads(vec![Ok(&first[..]), Err(error)].into_iter());
+    let source = ScriptedReader(vec![Ok(&first[..]), Err(error)].into_iter());
     let mut reader = LineReader::new(source, 1000);
-    assert_eq!(reader.next().await.unwrap().unwrap(), Received::Message(message(PING)));
+    assert_eq!(reader.next().await.unwrap().unwrap(), LineItem::Message(message(PING)));
     assert_eq!(reader.next().await.unwrap().unwrap_err().kind(), io::ErrorKind::ConnectionReset);
     assert!(reader.next().await.is_none());
 }
@@ -106,7 +106,7 @@ proptest! {
     }
 }
 
-/// Bytes of which many are those that matter here.
+/// Bytes, many of which are special for lines.
 fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![Just(b'\n'), Just(b'\r'), Just(b' '), any::<u8>()];
     let message = Just([PING.as_bytes(), b"\n"].concat());
@@ -116,8 +116,8 @@ fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn whatever_comes_nothing_is_lost_kept_or_made_up(input in any_bytes(), size in 1_usize..50, longest in 0_usize..60) {
-        let mut splitter = Splitter::new(longest);
+    fn for_any_input_nothing_is_lost_kept_or_invented(input in any_bytes(), size in 1_usize..50, longest in 0_usize..60) {
+        let mut splitter = MessageLineSplitter::new(longest);
         let mut all = Vec::new();
         for chunk in input.chunks(size) {
             splitter.room().extend_from_slice(chunk);
@@ -126,27 +126,27 @@ proptest! {
             prop_assert!(kept <= longest + 1, "{kept} bytes are kept of lines of at most {longest}");
         }
         all.extend(splitter.finish());
-        // Another way to say what lines are.
+        // Reference implementation of splitting.
         let mut lines: Vec<&[u8]> = input.split(|byte| *byte == b'\n').collect();
         let half = lines.pop().unwrap_or_default();
         let cut = |line: &[u8]| Bytes::copy_from_slice(line.strip_suffix(b"\r").unwrap_or(line));
-        let mut expected: Vec<Piece> = lines
+        let mut expected: Vec<LinePiece> = lines
             .into_iter()
             .filter_map(|line| match cut(line).len() > longest {
-                true => Some(Piece::TooLong(LongText::of(line))),
-                false => (!line.trim_ascii().is_empty()).then(|| Piece::Line(cut(line))),
+                true => Some(LinePiece::TooLong(LongText::of(line))),
+                false => (!line.trim_ascii().is_empty()).then(|| LinePiece::Line(cut(line))),
             })
             .collect();
-        // What is left at the end is looked at as it stands: it may have been going to be a line that fits.
+        // The rest at the end is taken as it is: the complete line might have fit.
         expected.extend(match half.len() > longest + 1 {
-            true => Some(Piece::TooLong(LongText::of(half))),
-            false => (!half.trim_ascii().is_empty()).then(|| Piece::Half(cut(half))),
+            true => Some(LinePiece::TooLong(LongText::of(half))),
+            false => (!half.trim_ascii().is_empty()).then(|| LinePiece::Half(cut(half))),
         });
         prop_assert_eq!(all, expected);
     }
 
     #[test]
-    fn whatever_comes_every_line_is_told_of_and_a_message_is_its_line(input in any_bytes()) {
+    fn for_any_input_every_line_is_reported_and_a_message_is_its_line(input in any_bytes()) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let all = runtime.block_on(read_all(&input, 1000));
         let lines = input.split_inclusive(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
@@ -155,17 +155,17 @@ proptest! {
             let line = line.strip_suffix(b"\n").unwrap_or(line);
             let line = line.strip_suffix(b"\r").unwrap_or(line);
             let told = match received {
-                Received::Message(message) => message.bytes(),
-                Received::NotAMessage { line, .. } | Received::Half(line) => line,
-                Received::TooLong(_) => panic!("no line is that long"),
+                LineItem::Message(message) => message.bytes(),
+                LineItem::NotAMessage { line, .. } | LineItem::Half(line) => line,
+                LineItem::TooLong(_) => panic!("no line is that long"),
             };
             prop_assert_eq!(&told[..], line);
         }
     }
 }
 
-fn pieces(chunks: &[&[u8]]) -> Vec<Piece> {
-    let mut splitter = Splitter::new(6);
+fn pieces(chunks: &[&[u8]]) -> Vec<LinePiece> {
+    let mut splitter = MessageLineSplitter::new(6);
     let mut all = Vec::new();
     for chunk in chunks {
         splitter.room().extend_from_slice(chunk);
@@ -175,14 +175,14 @@ fn pieces(chunks: &[&[u8]]) -> Vec<Piece> {
     all
 }
 
-/// Keeps each write apart, and fails when told to.
+/// Records each write separately, and fails on demand.
 #[derive(Clone, Default)]
-struct Writes {
+struct ScriptedWriter {
     all: Arc<Mutex<Vec<Vec<u8>>>>,
     fails: Arc<Mutex<bool>>,
 }
 
-impl AsyncWrite for Writes {
+impl AsyncWrite for ScriptedWriter {
     fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         if *self.fails.lock() {
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::BrokenPipe, "gone")));
@@ -199,9 +199,9 @@ impl AsyncWrite for Writes {
 }
 
 #[tokio::test]
-async fn what_is_queued_together_is_written_together_and_on_one_line_each() {
-    let writes = Writes::default();
-    let (sender, writing) = line_writer(writes.clone(), Link::new(), QueueLimits::default());
+async fn messages_queued_together_are_written_together_and_on_one_line_each() {
+    let writes = ScriptedWriter::default();
+    let (sender, writing) = line_writer(writes.clone(), DeliveryLink::new(), WriteQueueLimits::default());
     let broken = message("{\"jsonrpc\":\"2.0\",\r\n\"id\":1,\n \"method\":\"ping\"}");
     sender.send(&message(PING)).await.unwrap();
     sender.send(&broken).await.unwrap();
@@ -213,47 +213,50 @@ async fn what_is_queued_together_is_written_together_and_on_one_line_each() {
 }
 
 #[tokio::test]
-async fn a_failed_write_is_told_to_the_writer_the_senders_and_who_waits_for_an_answer() {
-    let writes = Writes::default();
-    let (sender, writing) = line_writer(writes.clone(), Link::new(), QueueLimits::default());
+async fn a_failed_write_is_reported_to_the_writer_the_senders_and_the_waiters_for_a_delivery() {
+    let writes = ScriptedWriter::default();
+    let (sender, writing) = line_writer(writes.clone(), DeliveryLink::new(), WriteQueueLimits::default());
     *writes.fails.lock() = true;
-    let answer = Message::result_response(&crate::message::Id::number(1), &RawJson::string("done"));
-    let delivery = sender.answer(&answer).await.unwrap();
+    let answer = RpcMessage::result_response(&crate::message::RpcId::number(1), &JsonText::string("done"));
+    let delivery = sender.send_response(&answer).await.unwrap();
     let failed = tokio::spawn(writing).await.unwrap().unwrap_err();
     assert_eq!(failed.kind, io::ErrorKind::BrokenPipe);
-    assert_eq!(delivery.settled(GRACE).await, Fate::Lost);
+    assert_eq!(delivery.settled(GRACE).await, DeliveryOutcome::Lost);
     assert_eq!(sender.send(&answer).await.unwrap_err(), failed);
-    assert_eq!(sender.try_send(&answer).unwrap_err(), Full::Failed(failed.clone()));
+    assert_eq!(sender.try_send(&answer).unwrap_err(), EnqueueError::Failed(failed.clone()));
     assert_eq!(sender.failure(), Some(failed));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_on_a_line_is_delivered_by_the_next_message_or_by_time() {
-    let link = Link::new();
-    let (sender, writing) = line_writer(Writes::default(), link.clone(), QueueLimits::default());
+async fn a_response_on_a_line_is_delivered_by_the_next_message_or_by_time() {
+    let link = DeliveryLink::new();
+    let (sender, writing) = line_writer(ScriptedWriter::default(), link.clone(), WriteQueueLimits::default());
     tokio::spawn(writing);
-    let answer = Message::result_response(&crate::message::Id::number(1), &RawJson::string("done"));
-    let mut delivery = sender.answer(&answer).await.unwrap();
+    let answer = RpcMessage::result_response(&crate::message::RpcId::number(1), &JsonText::string("done"));
+    let mut delivery = sender.send_response(&answer).await.unwrap();
     assert!(delivery.written().await);
-    link.heard(&message(PING));
-    assert_eq!(delivery.settled(GRACE).await, Fate::Delivered(Proof::Heard));
-    let delivery = sender.answer(&answer).await.unwrap();
-    assert_eq!(delivery.settled(GRACE).await, Fate::Delivered(Proof::StillOpen));
+    link.record_message(&message(PING));
+    assert_eq!(delivery.settled(GRACE).await, DeliveryOutcome::Delivered(DeliveryProof::NextMessage));
+    let delivery = sender.send_response(&answer).await.unwrap();
+    assert_eq!(delivery.settled(GRACE).await, DeliveryOutcome::Delivered(DeliveryProof::StillOpen));
 }
 
 #[tokio::test]
 async fn the_queue_is_bounded_by_messages_and_by_bytes_and_one_long_message_always_fits() {
     let (stuck, _other_end) = tokio::io::duplex(1);
-    for limits in [QueueLimits { messages: 2, bytes: 1 << 20 }, QueueLimits { messages: 100, bytes: 90 }] {
-        let (sender, _writing) = line_writer(Writes::default(), Link::new(), limits);
+    for limits in
+        [WriteQueueLimits { messages: 2, bytes: 1 << 20 }, WriteQueueLimits { messages: 100, bytes: 90 }]
+    {
+        let (sender, _writing) = line_writer(ScriptedWriter::default(), DeliveryLink::new(), limits);
         assert_eq!(sender.try_send(&message(PING)), Ok(()));
         assert_eq!(sender.try_send(&message(PING)), Ok(()));
-        assert_eq!(sender.try_send(&message(PING)), Err(Full::Queue), "{limits:?}");
+        assert_eq!(sender.try_send(&message(PING)), Err(EnqueueError::Queue), "{limits:?}");
     }
-    let (sender, writing) = line_writer(stuck, Link::new(), QueueLimits { messages: 4, bytes: 8 });
+    let (sender, writing) =
+        line_writer(stuck, DeliveryLink::new(), WriteQueueLimits { messages: 4, bytes: 8 });
     let writing = tokio::spawn(writing);
     assert_eq!(sender.try_send(&message(PING)), Ok(()));
-    assert_eq!(sender.try_send(&message(PING)), Err(Full::Queue));
+    assert_eq!(sender.try_send(&message(PING)), Err(EnqueueError::Queue));
     drop(_other_end);
     assert!(writing.await.unwrap().is_err());
 }
@@ -261,7 +264,7 @@ async fn the_queue_is_bounded_by_messages_and_by_bytes_and_one_long_message_alwa
 #[tokio::test]
 async fn messages_go_through_a_pipe_as_they_are() {
     let (ours, theirs) = tokio::io::duplex(64);
-    let (sender, writing) = line_writer(ours, Link::new(), QueueLimits::default());
+    let (sender, writing) = line_writer(ours, DeliveryLink::new(), WriteQueueLimits::default());
     let writing = tokio::spawn(writing);
     let long = format!(r#"{{"jsonrpc":"2.0","id":1.0,"result":"{}"}}"#, "x".repeat(600_000));
     let sent = [message(PING), message(&long), message(PING)];
@@ -274,7 +277,7 @@ async fn messages_go_through_a_pipe_as_they_are() {
     let mut reader = LineReader::new(theirs, LONGEST_LINE);
     let reading = async {
         let mut all = Vec::new();
-        while let Some(Ok(Received::Message(message))) = reader.next().await {
+        while let Some(Ok(LineItem::Message(message))) = reader.next().await {
             all.push(message);
         }
         all
@@ -284,10 +287,10 @@ async fn messages_go_through_a_pipe_as_they_are() {
     writing.await.unwrap().unwrap();
 }
 
-/// Gives these reads, one after the other.
-struct Reads(std::vec::IntoIter<io::Result<&'static [u8]>>);
+/// Returns these reads, one after the other.
+struct ScriptedReader(std::vec::IntoIter<io::Result<&'static [u8]>>);
 
-impl AsyncRead for Reads {
+impl AsyncRead for ScriptedReader {
     fn poll_read(
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
@@ -301,15 +304,15 @@ impl AsyncRead for Reads {
 }
 
 #[tokio::test]
-async fn it_is_known_of_what_nobody_can_have_read_anything() {
-    // The other side has room for so much, reads nothing, and goes away.
+async fn unread_messages_are_known_after_a_failed_write() {
+    // The other side takes this number of bytes, reads nothing, and closes.
     let whole = PING.len() + 1;
     for (room, taken) in
         [(0, [false, false]), (1, [true, false]), (whole, [true, false]), (whole + 1, [true, true])]
     {
         let (ours, theirs) = tokio::io::duplex(room.max(1));
-        let (sender, writing) = line_writer(ours, Link::new(), QueueLimits::default());
-        let marks = [Taken::default(), Taken::default()];
+        let (sender, writing) = line_writer(ours, DeliveryLink::new(), WriteQueueLimits::default());
+        let marks = [ReadPossibility::default(), ReadPossibility::default()];
         for mark in &marks {
             sender.send_marked(&message(PING), mark.clone()).await.unwrap();
             assert!(!mark.is_possible(), "nothing was handed over yet");
@@ -320,7 +323,7 @@ async fn it_is_known_of_what_nobody_can_have_read_anything() {
         } else {
             let leaving = async {
                 tokio::task::yield_now().await;
-                assert!(marks.iter().all(Taken::is_possible), "what is being written may be read");
+                assert!(marks.iter().all(ReadPossibility::is_possible), "what is being written may be read");
                 drop(theirs);
             };
             let (written, ()) = tokio::join!(writing, leaving);

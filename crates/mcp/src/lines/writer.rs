@@ -1,6 +1,5 @@
-//! Writing lines: one task owns the writer, everybody else has a bounded queue into it.
+//! Writing of lines: one task owns the writer, and every sender has a bounded queue to it.
 
-use std::fmt;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
@@ -11,34 +10,34 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use crate::delivery::{Arrived, Delivery, Link, Tracker};
-use crate::message::Message;
+use crate::delivery::{DeliveryCallback, DeliveryLink, DeliveryTracker, PendingDelivery};
+use crate::message::RpcMessage;
 
-/// How much may wait to be written.
+/// Limits of the write queue.
 #[derive(Clone, Copy, Debug)]
-pub struct QueueLimits {
+pub struct WriteQueueLimits {
     /// Messages.
     pub messages: usize,
-    /// Their bytes together. One message alone may always wait, however long it is.
+    /// Their total bytes. A single message is always accepted, whatever its length.
     pub bytes: usize,
 }
 
-impl Default for QueueLimits {
-    /// 1024 messages or 8 MiB: enough for every burst of a living reader, little enough for every dead one.
+impl Default for WriteQueueLimits {
+    /// 1024 messages or 8 MiB: enough for a burst to a live reader, and little memory for a dead one.
     fn default() -> Self {
         Self { messages: 1024, bytes: 8 << 20 }
     }
 }
 
-/// Writes messages as lines.
+/// Creates a writer of messages as lines.
 ///
-/// The future does the writing, until every sender is dropped and everything is written, or a write fails, which closes the
-/// link. Whoever calls this spawns it.
+/// The returned future does the writing, and must be spawned by the caller. It ends when all senders are dropped and
+/// everything is written, or when a write fails, which closes the link.
 pub fn line_writer<W>(
     writer: W,
-    link: Link,
-    limits: QueueLimits,
-) -> (LineSender, impl Future<Output = Result<(), WriteFailed>> + Send)
+    link: DeliveryLink,
+    limits: WriteQueueLimits,
+) -> (LineSender, impl Future<Output = Result<(), LineWriteError>> + Send)
 where
     W: AsyncWrite + Send + Unpin,
 {
@@ -50,32 +49,32 @@ where
     (sender, run(writer, queued, link, failure))
 }
 
-/// A way into the queue. Copies lead into the same one.
+/// A sender to the queue. Clones send to the same queue.
 #[derive(Clone, Debug)]
 pub struct LineSender {
-    queue: mpsc::Sender<Queued>,
+    queue: mpsc::Sender<QueuedLine>,
     room: Arc<Semaphore>,
     bytes: usize,
-    failure: Arc<Mutex<Option<WriteFailed>>>,
+    failure: Arc<Mutex<Option<LineWriteError>>>,
 }
 
 #[derive(Debug)]
-struct Queued {
+struct QueuedLine {
     line: Bytes,
-    tracker: Option<Tracker>,
-    taken: Option<Taken>,
-    /// Given back when the line was written.
+    tracker: Option<DeliveryTracker>,
+    taken: Option<ReadPossibility>,
+    /// Released when the line was written.
     _room: OwnedSemaphorePermit,
 }
 
-/// Whether a message may have been read. One that was never handed to the other side, or of which the system took nothing
-/// when the write failed, was certainly not.
+/// Records if a message may have been read. A message was certainly not read if it was never handed to the other
+/// side, or if the system took nothing of it when the write failed.
 #[derive(Clone, Debug, Default)]
-pub struct Taken(Arc<AtomicBool>);
+pub struct ReadPossibility(Arc<AtomicBool>);
 
-impl Taken {
-    /// Whether anybody may have read it, as far as is known now. Ask again when the writer has ended: until then a write
-    /// that is under way counts as one that succeeds.
+impl ReadPossibility {
+    /// Returns true if the message may have been read, as far as it is known now. Check again when the writer has
+    /// ended: until then, a write in progress counts as successful.
     pub fn is_possible(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
@@ -86,116 +85,116 @@ impl Taken {
 }
 
 impl LineSender {
-    /// Queues a message, and waits while there is no room.
-    pub async fn send(&self, message: &Message) -> Result<(), WriteFailed> {
+    /// Queues a message. Waits while the queue is full.
+    pub async fn send(&self, message: &RpcMessage) -> Result<(), LineWriteError> {
         self.queue(message, None, None).await
     }
 
-    /// The same for one of which somebody wants to know whether it can have been read.
-    pub async fn send_marked(&self, message: &Message, taken: Taken) -> Result<(), WriteFailed> {
+    /// Does the same, and records if the message may have been read.
+    pub async fn send_marked(
+        &self,
+        message: &RpcMessage,
+        taken: ReadPossibility,
+    ) -> Result<(), LineWriteError> {
         self.queue(message, None, Some(taken)).await
     }
 
-    /// Queues the final answer to a request, and waits while there is no room; says how to learn whether it arrived.
-    pub async fn answer(&self, response: &Message) -> Result<Delivery, WriteFailed> {
-        self.answer_telling(response, None).await
+    /// Queues the final response to a request. Waits while the queue is full. Returns a [`PendingDelivery`] that waits for
+    /// its arrival.
+    pub async fn send_response(&self, response: &RpcMessage) -> Result<PendingDelivery, LineWriteError> {
+        self.answer_with_callback(response, None).await
     }
 
-    /// The same; `arrived` is done as soon as it is known that it did.
-    pub async fn answer_telling(
+    /// Does the same, and calls `arrived` as soon as the delivery is known.
+    pub async fn answer_with_callback(
         &self,
-        response: &Message,
-        arrived: Option<Arrived>,
-    ) -> Result<Delivery, WriteFailed> {
-        let (tracker, delivery) = Tracker::telling(response.id(), arrived);
+        response: &RpcMessage,
+        arrived: Option<DeliveryCallback>,
+    ) -> Result<PendingDelivery, LineWriteError> {
+        let (tracker, delivery) = DeliveryTracker::with_callback(response.id(), arrived);
         self.queue(response, Some(tracker), None).await?;
         Ok(delivery)
     }
 
-    /// Queues a message if there is room for it.
-    pub fn try_send(&self, message: &Message) -> Result<(), Full> {
+    /// Queues a message, if there is room for it.
+    pub fn try_send(&self, message: &RpcMessage) -> Result<(), EnqueueError> {
         let line = message.one_line();
         let room =
             Arc::clone(&self.room).try_acquire_many_owned(self.weight(&line)).map_err(|_| self.full())?;
-        self.queue.try_send(Queued { line, tracker: None, taken: None, _room: room }).map_err(|_| self.full())
+        self.queue
+            .try_send(QueuedLine { line, tracker: None, taken: None, _room: room })
+            .map_err(|_| self.full())
     }
 
-    /// Whether nothing can be written any more, and why.
-    pub fn failure(&self) -> Option<WriteFailed> {
+    /// Returns the error of a failed write, after which nothing can be written.
+    pub fn failure(&self) -> Option<LineWriteError> {
         if self.queue.is_closed() { Some(self.why()) } else { None }
     }
 
     async fn queue(
         &self,
-        message: &Message,
-        tracker: Option<Tracker>,
-        taken: Option<Taken>,
-    ) -> Result<(), WriteFailed> {
+        message: &RpcMessage,
+        tracker: Option<DeliveryTracker>,
+        taken: Option<ReadPossibility>,
+    ) -> Result<(), LineWriteError> {
         let line = message.one_line();
         let room = tokio::select! {
             room = Arc::clone(&self.room).acquire_many_owned(self.weight(&line)) => room.map_err(|_| self.why())?,
             () = self.queue.closed() => return Err(self.why()),
         };
-        self.queue.send(Queued { line, tracker, taken, _room: room }).await.map_err(|_| self.why())
+        self.queue.send(QueuedLine { line, tracker, taken, _room: room }).await.map_err(|_| self.why())
     }
 
     fn weight(&self, line: &Bytes) -> u32 {
         u32::try_from(line.len().clamp(1, self.bytes)).unwrap_or(u32::MAX)
     }
 
-    fn full(&self) -> Full {
-        self.failure().map_or(Full::Queue, Full::Failed)
+    fn full(&self) -> EnqueueError {
+        self.failure().map_or(EnqueueError::Queue, EnqueueError::Failed)
     }
 
-    fn why(&self) -> WriteFailed {
-        self.failure.lock().clone().unwrap_or(WriteFailed {
+    fn why(&self) -> LineWriteError {
+        self.failure.lock().clone().unwrap_or(LineWriteError {
             kind: io::ErrorKind::BrokenPipe,
             message: "the writer has ended".into(),
         })
     }
 }
 
-/// Why a message was not queued.
+/// The reason why a message was not queued.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Full {
-    /// The other side reads too slowly.
+pub enum EnqueueError {
+    /// The queue is full: the other side reads too slowly.
     Queue,
-    /// Nothing can be written any more.
-    Failed(WriteFailed),
+    /// A write failed, so nothing can be written any more.
+    Failed(LineWriteError),
 }
 
-/// A write failed; nothing can be written after it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WriteFailed {
-    /// What kind of error it was.
+/// The error of a failed write. Nothing can be written after it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a write failed: {message}")]
+pub struct LineWriteError {
+    /// The kind of the error.
     pub kind: io::ErrorKind,
-    /// In words.
+    /// The error text.
     pub message: Box<str>,
 }
 
-impl From<io::Error> for WriteFailed {
+impl From<io::Error> for LineWriteError {
     fn from(error: io::Error) -> Self {
         Self { kind: error.kind(), message: error.to_string().into() }
     }
 }
 
-impl fmt::Display for WriteFailed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a write failed: {}", self.message)
-    }
-}
-
-impl std::error::Error for WriteFailed {}
-
-/// So much is written at once at most, unless a single message is longer.
+/// Most bytes in one write, unless a single message is longer.
 const BATCH: usize = 256 << 10;
 
 async fn run<W: AsyncWrite + Unpin>(
     mut writer: W,
-    mut queued: mpsc::Receiver<Queued>,
-    link: Link,
-    failure: Arc<Mutex<Option<WriteFailed>>>,
-) -> Result<(), WriteFailed> {
+    mut queued: mpsc::Receiver<QueuedLine>,
+    link: DeliveryLink,
+    failure: Arc<Mutex<Option<LineWriteError>>>,
+) -> Result<(), LineWriteError> {
     let mut next = None;
     loop {
         let first = match next.take() {
@@ -220,16 +219,16 @@ async fn run<W: AsyncWrite + Unpin>(
                 Err(_) => break,
             }
         }
-        // Before the write: whoever reads may be answered before we get to say that it is over.
+        // Before the write, because the reader may respond before the write is recorded.
         for tracker in batch.iter_mut().filter_map(|queued| queued.tracker.take()) {
-            link.handed(tracker);
+            link.record_handed_over(tracker);
         }
-        // For the same reason: what is being written counts as read, until it is known that it was not.
+        // For the same reason, messages count as read during the write, until it is known that they were not.
         for taken in batch.iter().filter_map(|queued| queued.taken.as_ref()) {
             taken.set(true);
         }
         if let Err((error, written)) = write(&mut writer, &batch).await {
-            let failed = WriteFailed::from(error);
+            let failed = LineWriteError::from(error);
             let mut begins = 0;
             for queued in &batch {
                 if let Some(taken) = &queued.taken {
@@ -237,21 +236,24 @@ async fn run<W: AsyncWrite + Unpin>(
                 }
                 begins += queued.line.len() + 1;
             }
-            // First the reason, then the end of the queue: who sees the one can tell the other.
+            // The reason is set before the queue ends, so that a sender that sees the end finds the reason.
             *failure.lock() = Some(failed.clone());
             queued.close();
             link.close();
             return Err(failed);
         }
-        link.flushed();
+        link.record_flush();
     }
 }
 
-/// Writes a batch; where that fails, says of how many bytes the system took.
-async fn write<W: AsyncWrite + Unpin>(writer: &mut W, batch: &[Queued]) -> Result<(), (io::Error, usize)> {
+/// Writes a batch. An error contains the number of bytes that the system took.
+async fn write<W: AsyncWrite + Unpin>(
+    writer: &mut W,
+    batch: &[QueuedLine],
+) -> Result<(), (io::Error, usize)> {
     let mut written = 0;
     match batch {
-        // A long line is not copied for the sake of its end.
+        // A long line is not copied just to append its line end.
         [one] if one.line.len() > BATCH => {
             write_counted(writer, &one.line, &mut written).await?;
             write_counted(writer, b"\n", &mut written).await?;
@@ -266,7 +268,7 @@ async fn write<W: AsyncWrite + Unpin>(writer: &mut W, batch: &[Queued]) -> Resul
             write_counted(writer, &together, &mut written).await?;
         }
     }
-    // What a buffer took may have been passed on.
+    // A buffer may have passed on any part of its content.
     writer.flush().await.map_err(|error| (error, usize::MAX))
 }
 

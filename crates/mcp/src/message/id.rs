@@ -1,82 +1,82 @@
-//! The id of a request, as it was written.
+//! The id of a request, in its original spelling.
 
 use std::fmt;
 
 use bytes::Bytes;
 
-use crate::raw::{self, RawJson};
+use crate::json_text::{self, JsonText};
 
-/// The id of a request: a string or a number, kept as its text, so that an answer carries it as the asker wrote it.
+/// The id of a request: a string or a number. It keeps its text, so that the response repeats the exact spelling.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Id(Bytes);
+pub struct RpcId(Bytes);
 
-impl Id {
-    /// An id of our own.
+impl RpcId {
+    /// Creates a numeric id.
     pub fn number(number: u64) -> Self {
         Self(number.to_string().into())
     }
 
-    /// An id of our own.
+    /// Creates a string id.
     pub fn string(text: &str) -> Self {
-        Self(RawJson::string(text).into_bytes())
+        Self(JsonText::string(text).into_bytes())
     }
 
-    /// An id that was written down as its [text](Self::as_str).
+    /// Parses an id from its [text](Self::as_str).
     pub fn parse(text: &str) -> Option<Self> {
         let is_one = text.starts_with(|first: char| first == '"' || first == '-' || first.is_ascii_digit());
-        let json = RawJson::parse(text.to_owned()).ok().filter(|_| is_one)?;
+        let json = JsonText::parse(text.to_owned()).ok().filter(|_| is_one)?;
         Some(Self(json.into_bytes()))
     }
 
-    /// A piece of a message that was found to be an id.
+    /// Creates an id from a part of a message that is known to be one.
     pub(super) fn known(text: Bytes) -> Self {
         Self(text)
     }
 
-    /// Its JSON text.
+    /// Returns the JSON text.
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
 
-    /// Its JSON text, to be spliced in elsewhere.
-    pub fn to_json(&self) -> RawJson {
-        RawJson::known(self.0.clone())
+    /// Returns the JSON text as a value that can be spliced into other messages.
+    pub fn to_json(&self) -> JsonText {
+        JsonText::known(self.0.clone())
     }
 
-    /// Whether a text is this id, perhaps in another spelling.
+    /// Returns true if a text is this id, perhaps in another spelling.
     pub fn is(&self, text: &str) -> bool {
         let own = self.as_str();
         own == text
-            || match (raw::string(own), raw::string(text)) {
+            || match (json_text::string(own), json_text::string(text)) {
                 (Some(own), Some(other)) => own == other,
                 (None, None) => whole(own).is_some_and(|number| whole(text) == Some(number)),
                 (Some(_), None) | (None, Some(_)) => false,
             }
     }
 
-    /// The whole number that it means, if it is one: ids of our own come back as `7`, and from some servers as `7.0`,
-    /// `1e+06` or `"7"`.
+    /// Returns the whole number that the id means, if it is one. Ids that this process sent come back as `7`, and
+    /// from some servers as `7.0`, `1e+06` or `"7"`.
     pub fn as_u64(&self) -> Option<u64> {
-        match raw::string(self.as_str()) {
+        match json_text::string(self.as_str()) {
             Some(text) => text.parse().ok(),
             None => whole(self.as_str()),
         }
     }
 }
 
-impl fmt::Debug for Id {
+impl fmt::Debug for RpcId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 }
 
-impl fmt::Display for Id {
+impl fmt::Display for RpcId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 }
 
-/// A number that is whole and exact in every reader.
+/// Returns the number if it is whole, and exact in every JSON reader.
 fn whole(text: &str) -> Option<u64> {
     if let Ok(number) = text.parse() {
         return Some(number);
@@ -94,10 +94,10 @@ mod tests {
     #[test]
     fn an_id_that_was_written_down_is_the_same_again() {
         for text in ["7", "-1", "1e3", "\"a b\"", "\"7\""] {
-            assert_eq!(Id::parse(text).unwrap().as_str(), text);
+            assert_eq!(RpcId::parse(text).unwrap().as_str(), text);
         }
         for text in ["", "null", "{}", "[1]", "7 8", "\"a", "true"] {
-            assert_eq!(Id::parse(text), None, "{text}");
+            assert_eq!(RpcId::parse(text), None, "{text}");
         }
     }
 }

@@ -1,12 +1,12 @@
-//! One JSON-RPC message: the bytes that came, and where its routed fields stand.
+//! One JSON-RPC message: the original bytes, and the places of the fields used for routing.
 //!
-//! Reading walks over the text once ([`crate::raw`]) and keeps places, no values. What must change on the way (ids, progress
-//! tokens, names, members of `_meta`) is spliced by a [`Rewrite`]; every other byte goes on as it came.
+//! Reading walks over the text once ([`crate::json_text`]) and keeps places, no values. Changes in transit (ids, progress
+//! tokens, names, members of `_meta`) are spliced by a [`MessageRewrite`]. Every other byte is preserved.
 //!
-//! What we understand must be what the other side understands: a name that stands twice on a level that we route by is
-//! refused, and a batch is, because neither era of the protocol has them in streamable HTTP.
+//! Both sides must understand a message in the same way. So a name that is repeated on a routed level is refused. A
+//! batch is refused because neither era of the protocol allows batches in streamable HTTP.
 
-mod build;
+mod builder;
 mod id;
 mod rewrite;
 #[cfg(test)]
@@ -18,23 +18,23 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-pub use self::id::Id;
-pub use self::rewrite::Rewrite;
-use crate::raw::{self, DEPTH, Problem, RawJson, Skim, Wrong};
+pub use self::id::RpcId;
+pub use self::rewrite::MessageRewrite;
+use crate::json_text::{self, DEPTH, JsonProblem, JsonScanner, JsonSyntaxError, JsonText};
 
-/// The codes that this crate itself answers with.
+/// Error codes of responses that this crate creates.
 pub mod code {
     /// The text is not JSON.
     pub const PARSE_ERROR: i64 = -32700;
     /// The JSON is not a message.
     pub const INVALID_REQUEST: i64 = -32600;
-    /// There is no such method.
+    /// The method does not exist.
     pub const METHOD_NOT_FOUND: i64 = -32601;
-    /// The parameters are not as the method wants them.
+    /// The parameters are invalid for the method.
     pub const INVALID_PARAMS: i64 = -32602;
-    /// Something went wrong on our side.
+    /// An internal error.
     pub const INTERNAL_ERROR: i64 = -32603;
-    /// HTTP headers and body do not agree.
+    /// HTTP headers and body do not match.
     pub const HEADER_MISMATCH: i64 = -32020;
     /// The client did not declare a capability that the request needs.
     pub const MISSING_CAPABILITY: i64 = -32021;
@@ -44,107 +44,109 @@ pub mod code {
 
 /// A JSON-RPC message.
 #[derive(Clone)]
-pub struct Message {
+pub struct RpcMessage {
     text: Bytes,
-    places: Places,
-    shape: Shape,
-    /// The method with its escapes resolved, where it has any.
+    places: MessageSpans,
+    shape: MessageShape,
+    /// The method with its escapes resolved, if it has any.
     spelled: Option<Box<str>>,
-    /// Whether a line break stands between its tokens.
+    /// True if there is a line break between its tokens.
     breaks: bool,
 }
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind<'m> {
-    /// Wants an answer.
+pub enum RpcMessageKind<'m> {
+    /// A request, which expects a response.
     Request {
-        /// Its id.
-        id: Id,
-        /// Its method.
+        /// The id.
+        id: RpcId,
+        /// The method.
         method: &'m str,
     },
-    /// Wants none.
+    /// A notification, which expects no response.
     Notification {
-        /// Its method.
+        /// The method.
         method: &'m str,
     },
-    /// Answers a request.
+    /// A response with a result.
     Result {
-        /// The id of that request.
-        id: Id,
+        /// The id of the request.
+        id: RpcId,
     },
-    /// Refuses a request.
+    /// A response with an error.
     Error {
-        /// The id of that request, if it could be read.
-        id: Option<Id>,
+        /// The id of the request, if it could be read.
+        id: Option<RpcId>,
     },
 }
 
-impl Message {
-    /// Reads a message of at most so many bytes.
-    pub fn parse(text: impl Into<Bytes>, most_bytes: usize) -> Result<Self, Unreadable> {
+impl RpcMessage {
+    /// Parses a message of at most `most_bytes` bytes.
+    pub fn parse(text: impl Into<Bytes>, most_bytes: usize) -> Result<Self, InvalidMessage> {
         let text = text.into();
         if text.len() > most_bytes.min(MOST_BYTES) {
-            return Err(Unreadable::new(Fault::TooLarge { most: most_bytes.min(MOST_BYTES) }));
+            return Err(InvalidMessage::new(MessageFault::TooLarge { most: most_bytes.min(MOST_BYTES) }));
         }
         if let Err(error) = std::str::from_utf8(&text) {
-            let wrong = Wrong { at: error.valid_up_to(), problem: Problem::NotUtf8 };
-            return Err(Unreadable::new(Fault::NotJson(wrong)));
+            let wrong = JsonSyntaxError { at: error.valid_up_to(), problem: JsonProblem::NotUtf8 };
+            return Err(InvalidMessage::new(MessageFault::NotJson(wrong)));
         }
-        let (places, breaks) = locate(&text).map_err(Unreadable::new)?;
-        let message = Self { text, places, shape: Shape::Notification, spelled: None, breaks };
+        let (places, breaks) = locate(&text).map_err(InvalidMessage::new)?;
+        let message = Self { text, places, shape: MessageShape::Notification, spelled: None, breaks };
         message.judged()
     }
 
-    /// The whole of it, as it came.
+    /// Returns the original text.
     pub fn bytes(&self) -> &Bytes {
         &self.text
     }
 
-    /// The whole of it on one line: line breaks between tokens become spaces. Nothing is copied where there are none.
+    /// Returns the message on one line: line breaks between tokens become spaces. Copies only if there are any.
     pub fn one_line(&self) -> Bytes {
         if !self.breaks {
             return self.text.clone();
         }
-        // Within strings a line break is always escaped, so all that are found stand between tokens.
+        // Within strings line breaks are always escaped, so all line breaks are between tokens.
         let flat = |byte: &u8| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte };
         self.text.iter().map(flat).collect::<Vec<u8>>().into()
     }
 
-    /// What it is.
-    pub fn kind(&self) -> Kind<'_> {
+    /// Returns the kind of the message.
+    pub fn kind(&self) -> RpcMessageKind<'_> {
         let method = self.method().unwrap_or_default();
         match (self.shape, self.id()) {
-            (Shape::Request, Some(id)) => Kind::Request { id, method },
-            (Shape::Result, Some(id)) => Kind::Result { id },
-            (Shape::Error, id) => Kind::Error { id },
-            (Shape::Notification | Shape::Request | Shape::Result, _) => Kind::Notification { method },
+            (MessageShape::Request, Some(id)) => RpcMessageKind::Request { id, method },
+            (MessageShape::Result, Some(id)) => RpcMessageKind::Result { id },
+            (MessageShape::Error, id) => RpcMessageKind::Error { id },
+            (MessageShape::Notification | MessageShape::Request | MessageShape::Result, _) => {
+                RpcMessageKind::Notification { method }
+            }
         }
     }
 
-    /// Whether it wants an answer.
+    /// Returns true for a request.
     pub fn is_request(&self) -> bool {
-        self.shape == Shape::Request
+        self.shape == MessageShape::Request
     }
 
-    /// Whether it wants no answer and is none.
+    /// Returns true for a notification.
     pub fn is_notification(&self) -> bool {
-        self.shape == Shape::Notification
+        self.shape == MessageShape::Notification
     }
 
-    /// Whether it answers a request, with a result or an error.
+    /// Returns true for a response, with a result or an error.
     pub fn is_response(&self) -> bool {
-        matches!(self.shape, Shape::Result | Shape::Error)
+        matches!(self.shape, MessageShape::Result | MessageShape::Error)
     }
 
-    /// Its id, if it has one that is not null.
-    pub fn id(&self) -> Option<Id> {
+    /// Returns the id, if there is one that is not null.
+    pub fn id(&self) -> Option<RpcId> {
         let place = self.places.id?;
-        (self.at(place) != "null").then(|| Id::known(self.piece(place)))
+        (self.at(place) != "null").then(|| RpcId::known(self.piece(place)))
     }
 
-    /// Its method, if it is a request or a notification.
+    /// Returns the method of a request or a notification.
     pub fn method(&self) -> Option<&str> {
         match &self.spelled {
             Some(method) => Some(method),
@@ -152,112 +154,112 @@ impl Message {
         }
     }
 
-    /// Its parameters, as text.
+    /// Returns the parameters as text.
     pub fn params(&self) -> Option<&str> {
         self.places.params.map(|place| self.at(place))
     }
 
-    /// Its parameters, without copying them.
-    pub fn params_json(&self) -> Option<RawJson> {
-        self.places.params.map(|place| RawJson::known(self.piece(place)))
+    /// Returns the parameters without copying them.
+    pub fn params_json(&self) -> Option<JsonText> {
+        self.places.params.map(|place| JsonText::known(self.piece(place)))
     }
 
-    /// The value of one member of its parameters, as text.
+    /// Returns the value of one member of the parameters as text.
     pub fn param(&self, name: &str) -> Option<&str> {
-        raw::get(self.params()?, name)
+        json_text::get(self.params()?, name)
     }
 
-    /// The value of one member of its parameters, if that is a string.
+    /// Returns the value of one member of the parameters, if it is a string.
     pub fn param_text(&self, name: &str) -> Option<Cow<'_, str>> {
-        raw::string(self.param(name)?)
+        json_text::string(self.param(name)?)
     }
 
-    /// The `name` of its parameters, if that is a string: which tool or prompt is meant.
+    /// Returns the `name` in the parameters, if it is a string: the tool or prompt.
     pub fn name(&self) -> Option<Cow<'_, str>> {
-        self.places.name.and_then(|place| raw::string(self.at(place)))
+        self.places.name.and_then(|place| json_text::string(self.at(place)))
     }
 
-    /// The `arguments` of its parameters, without copying them.
-    pub fn arguments(&self) -> Option<RawJson> {
-        self.places.arguments.map(|place| RawJson::known(self.piece(place)))
+    /// Returns the `arguments` in the parameters without copying them.
+    pub fn arguments(&self) -> Option<JsonText> {
+        self.places.arguments.map(|place| JsonText::known(self.piece(place)))
     }
 
-    /// The `_meta` of its parameters or, of a response, of its result, as text.
+    /// Returns the `_meta` of the parameters, or of the result of a response, as text.
     pub fn meta(&self) -> Option<&str> {
         self.places.meta.map(|place| self.at(place))
     }
 
-    /// The value of one member of [`Message::meta`], as text.
+    /// Returns the value of one member of [`RpcMessage::meta`] as text.
     pub fn meta_member(&self, name: &str) -> Option<&str> {
-        raw::get(self.meta()?, name)
+        json_text::get(self.meta()?, name)
     }
 
-    /// The value of one member of [`Message::meta`], if that is a string.
+    /// Returns the value of one member of [`RpcMessage::meta`], if it is a string.
     pub fn meta_text(&self, name: &str) -> Option<Cow<'_, str>> {
-        raw::string(self.meta_member(name)?)
+        json_text::string(self.meta_member(name)?)
     }
 
-    /// The token under which a request wants to hear of progress.
-    pub fn progress_token(&self) -> Option<RawJson> {
-        let place = self.places.token.filter(|_| self.shape == Shape::Request)?;
-        Some(RawJson::known(self.piece(place)))
+    /// Returns the progress token of a request.
+    pub fn progress_token(&self) -> Option<JsonText> {
+        let place = self.places.token.filter(|_| self.shape == MessageShape::Request)?;
+        Some(JsonText::known(self.piece(place)))
     }
 
-    /// Its result, as text.
+    /// Returns the result as text.
     pub fn result(&self) -> Option<&str> {
         self.places.result.map(|place| self.at(place))
     }
 
-    /// Its result, without copying it.
-    pub fn result_json(&self) -> Option<RawJson> {
-        self.places.result.map(|place| RawJson::known(self.piece(place)))
+    /// Returns the result without copying it.
+    pub fn result_json(&self) -> Option<JsonText> {
+        self.places.result.map(|place| JsonText::known(self.piece(place)))
     }
 
-    /// Its error, as text.
+    /// Returns the error as text.
     pub fn error(&self) -> Option<&str> {
         self.places.error.map(|place| self.at(place))
     }
 
-    /// The code of its error, if it is a whole number.
+    /// Returns the error code, if it is a whole number.
     pub fn error_code(&self) -> Option<i64> {
-        raw::get(self.error()?, "code")?.parse().ok()
+        json_text::get(self.error()?, "code")?.parse().ok()
     }
 
-    /// What its error says.
+    /// Returns the error message.
     pub fn error_text(&self) -> Option<Cow<'_, str>> {
-        raw::string(raw::get(self.error()?, "message")?)
+        json_text::string(json_text::get(self.error()?, "message")?)
     }
 
-    /// Whether it tells that the request of this id is not wanted any more.
-    pub fn cancels(&self, id: &Id) -> bool {
+    /// Returns true if the message cancels the request with this id.
+    pub fn cancels(&self, id: &RpcId) -> bool {
         self.method() == Some("notifications/cancelled")
             && self.param("requestId").is_some_and(|cancelled| id.is(cancelled))
     }
 
-    /// Begins to change it.
-    pub fn rewrite(&self) -> Rewrite<'_> {
-        Rewrite::new(self)
+    /// Starts a rewrite of the message.
+    pub fn rewrite(&self) -> MessageRewrite<'_> {
+        MessageRewrite::new(self)
     }
 
-    fn at(&self, place: Place) -> &str {
+    fn at(&self, place: MessageSpan) -> &str {
         self.text.get(place.range()).and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or_default()
     }
 
-    fn piece(&self, place: Place) -> Bytes {
+    fn piece(&self, place: MessageSpan) -> Bytes {
         if place.range().end <= self.text.len() { self.text.slice(place.range()) } else { Bytes::new() }
     }
 
-    /// The message, if what was found makes one.
-    fn judged(mut self) -> Result<Self, Unreadable> {
+    /// Returns the message, if the fields found make a valid one.
+    fn judged(mut self) -> Result<Self, InvalidMessage> {
         let id = self.places.id.map(|place| self.at(place));
         let usable = id.is_some_and(|id| {
             id.starts_with(|first: char| first == '"' || first == '-' || first.is_ascii_digit())
         });
         let refuse = |problem| {
             let id = usable.then(|| self.id()).flatten();
-            Err(Unreadable { id, fault: Fault::NotAMessage(problem) })
+            Err(InvalidMessage { id, fault: MessageFault::NotAMessage(problem) })
         };
-        let version = self.places.version.and_then(|place| raw::string(self.at(place)));
+        let version = self.places.version.and_then(|place| json_text::string(self.at(place)));
         if version.as_deref() != Some("2.0") {
             return refuse("the member `jsonrpc` must be \"2.0\"");
         }
@@ -273,128 +275,124 @@ impl Message {
             return refuse("params must be an object");
         }
         let shape = match (method, self.places.result, self.places.error) {
-            (Some(_), None, None) if usable => Shape::Request,
-            (Some(_), None, None) if id.is_none() => Shape::Notification,
+            (Some(_), None, None) if usable => MessageShape::Request,
+            (Some(_), None, None) if id.is_none() => MessageShape::Notification,
             (Some(_), None, None) => return refuse("the id of a request must not be null"),
-            (None, Some(_), None) if usable => Shape::Result,
+            (None, Some(_), None) if usable => MessageShape::Result,
             (None, Some(_), None) => return refuse("a result needs the id of its request"),
-            (None, None, Some(_)) if self.error().is_some_and(|error| error.starts_with('{')) => Shape::Error,
+            (None, None, Some(_)) if self.error().is_some_and(|error| error.starts_with('{')) => {
+                MessageShape::Error
+            }
             (None, None, Some(_)) => return refuse("an error must be an object"),
             (None, None, None) => return refuse("a message has a method, a result or an error"),
             (Some(_), _, _) => return refuse("a message with a method has neither result nor error"),
             (None, Some(_), Some(_)) => return refuse("a message has either a result or an error"),
         };
-        let spelled = method.filter(|method| method.contains('\\')).and_then(raw::string);
+        let spelled = method.filter(|method| method.contains('\\')).and_then(json_text::string);
         (self.spelled, self.shape) = (spelled.map(|method| method.into_owned().into()), shape);
         Ok(self)
     }
 }
 
-impl fmt::Debug for Message {
+impl fmt::Debug for RpcMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&String::from_utf8_lossy(&self.text))
     }
 }
 
-/// Two messages are equal if their bytes are.
-impl PartialEq for Message {
+/// Messages are equal if their bytes are.
+impl PartialEq for RpcMessage {
     fn eq(&self, other: &Self) -> bool {
         self.text == other.text
     }
 }
 
-impl Eq for Message {}
+impl Eq for RpcMessage {}
 
-/// Why a text is no message that could be passed on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unreadable {
-    /// The id of the request or response, if at least that could be read.
-    pub id: Option<Id>,
-    /// What is wrong.
-    pub fault: Fault,
+/// The reason why a text is not a valid message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{fault}")]
+pub struct InvalidMessage {
+    /// The id of the request or response, if it could be read.
+    pub id: Option<RpcId>,
+    /// The fault.
+    pub fault: MessageFault,
 }
 
-/// What can be wrong with a text that should be a message.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// It is not JSON.
-    NotJson(Wrong),
-    /// Containers stand too deep within each other, or a name stands twice.
-    Refused(Wrong),
-    /// It is JSON, but not a message.
+/// A fault in a text that must be a message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MessageFault {
+    /// The text is not JSON.
+    #[error("not JSON: {0}")]
+    NotJson(JsonSyntaxError),
+    /// The containers are nested too deep, or a name is repeated.
+    #[error("not accepted: {0}")]
+    Refused(JsonSyntaxError),
+    /// The text is JSON, but not a message.
+    #[error("not a JSON-RPC message: {0}")]
     NotAMessage(&'static str),
-    /// It is longer than allowed.
+    /// The text is longer than allowed.
+    #[error("the message is longer than {most} bytes")]
     TooLarge {
-        /// The most bytes that are.
+        /// The limit in bytes.
         most: usize,
     },
 }
 
-impl Unreadable {
-    fn new(fault: Fault) -> Self {
+impl InvalidMessage {
+    fn new(fault: MessageFault) -> Self {
         Self { id: None, fault }
     }
 
-    /// The JSON-RPC code for it.
+    /// Returns the JSON-RPC code.
     pub fn code(&self) -> i64 {
         match self.fault {
-            Fault::NotJson(_) => code::PARSE_ERROR,
-            Fault::Refused(_) | Fault::NotAMessage(_) | Fault::TooLarge { .. } => code::INVALID_REQUEST,
+            MessageFault::NotJson(_) => code::PARSE_ERROR,
+            MessageFault::Refused(_) | MessageFault::NotAMessage(_) | MessageFault::TooLarge { .. } => {
+                code::INVALID_REQUEST
+            }
         }
     }
 
-    /// The error response that tells the sender.
-    pub fn answer(&self) -> Message {
-        Message::error_response(self.id.as_ref(), self.code(), &self.to_string(), None)
+    /// Returns the error response for the sender.
+    pub fn answer(&self) -> RpcMessage {
+        RpcMessage::error_response(self.id.as_ref(), self.code(), &self.to_string(), None)
     }
 }
-
-impl fmt::Display for Unreadable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.fault {
-            Fault::NotJson(wrong) => write!(f, "not JSON: {wrong}"),
-            Fault::Refused(wrong) => write!(f, "not accepted: {wrong}"),
-            Fault::NotAMessage(problem) => write!(f, "not a JSON-RPC message: {problem}"),
-            Fault::TooLarge { most } => write!(f, "the message is longer than {most} bytes"),
-        }
-    }
-}
-
-impl std::error::Error for Unreadable {}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shape {
+enum MessageShape {
     Request,
     Notification,
     Result,
     Error,
 }
 
-/// Where the routed fields stand.
+/// Places of the routed fields.
 #[derive(Clone, Copy, Debug, Default)]
-struct Places {
-    version: Option<Place>,
-    id: Option<Place>,
-    method: Option<Place>,
-    params: Option<Place>,
-    result: Option<Place>,
-    error: Option<Place>,
-    name: Option<Place>,
-    arguments: Option<Place>,
-    meta: Option<Place>,
-    token: Option<Place>,
+struct MessageSpans {
+    version: Option<MessageSpan>,
+    id: Option<MessageSpan>,
+    method: Option<MessageSpan>,
+    params: Option<MessageSpan>,
+    result: Option<MessageSpan>,
+    error: Option<MessageSpan>,
+    name: Option<MessageSpan>,
+    arguments: Option<MessageSpan>,
+    meta: Option<MessageSpan>,
+    token: Option<MessageSpan>,
 }
 
-/// A place as 32 bits each, to keep a message small.
+/// A place of two 32-bit numbers, to keep a message small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct MessageSpan {
     start: u32,
     end: u32,
 }
 
 const MOST_BYTES: usize = (u32::MAX - 1) as usize;
 
-impl Place {
+impl MessageSpan {
     fn new(range: Range<usize>) -> Self {
         // Longer texts are refused before they are read.
         let short = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
@@ -406,27 +404,28 @@ impl Place {
     }
 }
 
-/// Walks over a text and finds what a message is routed by; also whether it has line breaks.
-fn locate(text: &[u8]) -> Result<(Places, bool), Fault> {
-    let mut skim = Skim::new(text);
+/// Finds the fields used for routing in a text, and detects line breaks.
+fn locate(text: &[u8]) -> Result<(MessageSpans, bool), MessageFault> {
+    let mut skim = JsonScanner::new(text);
     skim.space();
     match skim.peek() {
         Some(b'{') => {}
-        Some(b'[') => return Err(Fault::NotAMessage("batches are not part of this protocol")),
+        Some(b'[') => return Err(MessageFault::NotAMessage("batches are not part of this protocol")),
         _ => {
             let whole = skim.value(DEPTH).and_then(|_| skim.end());
-            return Err(whole.map_or_else(fault_of, |()| Fault::NotAMessage("a message is an object")));
+            return Err(whole.map_or_else(fault_of, |()| MessageFault::NotAMessage("a message is an object")));
         }
     }
-    let mut found = Places::default();
+    let mut found = MessageSpans::default();
     skim.routed(DEPTH, |skim, name| {
         let place = match name {
             "params" => return params(skim, &mut found),
             "result" => return result(skim, &mut found),
-            // Only its own names must be unique; its data is the server's affair.
+            // Only the names in the error itself must be unique. Its data belongs to the server.
             "error" => {
                 let room = DEPTH - 1;
-                found.error = Some(Place::new(skim.routed(room, |skim, _| skim.value(room - 1).map(drop))?));
+                found.error =
+                    Some(MessageSpan::new(skim.routed(room, |skim, _| skim.value(room - 1).map(drop))?));
                 return Ok(());
             }
             "jsonrpc" => &mut found.version,
@@ -434,7 +433,7 @@ fn locate(text: &[u8]) -> Result<(Places, bool), Fault> {
             "method" => &mut found.method,
             _ => return skim.value(DEPTH - 1).map(drop),
         };
-        *place = Some(Place::new(skim.value(DEPTH - 1)?));
+        *place = Some(MessageSpan::new(skim.value(DEPTH - 1)?));
         Ok(())
     })
     .map_err(fault_of)?;
@@ -442,7 +441,7 @@ fn locate(text: &[u8]) -> Result<(Places, bool), Fault> {
     Ok((found, skim.breaks))
 }
 
-fn params(skim: &mut Skim<'_>, found: &mut Places) -> Result<(), Wrong> {
+fn params(skim: &mut JsonScanner<'_>, found: &mut MessageSpans) -> Result<(), JsonSyntaxError> {
     let room = DEPTH - 1;
     let whole = skim.routed(room, |skim, name| {
         let place = match name {
@@ -451,39 +450,39 @@ fn params(skim: &mut Skim<'_>, found: &mut Places) -> Result<(), Wrong> {
             "arguments" => &mut found.arguments,
             _ => return skim.value(room - 1).map(drop),
         };
-        *place = Some(Place::new(skim.value(room - 1)?));
+        *place = Some(MessageSpan::new(skim.value(room - 1)?));
         Ok(())
     })?;
-    found.params = Some(Place::new(whole));
+    found.params = Some(MessageSpan::new(whole));
     Ok(())
 }
 
-fn result(skim: &mut Skim<'_>, found: &mut Places) -> Result<(), Wrong> {
+fn result(skim: &mut JsonScanner<'_>, found: &mut MessageSpans) -> Result<(), JsonSyntaxError> {
     let room = DEPTH - 1;
     let whole = skim.routed(room, |skim, name| match name {
         "_meta" => meta(skim, found),
         _ => skim.value(room - 1).map(drop),
     })?;
-    found.result = Some(Place::new(whole));
+    found.result = Some(MessageSpan::new(whole));
     Ok(())
 }
 
-fn meta(skim: &mut Skim<'_>, found: &mut Places) -> Result<(), Wrong> {
+fn meta(skim: &mut JsonScanner<'_>, found: &mut MessageSpans) -> Result<(), JsonSyntaxError> {
     let room = DEPTH - 2;
     let whole = skim.routed(room, |skim, name| {
         let value = skim.value(room - 1)?;
         if name == "progressToken" {
-            found.token = Some(Place::new(value));
+            found.token = Some(MessageSpan::new(value));
         }
         Ok(())
     })?;
-    found.meta = Some(Place::new(whole));
+    found.meta = Some(MessageSpan::new(whole));
     Ok(())
 }
 
-fn fault_of(wrong: Wrong) -> Fault {
+fn fault_of(wrong: JsonSyntaxError) -> MessageFault {
     match wrong.problem {
-        Problem::NotUtf8 | Problem::NotJson(_) => Fault::NotJson(wrong),
-        Problem::TooDeep | Problem::Twice(_) => Fault::Refused(wrong),
+        JsonProblem::NotUtf8 | JsonProblem::NotJson(_) => MessageFault::NotJson(wrong),
+        JsonProblem::TooDeep | JsonProblem::Twice(_) => MessageFault::Refused(wrong),
     }
 }

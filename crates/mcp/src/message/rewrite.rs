@@ -1,61 +1,61 @@
-//! Changing a message by splicing: what is not asked for stays byte for byte.
+//! Rewriting of a message by splicing: everything else is preserved byte for byte.
 
 use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::{Id, Message, Place, Places, locate};
-use crate::raw::{self, RawJson};
+use super::{MessageSpan, MessageSpans, RpcId, RpcMessage, locate};
+use crate::json_text::{self, JsonText};
 
-/// Changes to a message, made all at once by [`Rewrite::finish`].
+/// Changes to a message. [`MessageRewrite::finish`] makes all of them at once.
 #[derive(Clone, Debug)]
-pub struct Rewrite<'m> {
-    message: &'m Message,
-    id: Option<Id>,
-    params: Vec<(String, RawJson)>,
-    meta: Vec<(String, Option<RawJson>)>,
+pub struct MessageRewrite<'m> {
+    message: &'m RpcMessage,
+    id: Option<RpcId>,
+    params: Vec<(String, JsonText)>,
+    meta: Vec<(String, Option<JsonText>)>,
 }
 
-impl<'m> Rewrite<'m> {
-    pub(super) fn new(message: &'m Message) -> Self {
+impl<'m> MessageRewrite<'m> {
+    pub(super) fn new(message: &'m RpcMessage) -> Self {
         Self { message, id: None, params: Vec::new(), meta: Vec::new() }
     }
 
-    /// Gives it another id. A message without one keeps none.
-    pub fn id(mut self, id: &Id) -> Self {
+    /// Replaces the id. A message without one stays without one.
+    pub fn id(mut self, id: &RpcId) -> Self {
         self.id = Some(id.clone());
         self
     }
 
-    /// Gives its parameters another name: the tool or prompt that is meant.
+    /// Replaces the name in the parameters: the tool or prompt.
     pub fn name(self, name: &str) -> Self {
-        self.param("name", RawJson::string(name))
+        self.param("name", JsonText::string(name))
     }
 
-    /// Sets one member of its parameters, in its place or else as the first one. Of `_meta` use [`Rewrite::meta`].
-    pub fn param(mut self, name: &str, value: RawJson) -> Self {
+    /// Sets one member of the parameters, in its place or else as the first one. For `_meta` use [`MessageRewrite::meta`].
+    pub fn param(mut self, name: &str, value: JsonText) -> Self {
         self.params.retain(|(other, _)| other != name);
         self.params.push((name.to_owned(), value));
         self
     }
 
-    /// Sets one member of its `_meta` (of a response: of the `_meta` of its result), in its place or else as the last
-    /// one. An error has none.
-    pub fn meta(mut self, name: &str, value: RawJson) -> Self {
+    /// Sets one member of `_meta` (of a response: of the `_meta` in its result), in its place or else as the last
+    /// one. An error has no `_meta`.
+    pub fn meta(mut self, name: &str, value: JsonText) -> Self {
         self.meta.retain(|(other, _)| other != name);
         self.meta.push((name.to_owned(), Some(value)));
         self
     }
 
-    /// Removes one member of its `_meta`.
+    /// Removes one member of `_meta`.
     pub fn without_meta(mut self, name: &str) -> Self {
         self.meta.retain(|(other, _)| other != name);
         self.meta.push((name.to_owned(), None));
         self
     }
 
-    /// The changed message.
-    pub fn finish(self) -> Message {
+    /// Returns the changed message.
+    pub fn finish(self) -> RpcMessage {
         let message = self.message;
         let mut edits = self.edits();
         if edits.is_empty() {
@@ -63,27 +63,27 @@ impl<'m> Rewrite<'m> {
         }
         edits.sort_by_key(|edit| edit.at.start);
         let text = spliced(&message.text, &edits);
-        // What is inserted may have its own line breaks; looking is cheap beside copying.
+        // Inserted text may have its own line breaks. The search is cheap beside the copy.
         let breaks = message.breaks || edits.iter().any(|edit| edit.with.contains(['\n', '\r']));
-        // Inside the pieces that were replaced places are not known any more: these are found again.
+        // The places inside replaced text are unknown, so they are found again.
         let places = match edits.iter().any(|edit| edit.moves_places) {
             false => message.places.after(&edits),
             true => locate(&text).map(|(places, _)| places).unwrap_or_default(),
         };
-        Message { text, places, shape: message.shape, spelled: message.spelled.clone(), breaks }
+        RpcMessage { text, places, shape: message.shape, spelled: message.spelled.clone(), breaks }
     }
 
-    fn edits(&self) -> Vec<Edit> {
+    fn edits(&self) -> Vec<TextEdit> {
         let places = &self.message.places;
         let mut edits = Vec::new();
         if let (Some(id), Some(place)) = (&self.id, places.id) {
-            edits.push(Edit { at: place.range(), with: id.as_str().to_owned(), moves_places: false });
+            edits.push(TextEdit { at: place.range(), with: id.as_str().to_owned(), moves_places: false });
         }
-        // What an object that is missing members gets first, all in one piece.
+        // Members that an object is missing are inserted at its start, all in one piece.
         let mut first = String::new();
         for (name, value) in &self.params {
             match self.place_of_param(name) {
-                Some(at) => edits.push(Edit { at, with: value.as_str().to_owned(), moves_places: false }),
+                Some(at) => edits.push(TextEdit { at, with: value.as_str().to_owned(), moves_places: false }),
                 None => push_member(&mut first, name, value.as_str()),
             }
         }
@@ -91,7 +91,7 @@ impl<'m> Rewrite<'m> {
             match places.meta {
                 Some(place) => {
                     if let Some(with) = meta_with(self.message.at(place), &self.meta) {
-                        edits.push(Edit { at: place.range(), with, moves_places: true });
+                        edits.push(TextEdit { at: place.range(), with, moves_places: true });
                     }
                 }
                 None => {
@@ -111,17 +111,17 @@ impl<'m> Rewrite<'m> {
         let places = &self.message.places;
         let params = places.params?;
         if name == "name" {
-            return places.name.map(Place::range);
+            return places.name.map(MessageSpan::range);
         }
         let start = params.start as usize;
-        let member = raw::members(self.message.at(params)).find(|member| member.name == name)?;
+        let member = json_text::members(self.message.at(params)).find(|member| member.name == name)?;
         Some(start + member.value.start..start + member.value.end)
     }
 
-    /// Puts members in front of those of the parameters or, of a response, of the result.
-    fn insertion(&self, mut members: String) -> Option<Edit> {
+    /// Inserts members before those of the parameters or, in a response, of the result.
+    fn insertion(&self, mut members: String) -> Option<TextEdit> {
         let places = &self.message.places;
-        let edit = |at, with| Some(Edit { at, with, moves_places: true });
+        let edit = |at, with| Some(TextEdit { at, with, moves_places: true });
         let Some(place) = places.params.or(places.result) else {
             let behind = places.method?.end as usize;
             return edit(behind..behind, format!(",\"params\":{{{members}}}"));
@@ -133,7 +133,7 @@ impl<'m> Rewrite<'m> {
             None if own == "null" && places.params.is_some() => {
                 return edit(place.range(), format!("{{{members}}}"));
             }
-            // A list of parameters, or a result that is no object, has no members to add to.
+            // Parameters that are a list, or a result that is not an object, cannot have members.
             None => return None,
         }
         let inside = place.start as usize + 1;
@@ -141,16 +141,16 @@ impl<'m> Rewrite<'m> {
     }
 }
 
-/// One piece of text to put in the place of another.
+/// The replacement of one part of the text.
 #[derive(Clone, Debug)]
-struct Edit {
+struct TextEdit {
     at: Range<usize>,
     with: String,
-    /// Whether routed fields stand within it.
+    /// True if there are routed fields in the replaced part.
     moves_places: bool,
 }
 
-fn spliced(text: &Bytes, edits: &[Edit]) -> Bytes {
+fn spliced(text: &Bytes, edits: &[TextEdit]) -> Bytes {
     let added: usize = edits.iter().map(|edit| edit.with.len()).sum();
     let mut out = Vec::with_capacity(text.len() + added);
     let mut from = 0;
@@ -163,10 +163,10 @@ fn spliced(text: &Bytes, edits: &[Edit]) -> Bytes {
     out.into()
 }
 
-impl Places {
-    /// The same places in the text after these edits, none of which holds a place within.
-    fn after(self, edits: &[Edit]) -> Self {
-        let moved = |place: Option<Place>| place.map(|place| place.after(edits));
+impl MessageSpans {
+    /// Returns the places after these edits, none of which may contain a place.
+    fn after(self, edits: &[TextEdit]) -> Self {
+        let moved = |place: Option<MessageSpan>| place.map(|place| place.after(edits));
         Self {
             version: moved(self.version),
             id: moved(self.id),
@@ -182,12 +182,12 @@ impl Places {
     }
 }
 
-impl Place {
-    fn after(self, edits: &[Edit]) -> Self {
+impl MessageSpan {
+    fn after(self, edits: &[TextEdit]) -> Self {
         let Range { start, end } = self.range();
         let (mut new_start, mut new_end) = (start, end);
         for edit in edits {
-            // A replaced piece that ends before a point moves that point.
+            // An edit that ends before a point moves that point.
             if edit.at.end <= start {
                 new_start = new_start + edit.with.len() - edit.at.len();
             }
@@ -199,15 +199,15 @@ impl Place {
     }
 }
 
-/// An object with some members set and others removed, if that changes it; what else is in it keeps every byte, its
-/// white space too.
-fn meta_with(object: &str, changes: &[(String, Option<RawJson>)]) -> Option<String> {
+/// Returns an object with some members set and others removed, if that changes it. Everything else in it is
+/// preserved, including white space.
+fn meta_with(object: &str, changes: &[(String, Option<JsonText>)]) -> Option<String> {
     let mut parts: Vec<String> = Vec::new();
-    let mut missing: Vec<&(String, Option<RawJson>)> = changes.iter().collect();
+    let mut missing: Vec<&(String, Option<JsonText>)> = changes.iter().collect();
     let mut from = 1;
-    let mut members = raw::members(object).peekable();
+    let mut members = json_text::members(object).peekable();
     while let Some(member) = members.next() {
-        // From behind the last comma to in front of the next one, or to the closing brace.
+        // From after the last comma to before the next one, or to the closing brace.
         let to = match members.peek() {
             Some(next) => object.get(..next.name_at.start).and_then(|before| before.rfind(',')),
             None => object.rfind('}'),
@@ -227,7 +227,7 @@ fn meta_with(object: &str, changes: &[(String, Option<RawJson>)]) -> Option<Stri
         }
         from = to + 1;
     }
-    // An object without members keeps the white space that stands in it.
+    // An object without members keeps its white space.
     let inside = object.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
     let space = inside.filter(|inside| inside.trim_ascii().is_empty()).unwrap_or_default();
     let is_touched = missing.len() < changes.len();
@@ -247,7 +247,7 @@ fn push_member(out: &mut String, name: &str, value: &str) {
     if !out.is_empty() {
         out.push(',');
     }
-    raw::write_string(out, name);
+    json_text::write_string(out, name);
     out.push(':');
     out.push_str(value);
 }

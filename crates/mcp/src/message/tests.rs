@@ -3,11 +3,11 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn parse(text: &str) -> Result<Message, Unreadable> {
-    Message::parse(text.to_owned(), 1 << 20)
+fn parse(text: &str) -> Result<RpcMessage, InvalidMessage> {
+    RpcMessage::parse(text.to_owned(), 1 << 20)
 }
 
-fn message(text: &str) -> Message {
+fn message(text: &str) -> RpcMessage {
     parse(text).unwrap()
 }
 
@@ -18,7 +18,7 @@ const CALL: &str = r#"{ "jsonrpc" : "2.0", "x":1.0, "id": 12345678901234567890 ,
 fn the_routed_fields_of_a_call_are_found_and_nothing_is_changed() {
     let call = message(CALL);
     assert_eq!(call.bytes(), CALL);
-    let Kind::Request { id, method } = call.kind() else { panic!("{call:?}") };
+    let RpcMessageKind::Request { id, method } = call.kind() else { panic!("{call:?}") };
     assert_eq!((id.as_str(), method), ("12345678901234567890", "tools/call"));
     assert_eq!(call.name().unwrap(), "get");
     let arguments = call.arguments().unwrap();
@@ -32,14 +32,20 @@ fn the_routed_fields_of_a_call_are_found_and_nothing_is_changed() {
 #[test]
 fn messages_are_of_four_kinds() {
     for (text, kind) in [
-        (r#"{"jsonrpc":"2.0","id":"a","method":"m"}"#, Kind::Request { id: Id::string("a"), method: "m" }),
-        (r#"{"jsonrpc":"2.0","method":"\u006d"}"#, Kind::Notification { method: "m" }),
-        (r#"{"jsonrpc":"2.0","method":"m","params":null}"#, Kind::Notification { method: "m" }),
-        (r#"{"jsonrpc":"2.0","method":"m","params":[]}"#, Kind::Notification { method: "m" }),
-        (r#"{"jsonrpc":"2.0","id":1,"result":null}"#, Kind::Result { id: Id::number(1) }),
-        (r#"{"jsonrpc":"2.0","id":1,"error":{"code":-1}}"#, Kind::Error { id: Some(Id::number(1)) }),
-        (r#"{"jsonrpc":"2.0","id":null,"error":{}}"#, Kind::Error { id: None }),
-        (r#"{"jsonrpc":"2.0","error":{}}"#, Kind::Error { id: None }),
+        (
+            r#"{"jsonrpc":"2.0","id":"a","method":"m"}"#,
+            RpcMessageKind::Request { id: RpcId::string("a"), method: "m" },
+        ),
+        (r#"{"jsonrpc":"2.0","method":"\u006d"}"#, RpcMessageKind::Notification { method: "m" }),
+        (r#"{"jsonrpc":"2.0","method":"m","params":null}"#, RpcMessageKind::Notification { method: "m" }),
+        (r#"{"jsonrpc":"2.0","method":"m","params":[]}"#, RpcMessageKind::Notification { method: "m" }),
+        (r#"{"jsonrpc":"2.0","id":1,"result":null}"#, RpcMessageKind::Result { id: RpcId::number(1) }),
+        (
+            r#"{"jsonrpc":"2.0","id":1,"error":{"code":-1}}"#,
+            RpcMessageKind::Error { id: Some(RpcId::number(1)) },
+        ),
+        (r#"{"jsonrpc":"2.0","id":null,"error":{}}"#, RpcMessageKind::Error { id: None }),
+        (r#"{"jsonrpc":"2.0","error":{}}"#, RpcMessageKind::Error { id: None }),
     ] {
         assert_eq!(message(text).kind(), kind, "{text}");
     }
@@ -50,7 +56,7 @@ fn messages_are_of_four_kinds() {
 }
 
 #[test]
-fn what_is_no_message_is_refused_with_the_code_for_it_and_the_id_if_there_is_one() {
+fn an_invalid_message_is_refused_with_its_code_and_its_id_if_there_is_one() {
     let deep =
         format!(r#"{{"jsonrpc":"2.0","id":3,"method":"m","params":{}{}}}"#, "[".repeat(200), "]".repeat(200));
     for (text, code, id) in [
@@ -83,49 +89,49 @@ fn what_is_no_message_is_refused_with_the_code_for_it_and_the_id_if_there_is_one
         (&deep, -32600, None),
     ] {
         let refused = parse(text).expect_err(text);
-        assert_eq!((refused.code(), refused.id.as_ref().map(Id::as_str)), (code, id), "{text}");
+        assert_eq!((refused.code(), refused.id.as_ref().map(RpcId::as_str)), (code, id), "{text}");
         let answer: Value = serde_json::from_slice(refused.answer().bytes()).unwrap();
         assert_eq!(answer["error"]["code"], code);
         assert_eq!(answer.get("id").map(Value::to_string).as_deref(), id, "{text}");
     }
-    assert_eq!(Message::parse(vec![b'{', 0xff], 10).unwrap_err().code(), -32700);
-    let long = Message::parse(CALL, 10).unwrap_err();
-    assert_eq!((long.code(), long.fault), (-32600, Fault::TooLarge { most: 10 }));
+    assert_eq!(RpcMessage::parse(vec![b'{', 0xff], 10).unwrap_err().code(), -32700);
+    let long = RpcMessage::parse(CALL, 10).unwrap_err();
+    assert_eq!((long.code(), long.fault), (-32600, MessageFault::TooLarge { most: 10 }));
 }
 
 #[test]
-fn what_a_server_says_deep_inside_is_its_own_affair() {
+fn content_deep_inside_a_result_is_not_checked() {
     let text = r#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"text":"cut \ud83d","a":1,"a":2}]}}"#;
     assert_eq!(message(text).bytes(), text);
 }
 
 #[test]
-fn an_id_is_known_in_other_spellings() {
+fn an_id_is_recognized_in_other_spellings() {
     for (ours, theirs) in [("7", "7"), ("7", "7.0"), ("1000000", "1e+06"), ("\"a\"", "\"\\u0061\"")] {
-        assert!(Id::known(ours.into()).is(theirs), "{ours} {theirs}");
+        assert!(RpcId::known(ours.into()).is(theirs), "{ours} {theirs}");
     }
     for (ours, theirs) in
         [("7", "8"), ("7", "\"7\""), ("7", "7.5"), ("\"a\"", "\"b\""), ("7", "-7"), ("7", "null")]
     {
-        assert!(!Id::known(ours.into()).is(theirs), "{ours} {theirs}");
+        assert!(!RpcId::known(ours.into()).is(theirs), "{ours} {theirs}");
     }
     for (text, number) in [("7", Some(7)), ("7.0", Some(7)), ("\"7\"", Some(7)), ("1e+06", Some(1_000_000))] {
-        assert_eq!(Id::known(text.into()).as_u64(), number, "{text}");
+        assert_eq!(RpcId::known(text.into()).as_u64(), number, "{text}");
     }
     for text in ["-7", "7.5", "\"x\"", "1e300"] {
-        assert_eq!(Id::known(text.into()).as_u64(), None, "{text}");
+        assert_eq!(RpcId::known(text.into()).as_u64(), None, "{text}");
     }
 }
 
 #[test]
-fn splices_change_what_is_asked_for_and_no_other_byte() {
+fn splices_change_no_other_byte() {
     let call = message(CALL);
     let changed = call
         .rewrite()
-        .id(&Id::string("our-1"))
+        .id(&RpcId::string("our-1"))
         .name("srv \"x\"")
-        .meta("progressToken", RawJson::number(42))
-        .meta("dev.steadfast/attempt", RawJson::number(2))
+        .meta("progressToken", JsonText::number(42))
+        .meta("dev.steadfast/attempt", JsonText::number(2))
         .without_meta("vendor/x")
         .finish();
     let expected = CALL
@@ -136,7 +142,7 @@ fn splices_change_what_is_asked_for_and_no_other_byte() {
             r#"{ "progressToken" : 42,"dev.steadfast/attempt":2}"#,
         );
     assert_eq!(changed.bytes(), &expected);
-    // It knows its places like one that was read anew.
+    // Its places equal those of a freshly parsed message.
     let again = message(&expected);
     assert_eq!(changed.kind(), again.kind());
     assert_eq!(
@@ -149,7 +155,7 @@ fn splices_change_what_is_asked_for_and_no_other_byte() {
 
 #[test]
 fn members_are_inserted_where_there_were_none() {
-    let set = |text: &str| message(text).rewrite().meta("k", RawJson::number(1)).finish();
+    let set = |text: &str| message(text).rewrite().meta("k", JsonText::number(1)).finish();
     for (text, expected) in [
         (r#"{"jsonrpc":"2.0","method":"m"}"#, r#"{"jsonrpc":"2.0","method":"m","params":{"_meta":{"k":1}}}"#),
         (r#"{"method":"m","jsonrpc":"2.0"}"#, r#"{"method":"m","params":{"_meta":{"k":1}},"jsonrpc":"2.0"}"#),
@@ -189,7 +195,7 @@ fn members_are_inserted_where_there_were_none() {
         );
     }
     let both = message(r#"{"jsonrpc":"2.0","method":"m","params":{"a":1}}"#);
-    let both = both.rewrite().meta("k", RawJson::number(1)).param("requestId", RawJson::number(9)).finish();
+    let both = both.rewrite().meta("k", JsonText::number(1)).param("requestId", JsonText::number(9)).finish();
     assert_eq!(
         both.bytes(),
         r#"{"jsonrpc":"2.0","method":"m","params":{"requestId":9,"_meta":{"k":1},"a":1}}"#
@@ -198,7 +204,7 @@ fn members_are_inserted_where_there_were_none() {
         r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"p":1.0,"progressToken":"x"}}"#,
     );
     assert_eq!(token.progress_token(), None, "only a request asks for progress");
-    let token = token.rewrite().param("progressToken", RawJson::string("y")).finish();
+    let token = token.rewrite().param("progressToken", JsonText::string("y")).finish();
     assert_eq!(
         token.bytes(),
         r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"p":1.0,"progressToken":"y"}}"#
@@ -211,25 +217,28 @@ fn a_rewrite_that_changes_nothing_gives_the_same_bytes() {
     assert_eq!(call.rewrite().finish(), call);
     assert_eq!(call.rewrite().without_meta("absent").finish(), call);
     let odd = message(r#"{"jsonrpc":"2.0","method":"m","params":{"_meta":{ }}}"#);
-    assert_eq!(odd.rewrite().without_meta("absent").id(&Id::number(1)).finish(), odd);
+    assert_eq!(odd.rewrite().without_meta("absent").id(&RpcId::number(1)).finish(), odd);
 }
 
 #[test]
 fn messages_of_our_own_are_as_the_protocol_has_them() {
-    let params = RawJson::parse(r#"{"name":"x","_meta":{"progressToken":5}}"#).unwrap();
-    let request = Message::request(&Id::number(4), "tools/call", Some(&params));
-    assert_eq!((request.name().unwrap().as_ref(), request.progress_token()), ("x", Some(RawJson::number(5))));
-    let told = Message::notification("notifications/x", None);
-    assert_eq!(told.kind(), Kind::Notification { method: "notifications/x" });
-    let data = RawJson::parse("[1]").unwrap();
-    let error = Message::error_response(Some(&Id::string("i")), -32022, "a \"b\"\n", Some(&data));
+    let params = JsonText::parse(r#"{"name":"x","_meta":{"progressToken":5}}"#).unwrap();
+    let request = RpcMessage::request(&RpcId::number(4), "tools/call", Some(&params));
+    assert_eq!(
+        (request.name().unwrap().as_ref(), request.progress_token()),
+        ("x", Some(JsonText::number(5)))
+    );
+    let told = RpcMessage::notification("notifications/x", None);
+    assert_eq!(told.kind(), RpcMessageKind::Notification { method: "notifications/x" });
+    let data = JsonText::parse("[1]").unwrap();
+    let error = RpcMessage::error_response(Some(&RpcId::string("i")), -32022, "a \"b\"\n", Some(&data));
     let read: Value = serde_json::from_slice(error.bytes()).unwrap();
     assert_eq!(
         read,
         json!({"jsonrpc":"2.0","id":"i","error":{"code":-32022,"message":"a \"b\"\n","data":[1]}})
     );
-    assert_eq!(error.kind(), Kind::Error { id: Some(Id::string("i")) });
-    let odd = Message::notification("a\\b", None);
+    assert_eq!(error.kind(), RpcMessageKind::Error { id: Some(RpcId::string("i")) });
+    let odd = RpcMessage::notification("a\\b", None);
     assert_eq!(odd.method(), Some("a\\b"));
 }
 
@@ -240,7 +249,7 @@ fn any_json() -> impl Strategy<Value = String> {
         Just("123456789012345678901234567890".to_owned()),
         Just("-0".to_owned()),
         Just("1E+2".to_owned()),
-        "[a-z\\\\u00e4\"{}\\[\\],:]{0,6}".prop_map(|text| RawJson::string(&text).as_str().to_owned()),
+        "[a-z\\\\u00e4\"{}\\[\\],:]{0,6}".prop_map(|text| JsonText::string(&text).as_str().to_owned()),
         Just("\"\\u0041\\ud83d\"".to_owned()),
     ];
     leaf.prop_recursive(3, 24, 4, |inner| {
@@ -307,13 +316,13 @@ proptest! {
     fn splices_there_and_back_give_the_same_bytes((text, _) in any_request()) {
         let original = message(&text);
         let token = original.progress_token();
-        let mut there = original.rewrite().id(&Id::number(99)).name("other");
+        let mut there = original.rewrite().id(&RpcId::number(99)).name("other");
         if token.is_some() {
-            there = there.meta("progressToken", RawJson::string("a longer token, of ours"));
+            there = there.meta("progressToken", JsonText::string("a longer token, of ours"));
         }
         let there = there.finish();
         prop_assert_eq!(message(std::str::from_utf8(there.bytes()).unwrap()).places_for_test(), there.places_for_test());
-        let mut back = there.rewrite().id(&original.id().unwrap()).param("name", RawJson::string("tool"));
+        let mut back = there.rewrite().id(&original.id().unwrap()).param("name", JsonText::string("tool"));
         if let Some(token) = token {
             back = back.meta("progressToken", token);
         }
@@ -323,7 +332,7 @@ proptest! {
     #[test]
     fn a_member_of_meta_that_is_set_and_removed_leaves_the_others((text, _) in any_request()) {
         let original = message(&text);
-        let there = original.rewrite().meta("dev.steadfast/key", RawJson::number(1)).finish();
+        let there = original.rewrite().meta("dev.steadfast/key", JsonText::number(1)).finish();
         prop_assert_eq!(there.meta_member("dev.steadfast/key"), Some("1"));
         prop_assert_eq!(there.meta_member("vendor"), original.meta_member("vendor"));
         prop_assert_eq!(there.arguments(), original.arguments());
@@ -336,10 +345,10 @@ proptest! {
 
     #[test]
     fn nothing_panics_on_any_input(text in proptest::collection::vec(any::<u8>(), 0..200)) {
-        let _ = Message::parse(text, 150);
+        let _ = RpcMessage::parse(text, 150);
     }
 
-    /// Close to a message is where a reader can go wrong: a byte lost, doubled or changed in one that is good.
+    /// A reader is most likely to fail on near-valid input: a valid message with one byte lost, doubled or changed.
     #[test]
     fn a_message_that_was_damaged_is_refused_or_carried_byte_for_byte(
         (text, _) in any_request(),
@@ -349,34 +358,34 @@ proptest! {
         for (at, damage) in damage {
             let at = at.index(bytes.len().max(1)).min(bytes.len());
             match damage {
-                Damage::Cut => bytes.truncate(at),
-                Damage::Lost if at < bytes.len() => { bytes.remove(at); }
-                Damage::Changed(to) if at < bytes.len() => bytes[at] = to,
-                Damage::Lost | Damage::Changed(_) => {}
-                Damage::Added(byte) => bytes.insert(at, byte),
-                Damage::Doubled => { let half = bytes[at..].to_vec(); bytes.extend(half); }
+                ByteDamage::Cut => bytes.truncate(at),
+                ByteDamage::Lost if at < bytes.len() => { bytes.remove(at); }
+                ByteDamage::Changed(to) if at < bytes.len() => bytes[at] = to,
+                ByteDamage::Lost | ByteDamage::Changed(_) => {}
+                ByteDamage::Added(byte) => bytes.insert(at, byte),
+                ByteDamage::Doubled => { let half = bytes[at..].to_vec(); bytes.extend(half); }
             }
         }
-        let Ok(message) = Message::parse(bytes.clone(), usize::MAX) else { return Ok(()) };
+        let Ok(message) = RpcMessage::parse(bytes.clone(), usize::MAX) else { return Ok(()) };
         prop_assert_eq!(message.bytes(), &bytes);
         let same = message.rewrite().finish();
         prop_assert_eq!(same.bytes(), &bytes);
-        // Whatever is asked of it has an answer.
+        // Every accessor works.
         let _ = (message.kind(), message.name(), message.arguments(), message.progress_token());
         let _ = (message.result(), message.error_code(), message.error_text(), message.meta_text("vendor"));
-        // One that is changed is still a message, and says the rest as it did.
-        let there = message.rewrite().id(&Id::number(7)).finish();
-        let again = Message::parse(there.bytes().clone(), usize::MAX);
+        // A rewritten message is still valid, and has the same other fields.
+        let there = message.rewrite().id(&RpcId::number(7)).finish();
+        let again = RpcMessage::parse(there.bytes().clone(), usize::MAX);
         prop_assert_eq!(again.map(|again| again.places_for_test()), Ok(there.places_for_test()));
-        let flat = Message::parse(message.one_line(), usize::MAX).unwrap();
+        let flat = RpcMessage::parse(message.one_line(), usize::MAX).unwrap();
         prop_assert_eq!(flat.places_for_test(), message.places_for_test());
         prop_assert!(!flat.bytes().contains(&b'\n') && !flat.bytes().contains(&b'\r'));
     }
 }
 
-/// What becomes of a byte on a bad day.
+/// A damage to one byte.
 #[derive(Clone, Copy, Debug)]
-enum Damage {
+enum ByteDamage {
     Cut,
     Lost,
     Changed(u8),
@@ -384,22 +393,23 @@ enum Damage {
     Doubled,
 }
 
-fn damage() -> impl Strategy<Value = Damage> {
+fn damage() -> impl Strategy<Value = ByteDamage> {
     let byte = || prop_oneof![prop::sample::select(b"{}[]\",:\\ \n\r0e-u\0\xff".to_vec()), any::<u8>()];
     prop_oneof![
-        Just(Damage::Cut),
-        Just(Damage::Lost),
-        Just(Damage::Doubled),
-        byte().prop_map(Damage::Changed),
-        byte().prop_map(Damage::Added),
+        Just(ByteDamage::Cut),
+        Just(ByteDamage::Lost),
+        Just(ByteDamage::Doubled),
+        byte().prop_map(ByteDamage::Changed),
+        byte().prop_map(ByteDamage::Added),
     ]
 }
 
-impl Message {
+impl RpcMessage {
     fn places_for_test(&self) -> Vec<Option<Range<usize>>> {
-        let Places { version, id, method, params, result, error, name, arguments, meta, token } = self.places;
+        let MessageSpans { version, id, method, params, result, error, name, arguments, meta, token } =
+            self.places;
         [version, id, method, params, result, error, name, arguments, meta, token]
-            .map(|place| place.map(Place::range))
+            .map(|place| place.map(MessageSpan::range))
             .into()
     }
 }

@@ -1,10 +1,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::long::LongText;
+use crate::long_text::LongText;
 
-fn parse(chunks: &[&[u8]], longest: usize) -> (Vec<Item>, Option<String>, Option<Duration>) {
-    let mut parser = Parser::new(longest);
+fn parse(chunks: &[&[u8]], longest: usize) -> (Vec<SseItem>, Option<String>, Option<Duration>) {
+    let mut parser = SseParser::new(longest);
     let mut items = Vec::new();
     for chunk in chunks {
         parser.push(chunk);
@@ -13,15 +13,15 @@ fn parse(chunks: &[&[u8]], longest: usize) -> (Vec<Item>, Option<String>, Option
     (items, parser.last_id().map(Into::into), parser.retry())
 }
 
-fn data(text: &str) -> Item {
-    Item::Event(Event { kind: None, data: Bytes::copy_from_slice(text.as_bytes()) })
+fn data(text: &str) -> SseItem {
+    SseItem::Event(SseEvent { kind: None, data: Bytes::copy_from_slice(text.as_bytes()) })
 }
 
 #[test]
 fn events_are_read_as_the_standard_has_them() {
     let text = "\u{feff}: hello\ndata: one\n\ndata:two\ndata: lines\r\n\r\nid: 7-1\rretry: 250\revent: message\rdata:  x\r\rdata\n\nother: y\nretry: soon\ndata: {\"a\":1}\n\ndata: half";
     let (items, id, retry) = parse(&[text.as_bytes()], 1000);
-    let named = Item::Event(Event { kind: Some("message".into()), data: Bytes::from_static(b" x") });
+    let named = SseItem::Event(SseEvent { kind: Some("message".into()), data: Bytes::from_static(b" x") });
     assert_eq!(items, [data("one"), data("two\nlines"), named, data("{\"a\":1}")]);
     assert_eq!((id.as_deref(), retry), (Some("7-1"), Some(Duration::from_millis(250))));
 }
@@ -46,15 +46,15 @@ fn an_event_that_is_too_long_is_skipped_and_the_stream_goes_on() {
     for (text, known) in [(one_line, long), (many_lines, lines)] {
         for size in [1, 7, 1000] {
             let chunks: Vec<&[u8]> = text.as_bytes().chunks(size).collect();
-            let expected = [Item::TooLong(LongText::of(known.as_bytes())), data("ok")];
+            let expected = [SseItem::TooLong(LongText::of(known.as_bytes())), data("ok")];
             assert_eq!(parse(&chunks, 20).0, expected, "{text} by {size}");
         }
     }
 }
 
 #[test]
-fn what_is_kept_is_bounded() {
-    let mut parser = Parser::new(20);
+fn the_buffer_is_bounded() {
+    let mut parser = SseParser::new(20);
     for _ in 0..10_000 {
         parser.push(b"xxxxxxxxxxxxxxxxxxxxxxx");
         assert_eq!(parser.next_item(), None);
@@ -63,7 +63,7 @@ fn what_is_kept_is_bounded() {
 }
 
 #[test]
-fn events_that_we_write_are_read_back() {
+fn written_events_are_read_back() {
     let mut out = BytesMut::new();
     write_event(&mut out, Some("3-4"), Some(Duration::from_secs(1)), b"{\"a\":1}");
     out.extend_from_slice(KEEP_ALIVE);
@@ -75,7 +75,7 @@ fn events_that_we_write_are_read_back() {
 
 proptest! {
     #[test]
-    fn whatever_comes_is_bounded_and_harms_nothing(
+    fn any_input_is_bounded_and_causes_no_panic(
         input in proptest::collection::vec(
             prop_oneof![
                 prop::sample::select(vec!["data", "data: ", "id: ", "event:", "retry: 9", "\n", "\r", "\r\n", "\n\n", ":", "\u{feff}"])
@@ -87,11 +87,11 @@ proptest! {
         size in 1_usize..40,
         longest in 0_usize..40,
     ) {
-        let mut parser = Parser::new(longest);
+        let mut parser = SseParser::new(longest);
         for chunk in input.concat().chunks(size) {
             parser.push(chunk);
             while let Some(item) = parser.next_item() {
-                if let Item::Event(event) = item {
+                if let SseItem::Event(event) = item {
                     prop_assert!(!event.data.is_empty() && event.data.len() <= longest, "{event:?}");
                 }
             }
@@ -99,11 +99,11 @@ proptest! {
             let kept = parser.buffer.len() + event.first.as_ref().map_or(0, Bytes::len) + event.rest.len();
             prop_assert!(kept <= 2 * longest + FIELD, "{kept} bytes are kept of events of at most {longest}");
         }
-        // What comes then is read like anything else.
+        // Later input is read as usual.
         parser.push(b"\n\n");
         while parser.next_item().is_some() {}
         parser.push(b"data: x\n\n");
-        let then = if longest == 0 { Item::TooLong(LongText::of(b"x")) } else { data("x") };
+        let then = if longest == 0 { SseItem::TooLong(LongText::of(b"x")) } else { data("x") };
         prop_assert_eq!(parser.next_item(), Some(then));
     }
 

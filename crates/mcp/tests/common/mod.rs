@@ -1,4 +1,4 @@
-//! A front that hands everything to the test, and a client that writes its requests by hand.
+//! A front that passes every message to the test, and a client that writes raw requests.
 #![allow(
     dead_code,
     missing_docs,
@@ -18,62 +18,63 @@ use std::time::Duration;
 use http::Request;
 use parking_lot::Mutex;
 use steadfast_core::id::ActorId;
-use steadfast_mcp::http::front::{
-    Caller, Endpoint, Front, Holder, Incoming, Listening, NotAdmitted, Peer, Principal, Refusal, RequestBody,
-    ServeLimits, Session, SessionId, Settings, StreamLimits, Tokens, serve,
+use steadfast_mcp::http::server::{
+    AdmissionError, BearerTokens, ConnectionPeer, EndpointHandler, EndpointSettings, HttpCaller,
+    HttpEndpoint, HttpRefusal, IncomingMessage, ListenRequest, ListenerLimits, McpSessionId, Principal,
+    RequestBody, SessionStreams, StreamLimits, TokenHolder, serve,
 };
-use steadfast_mcp::message::{Id, Message};
-use steadfast_mcp::raw::RawJson;
+use steadfast_mcp::json_text::JsonText;
+use steadfast_mcp::message::{RpcId, RpcMessage};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// A guard against hanging, and nothing that is measured.
+/// A guard against hanging tests, not a measured limit.
 pub const PATIENCE: Duration = Duration::from_secs(120);
-/// What no test outlives: a limit that is not what the test is about.
+/// A limit that no test reaches.
 pub const LONG: Duration = Duration::from_secs(3600);
 
-/// Limits that no connection reaches because the machine is slow.
-pub fn patient() -> ServeLimits {
-    ServeLimits {
+/// Limits that no connection reaches on a slow machine.
+pub fn patient() -> ListenerLimits {
+    ListenerLimits {
         head_time: LONG,
         idle: LONG,
         write_stall: LONG,
         unacknowledged: LONG,
         stop: LONG,
-        ..ServeLimits::default()
+        ..ListenerLimits::default()
     }
 }
 
-/// The same for what is asked and answered.
-pub fn patient_settings() -> Settings {
-    Settings { body_time: LONG, quiet: LONG, keep_alive: LONG, ..Settings::default() }
+/// The same for requests and responses.
+pub fn patient_settings() -> EndpointSettings {
+    EndpointSettings { body_time: LONG, quiet: LONG, keep_alive: LONG, ..EndpointSettings::default() }
 }
 
-/// Lets every task of this runtime go on until it waits for something.
+/// Lets every task of this runtime continue until it waits.
 pub async fn settle() {
     for _ in 0..50 {
         tokio::task::yield_now().await;
     }
 }
 
-/// The time of this runtime, stopped: it passes when it is told to, however long the machine takes for what happens in it.
-pub struct StoppedClock {
+/// A paused clock of this runtime: time passes only on request, independent of the speed of the machine.
+pub struct PausedRuntimeClock {
     _holds: std::sync::mpsc::Sender<()>,
 }
 
-impl StoppedClock {
+impl PausedRuntimeClock {
     pub fn new() -> Self {
-        // A paused runtime leaps ahead whenever it has nothing to do, also while something is on its way through a socket;
-        // but not while a blocking task runs.
+        // A paused runtime advances its clock whenever it is idle, also while data is on its way through a socket. It
+        // does not while a blocking task runs.
         let (holds, held) = std::sync::mpsc::channel();
         tokio::task::spawn_blocking(move || held.recv());
         tokio::time::pause();
         Self { _holds: holds }
     }
 
-    /// Lets so much time pass for everything that waits for it by now.
+    /// Advances the time for all timers that are set now.
     pub async fn pass(&self, span: Duration) {
         settle().await;
         // Timers count whole milliseconds.
@@ -81,7 +82,7 @@ impl StoppedClock {
         settle().await;
     }
 
-    /// Lets the real time pass from here on.
+    /// Resumes real time.
     pub fn go_on(self) {
         tokio::time::resume();
     }
@@ -90,86 +91,90 @@ impl StoppedClock {
 pub const MODERN: &str = "MCP-Protocol-Version: 2026-07-28\r\n";
 pub const META: &str = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
 
-/// Gives every message to the test, and knows the sessions that the test made.
-pub struct Handed {
-    pub messages: mpsc::UnboundedSender<Incoming>,
-    pub listening: mpsc::UnboundedSender<Listening>,
-    pub sessions: Mutex<HashMap<String, Arc<Session>>>,
-    pub tokens: Option<Tokens>,
-    /// Whether it takes nothing more.
+/// Passes every message to the test, and knows the sessions that the test created.
+pub struct RecordingHandler {
+    pub messages: mpsc::UnboundedSender<IncomingMessage>,
+    pub listening: mpsc::UnboundedSender<ListenRequest>,
+    pub sessions: Mutex<HashMap<String, Arc<SessionStreams>>>,
+    pub tokens: Option<BearerTokens>,
+    /// True if it accepts no more messages.
     pub is_full: AtomicBool,
 }
 
-impl Front for Handed {
-    fn admit(&self, bearer: Option<&[u8]>) -> Result<Principal, NotAdmitted> {
+impl EndpointHandler for RecordingHandler {
+    fn admit(&self, bearer: Option<&[u8]>) -> Result<Principal, AdmissionError> {
         let Some(tokens) = &self.tokens else { return Ok(Principal::new(ActorId::new("local").unwrap())) };
         match bearer.and_then(|bearer| tokens.holder(bearer)) {
-            Some(Holder::Client(principal)) => Ok(principal),
-            Some(Holder::Viewer(_)) => Err(NotAdmitted::VIEWER),
-            None => Err(NotAdmitted::TOKEN),
+            Some(TokenHolder::Client(principal)) => Ok(principal),
+            Some(TokenHolder::Viewer(_)) => Err(AdmissionError::VIEWER),
+            None => Err(AdmissionError::TOKEN),
         }
     }
     fn versions(&self) -> Vec<String> {
         vec!["2026-07-28".into(), "2025-11-25".into()]
     }
-    async fn session(&self, id: &SessionId, _: &Principal) -> Option<Arc<Session>> {
+    async fn session(&self, id: &McpSessionId, _: &Principal) -> Option<Arc<SessionStreams>> {
         self.sessions.lock().get(id.as_str()).cloned()
     }
-    fn message(&self, incoming: Incoming) -> Result<(), Refusal> {
+    fn message(&self, incoming: IncomingMessage) -> Result<(), HttpRefusal> {
         if self.is_full.load(Ordering::Relaxed) {
             let id = incoming.responder.as_ref().map(|responder| responder.id().clone());
-            return Err(Refusal::overloaded(id.as_ref(), Duration::from_secs(5)));
+            return Err(HttpRefusal::overloaded(id.as_ref(), Duration::from_secs(5)));
         }
         let _ = self.messages.send(incoming);
         Ok(())
     }
-    fn listening(&self, listening: Listening) {
+    fn listening(&self, listening: ListenRequest) {
         let _ = self.listening.send(listening);
     }
-    async fn end(&self, session: Arc<Session>, _: Caller) {
+    async fn end(&self, session: Arc<SessionStreams>, _: HttpCaller) {
         self.sessions.lock().remove(session.id().as_str());
     }
 }
 
-pub struct Server {
+pub struct EndpointTestServer {
     pub address: SocketAddr,
-    pub front: Arc<Handed>,
-    pub messages: mpsc::UnboundedReceiver<Incoming>,
-    pub listening: mpsc::UnboundedReceiver<Listening>,
+    pub front: Arc<RecordingHandler>,
+    pub messages: mpsc::UnboundedReceiver<IncomingMessage>,
+    pub listening: mpsc::UnboundedReceiver<ListenRequest>,
     pub stop: CancellationToken,
     pub done: tokio::task::JoinHandle<()>,
 }
 
-impl Server {
+impl EndpointTestServer {
     pub async fn start() -> Self {
         Self::with(patient_settings(), patient(), None).await
     }
 
-    pub async fn with(settings: Settings, limits: ServeLimits, tokens: Option<Tokens>) -> Self {
+    pub async fn with(
+        settings: EndpointSettings,
+        limits: ListenerLimits,
+        tokens: Option<BearerTokens>,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         Self::on(listener, settings, limits, tokens)
     }
 
     pub fn on(
         listener: TcpListener,
-        settings: Settings,
-        limits: ServeLimits,
-        tokens: Option<Tokens>,
+        settings: EndpointSettings,
+        limits: ListenerLimits,
+        tokens: Option<BearerTokens>,
     ) -> Self {
         let address = listener.local_addr().unwrap();
         let (message, messages) = mpsc::unbounded_channel();
         let (listens, listening) = mpsc::unbounded_channel();
         let sessions = Mutex::default();
-        let front = Arc::new(Handed {
+        let front = Arc::new(RecordingHandler {
             messages: message,
             listening: listens,
             sessions,
             tokens,
             is_full: AtomicBool::new(false),
         });
-        let endpoint = Arc::new(Endpoint::new(Arc::clone(&front), settings));
+        let endpoint = Arc::new(HttpEndpoint::new(Arc::clone(&front), settings));
         let stop = CancellationToken::new();
-        let service = move |request: Request<RequestBody>, peer: Peer| {
+        let service = move |request: Request<RequestBody>, peer: ConnectionPeer| {
             let endpoint = Arc::clone(&endpoint);
             async move { endpoint.respond(request, peer).await }
         };
@@ -177,23 +182,23 @@ impl Server {
         Self { address, front, messages, listening, stop, done }
     }
 
-    /// A session that the front knows.
-    pub fn session(&self, id: &str) -> Arc<Session> {
-        let session = Session::new(SessionId::new(id).unwrap(), StreamLimits::default());
+    /// Creates a session that the front knows.
+    pub fn session(&self, id: &str) -> Arc<SessionStreams> {
+        let session = SessionStreams::new(McpSessionId::new(id).unwrap(), StreamLimits::default());
         self.front.sessions.lock().insert(id.to_owned(), Arc::clone(&session));
         session
     }
 
-    pub async fn next(&mut self) -> Incoming {
+    pub async fn next(&mut self) -> IncomingMessage {
         let next = tokio::time::timeout(PATIENCE, self.messages.recv());
         next.await.expect("a message").expect("the front lives")
     }
 
-    pub async fn client(&self) -> Raw {
-        Raw { stream: TcpStream::connect(self.address).await.unwrap(), buffer: Vec::new() }
+    pub async fn client(&self) -> RawHttpClient {
+        RawHttpClient { stream: TcpStream::connect(self.address).await.unwrap(), buffer: Vec::new() }
     }
 
-    /// A request over a connection of its own; its status and body.
+    /// Sends a request on a connection of its own. Returns the status and the body.
     pub async fn ask(&self, request: &str) -> (u16, String) {
         let mut client = self.client().await;
         client.send(request).await;
@@ -208,14 +213,14 @@ impl Server {
     }
 }
 
-/// Answers with a result of this text.
-pub fn result(id: &Id, text: &str) -> Message {
-    Message::result_response(id, &RawJson::parse(text.to_owned()).unwrap())
+/// Creates a response whose result has this text.
+pub fn result(id: &RpcId, text: &str) -> RpcMessage {
+    RpcMessage::result_response(id, &JsonText::parse(text.to_owned()).unwrap())
 }
 
-pub fn progress(number: u32) -> Message {
-    let params = RawJson::parse(format!("{{\"progressToken\":1,\"progress\":{number}}}")).unwrap();
-    Message::notification("notifications/progress", Some(&params))
+pub fn progress(number: u32) -> RpcMessage {
+    let params = JsonText::parse(format!("{{\"progressToken\":1,\"progress\":{number}}}")).unwrap();
+    RpcMessage::notification("notifications/progress", Some(&params))
 }
 
 pub fn post(headers: &str, body: &str) -> String {
@@ -239,24 +244,24 @@ pub fn legacy(session: &str, method: &str, id: u32) -> String {
     post(&format!("MCP-Protocol-Version: 2025-11-25\r\nMcp-Session-Id: {session}\r\n"), &body)
 }
 
-pub struct Head {
+pub struct RawResponseHead {
     pub status: u16,
     pub headers: HashMap<String, String>,
 }
 
-impl Head {
+impl RawResponseHead {
     pub fn get(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(String::as_str)
     }
 }
 
-/// A client by hand.
-pub struct Raw {
+/// A client that sends raw requests.
+pub struct RawHttpClient {
     pub stream: TcpStream,
     pub buffer: Vec<u8>,
 }
 
-impl Raw {
+impl RawHttpClient {
     pub async fn send(&mut self, text: &str) {
         self.stream.write_all(text.as_bytes()).await.unwrap();
     }
@@ -280,7 +285,7 @@ impl Raw {
         }
     }
 
-    pub async fn head(&mut self) -> Head {
+    pub async fn head(&mut self) -> RawResponseHead {
         let text = self.until("\r\n\r\n").await;
         let mut lines = text.lines();
         let status =
@@ -289,10 +294,10 @@ impl Raw {
             .filter_map(|line| line.split_once(": "))
             .map(|(n, v)| (n.to_lowercase(), v.to_owned()))
             .collect();
-        Head { status, headers }
+        RawResponseHead { status, headers }
     }
 
-    pub async fn body(&mut self, head: &Head) -> String {
+    pub async fn body(&mut self, head: &RawResponseHead) -> String {
         if head.get("transfer-encoding").is_some() {
             let mut all = String::new();
             while let Some(chunk) = self.chunk().await {
@@ -305,7 +310,7 @@ impl Raw {
         String::from_utf8(self.buffer.drain(..length.min(self.buffer.len())).collect()).unwrap()
     }
 
-    /// The next chunk of a stream; nothing at its end.
+    /// Returns the next chunk of a stream, or nothing at its end.
     pub async fn chunk(&mut self) -> Option<String> {
         let length = usize::from_str_radix(&self.until("\r\n").await, 16).unwrap_or(0);
         while self.buffer.len() < length + 2 && self.more().await {}
@@ -313,7 +318,7 @@ impl Raw {
         (length > 0).then(|| String::from_utf8(chunk[..length].to_vec()).unwrap())
     }
 
-    /// Whether the server closes the connection.
+    /// Returns true if the server closes the connection.
     pub async fn is_closed(&mut self) -> bool {
         while self.more().await {}
         true

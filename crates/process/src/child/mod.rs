@@ -1,14 +1,14 @@
-//! One child: its pipes, its end, and how it is brought about.
+//! One child: its pipes, its exit and its termination.
 
-#[cfg(not(unix))]
-mod bare;
 #[cfg(unix)]
-mod leashed;
+mod with_leash;
+#[cfg(not(unix))]
+mod without_leash;
 
-#[cfg(not(unix))]
-pub(crate) use bare::start;
 #[cfg(unix)]
-pub(crate) use leashed::start;
+pub(crate) use with_leash::start;
+#[cfg(not(unix))]
+pub(crate) use without_leash::start;
 
 use std::time::Duration;
 
@@ -16,34 +16,34 @@ use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-use crate::exit::Exit;
-use crate::stderr::{Cutter, Stderr};
+use crate::exit::ChildExit;
+use crate::stderr::{LineSplitter, StderrLog};
 
-/// A child that was started, with what is written to it and read from it.
+/// A started child with its pipes.
 #[derive(Debug)]
-pub struct Started {
-    /// The child. When this is dropped the child is asked to end, and then ended.
-    pub child: Child,
-    /// Its stdin. Dropping it is how a server is told that nobody needs it any more.
+pub struct SpawnedChild {
+    /// The child. If this is dropped, the child is asked to end and then killed.
+    pub child: ChildProcess,
+    /// Its stdin. Dropping it tells a server to end.
     pub stdin: ChildStdin,
-    /// Its stdout. It can end before the child does, and can stay open after it if the child gave it to a process
-    /// that left its group.
+    /// Its stdout. It can end before the child does. It can stay open after the child's end if the child gave it to a
+    /// process that left its group.
     pub stdout: ChildStdout,
 }
 
-/// How long each step of ending a child may take. A step that is not needed takes no time.
+/// Time limits of the steps that end a child. A step that is not needed takes no time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
-    /// From the end of its stdin until it is asked to end (SIGTERM). Raising it lets slow servers write down what
-    /// they have, and makes every stop of a server that ignores its stdin longer.
+pub struct StopTimeouts {
+    /// Time from the end of its stdin until it is asked to end (SIGTERM). A higher value gives slow servers time to
+    /// save their state, and delays every stop of a server that ignores its stdin.
     pub stdin: Duration,
-    /// From being asked until it is ended (SIGKILL). Also what the leash gives it when we are gone.
+    /// Time from SIGTERM until it is killed (SIGKILL). The leash uses the same time when the gateway is gone.
     pub term: Duration,
-    /// From being ended until we no longer wait for it.
+    /// Time from SIGKILL until the wait for its end is given up.
     pub kill: Duration,
 }
 
-impl Default for Patience {
+impl Default for StopTimeouts {
     fn default() -> Self {
         Self { stdin: Duration::from_secs(2), term: Duration::from_secs(3), kill: Duration::from_secs(6) }
     }
@@ -51,91 +51,94 @@ impl Default for Patience {
 
 /// A child process.
 #[derive(Debug)]
-pub struct Child {
+pub struct ChildProcess {
     pid: u32,
-    wishes: mpsc::Sender<Wish>,
-    life: watch::Receiver<Life>,
+    wishes: mpsc::Sender<ChildCommand>,
+    life: watch::Receiver<ChildState>,
 }
 
-impl Child {
-    /// Its number, which is also that of its group.
+impl ChildProcess {
+    /// Returns its process id, which is also that of its group.
     pub const fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Waits until it has ended. Processes that it left behind may still be there.
-    pub async fn exited(&self) -> Exit {
+    /// Waits until it has exited. Processes that it left behind may still exist.
+    pub async fn exited(&self) -> ChildExit {
         self.until(|life| match life {
-            Life::Running => None,
-            Life::Exited(exit) | Life::Gone(exit) => Some(exit),
+            ChildState::Running => None,
+            ChildState::Exited(exit) | ChildState::Gone(exit) => Some(exit),
         })
         .await
     }
 
-    /// Waits until nothing of it is left: no member of its group, no zombie, no line of stderr that was not read.
-    pub async fn gone(&self) -> Exit {
+    /// Waits until nothing of it is left: no member of its group, no zombie, no unread line of stderr.
+    pub async fn gone(&self) -> ChildExit {
         self.until(|life| match life {
-            Life::Running | Life::Exited(_) => None,
-            Life::Gone(exit) => Some(exit),
+            ChildState::Running | ChildState::Exited(_) => None,
+            ChildState::Gone(exit) => Some(exit),
         })
         .await
     }
 
-    /// Ends it as MCP says, and waits until it is gone. First of all its stdin is closed, which whoever holds it has
-    /// done before.
-    pub async fn stop(&self, patience: &Patience) -> Exit {
-        let steps =
-            [(patience.stdin, Wish::Term), (patience.term, Wish::Kill), (patience.kill, Wish::Abandon)];
+    /// Ends it in the way that MCP specifies, and waits until it is gone. The first step is to close its stdin, which
+    /// its holder must do before.
+    pub async fn stop(&self, patience: &StopTimeouts) -> ChildExit {
+        let steps = [
+            (patience.stdin, ChildCommand::Term),
+            (patience.term, ChildCommand::Kill),
+            (patience.kill, ChildCommand::Abandon),
+        ];
         for (span, wish) in steps {
             if let Ok(exit) = timeout(span, self.gone()).await {
                 return exit;
             }
-            // There is room for every wish there is; and whoever would read them ends only when it is gone.
+            // The queue has room for all commands, and its reader ends only after the child is gone.
             let _ = self.wishes.try_send(wish);
         }
         self.gone().await
     }
 
-    async fn until(&self, reached: impl Fn(Life) -> Option<Exit>) -> Exit {
+    async fn until(&self, reached: impl Fn(ChildState) -> Option<ChildExit>) -> ChildExit {
         let mut life = self.life.clone();
         match life.wait_for(|life| reached(*life).is_some()).await {
-            Ok(life) => reached(*life).unwrap_or(Exit::Unknown),
-            // The runtime ends, and with it whoever watched.
-            Err(_) => Exit::Unknown,
+            Ok(life) => reached(*life).unwrap_or(ChildExit::Unknown),
+            // The runtime ends, and with it the task that watched the child.
+            Err(_) => ChildExit::Unknown,
         }
     }
 }
 
-/// How far a child is.
+/// Progress of the life of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Life {
+enum ChildState {
     Running,
-    Exited(Exit),
-    Gone(Exit),
+    Exited(ChildExit),
+    Gone(ChildExit),
 }
 
-/// What its owner wants of whoever watches a child.
+/// A command to the task that watches a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wish {
+enum ChildCommand {
     Term,
     Kill,
-    /// End what can be ended without the leash, and wait no longer.
+    /// Kill as much as possible without the leash, and stop waiting.
     Abandon,
 }
 
-/// Each wish, a few times.
+/// Capacity of the command queue: each command, several times.
 const WISHES: usize = 16;
 
-/// Keeps what the child writes to stderr until that ends, or until the child is gone and nothing more comes.
-async fn read_stderr(stderr: Stderr, mut from: ChildStderr, gone: oneshot::Receiver<()>) {
-    let mut cutter = Cutter::default();
+/// Reads the child's stderr until it ends, or until the child is gone and no more output comes.
+async fn read_stderr(stderr: StderrLog, mut from: ChildStderr, gone: oneshot::Receiver<()>) {
+    let mut cutter = LineSplitter::default();
     {
         let reading = stderr.read(&mut from, &mut cutter);
         tokio::pin!(reading);
         tokio::select! {
             () = &mut reading => {}
             _ = gone => {
-                // What is in the pipe is read at once; a process that left the group may keep it open for ever.
+                // The rest of the pipe is read at once. A process that left the group may keep it open forever.
                 let _ = timeout(LAST_WORDS, reading).await;
             }
         }

@@ -1,25 +1,26 @@
-//! The leash: a small process beside each child, which ends the child's whole group when we are gone, and on Linux also what left
-//! the group (`setsid`).
+//! The leash: a small process beside each child that ends the child's whole group when the gateway is gone. On Linux it
+//! also ends processes that left the group (`setsid`).
 //!
 //! ```text
 //!   gateway ──────── control (a socket) ───────▶ leash ──▶ stage ═ exec ═▶ the server
-//!      │   hands over the child's ends of three       (one process: it only gets its
-//!      │   pipes, and what to start                     folder, its pipes, and becomes the server)
+//!      │   sends the child's ends of three            (one process: it sets up its
+//!      │   pipes, and the program to start              folder and pipes, and becomes the server)
 //!      └───────── stdin, stdout, stderr: pipes straight to the server ────────▶
 //! ```
 //!
-//! No handler of ours runs when we are killed, but the kernel closes our end of the control socket, and the leash
-//! sees that. It is not in the way of the data: it passes the child's ends of the pipes on and closes them.
-//! It also adopts what the child leaves behind (Linux): so it finds daemons, whatever group or session they are in, and nothing waits
-//! as a zombie for an init that a container may not have. On other systems a process that left the group is not found and goes on.
+//! A killed gateway runs no handler, but the kernel closes its end of the control socket, and the leash notices that.
+//! The leash is not in the data path: it passes the child's ends of the pipes on and closes them. On Linux it also
+//! adopts the processes that the child leaves behind. It therefore finds daemons in any group or session, and no zombie
+//! waits for an init that a container may not have. On other systems a process that left the group is not found and
+//! continues.
 //!
-//! It is our own binary, started again with a hidden first argument, because nothing else is sure to be installed.
-//! Everything is done without `unsafe`: what would need code between `fork` and `exec` is done by the stage, which is
-//! our binary once more, before it becomes the server. The leash stands in the child's stead with the kernel's
-//! "end me when my parent ends", which would otherwise be bound to one thread of ours.
+//! The leash is the gateway's own binary, started again with a hidden first argument, because no other program is sure
+//! to be installed. Everything works without `unsafe`: the stage runs the code that would stand between `fork` and
+//! `exec`. It is the same binary once more, before it becomes the server. The leash also makes the kernel's "end me
+//! when my parent ends" usable, which would otherwise depend on one thread of the gateway.
 
 #[cfg(unix)]
-mod hold;
+mod holder;
 #[cfg(unix)]
 mod stage;
 #[cfg(unix)]
@@ -31,7 +32,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Where the program is that holds the leash.
+/// Location of the program that holds the leash.
 #[derive(Clone, Debug)]
 pub struct Leash {
     #[cfg_attr(not(unix), expect(dead_code, reason = "there is no leash there"))]
@@ -39,14 +40,14 @@ pub struct Leash {
 }
 
 impl Leash {
-    /// The program that runs now. Its `main` begins with [`leash_main`].
+    /// Uses the current program. Its `main` must begin with [`leash_main`].
     pub fn of_this_program() -> io::Result<Self> {
         // Still the same program after an update has replaced the file.
         let running = Path::new("/proc/self/exe");
         if running.exists() { Ok(Self::of(running)) } else { Ok(Self::of(env::current_exe()?)) }
     }
 
-    /// This program, whose `main` begins with [`leash_main`].
+    /// Uses the program at this path, whose `main` must begin with [`leash_main`].
     pub fn of(program: impl Into<PathBuf>) -> Self {
         Self { program: program.into() }
     }
@@ -57,8 +58,8 @@ impl Leash {
     }
 }
 
-/// Does the leash's work, if this program was started for it: then this is the code to end with. To be called before
-/// anything else in `main`, with all arguments: `leash_main(std::env::args_os())`.
+/// Runs the leash if this program was started as one, and returns the exit code to end with. Call it before anything
+/// else in `main`, with all arguments: `leash_main(std::env::args_os())`.
 pub fn leash_main(args: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
     let mut args = args.into_iter().skip(1);
     if args.next()? != HIDDEN {
@@ -67,12 +68,13 @@ pub fn leash_main(args: impl IntoIterator<Item = OsString>) -> Option<ExitCode> 
     Some(run(args))
 }
 
-/// The first argument that nobody types.
+/// The hidden first argument of a leash.
 pub(crate) const HIDDEN: &str = "__leash";
-/// The second, for the process that holds the leash; after it, how many milliseconds a group has to end by itself.
+/// The second argument for the process that holds the leash. The third is the grace period of the group in
+/// milliseconds.
 #[cfg(unix)]
 pub(crate) const HOLD: &str = "hold";
-/// The second, for the process that becomes the server; after it, the process that holds its leash.
+/// The second argument for the process that becomes the server. The third is the process id of its leash.
 #[cfg(unix)]
 const EXEC: &str = "exec";
 
@@ -81,7 +83,7 @@ fn run(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     let role = args.next().unwrap_or_default();
     let number = args.next().and_then(|number| number.to_str()?.parse::<u64>().ok());
     match (role.to_str(), number) {
-        (Some(HOLD), Some(grace_ms)) => hold::hold(std::time::Duration::from_millis(grace_ms)),
+        (Some(HOLD), Some(grace_ms)) => holder::hold(std::time::Duration::from_millis(grace_ms)),
         (Some(EXEC), Some(leash)) => stage::become_the_server(leash),
         (Some(_) | None, _) => ExitCode::FAILURE,
     }

@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use rustix::process::Pid;
 
-use super::wire::{self, Ends, Failed, Order, Report};
+use super::wire::{self, ChildPipes, LaunchOrder, LeashReport, StartFailure};
 use super::{EXEC, HIDDEN, Leash};
 
-/// Starts the stage in a group of its own, and waits until it is the server or says why not.
-pub(super) fn start(ends: Ends, order: &[u8]) -> Result<Pid, Failed> {
-    try_start(ends, order).unwrap_or_else(|error| Err(Failed::Leash(error.raw_os_error().unwrap_or(0))))
+/// Starts the stage in its own group, and waits until it has become the server or reports an error.
+pub(super) fn start(ends: ChildPipes, order: &[u8]) -> Result<Pid, StartFailure> {
+    try_start(ends, order).unwrap_or_else(|error| Err(StartFailure::Leash(error.raw_os_error().unwrap_or(0))))
 }
 
-fn try_start(ends: Ends, order: &[u8]) -> io::Result<Result<Pid, Failed>> {
+fn try_start(ends: ChildPipes, order: &[u8]) -> io::Result<Result<Pid, StartFailure>> {
     let (ours, theirs) = UnixStream::pair()?;
     let mut command = Command::new(Leash::of_this_program()?.program());
     command
@@ -36,54 +36,57 @@ fn try_start(ends: Ends, order: &[u8]) -> io::Result<Result<Pid, Failed>> {
     let failed = match said.as_deref() {
         Ok([]) => match i32::try_from(stage.id()).ok().and_then(Pid::from_raw) {
             Some(pid) => return Ok(Ok(pid)),
-            None => Failed::Leash(0),
+            None => StartFailure::Leash(0),
         },
-        Ok(said) => match Report::parse(said) {
-            Some(Report::Failed(failed)) => failed,
-            Some(Report::Started(_) | Report::Ended(_) | Report::Gone) | None => Failed::Leash(0),
+        Ok(said) => match LeashReport::parse(said) {
+            Some(LeashReport::Failed(failed)) => failed,
+            Some(LeashReport::Started(_) | LeashReport::Ended(_) | LeashReport::Gone) | None => {
+                StartFailure::Leash(0)
+            }
         },
-        Err(error) => Failed::Leash(error.raw_os_error().unwrap_or(0)),
+        Err(error) => StartFailure::Leash(error.raw_os_error().unwrap_or(0)),
     };
     let _ = stage.kill();
     let _ = stage.wait();
     Ok(Err(failed))
 }
 
-/// What the stage has to say: nothing, if it has become the server. The socket closes when it has, and not before.
-fn hand_over(socket: UnixStream, ends: Ends, order: &[u8]) -> io::Result<Vec<u8>> {
+/// Returns the output of the stage: nothing if it has become the server. The socket closes at that moment, and not
+/// before.
+fn hand_over(socket: UnixStream, ends: ChildPipes, order: &[u8]) -> io::Result<Vec<u8>> {
     socket.set_read_timeout(Some(LIMIT))?;
     socket.set_write_timeout(Some(LIMIT))?;
     wire::send(&socket, &ends, order)?;
     drop(ends);
     let mut said = Vec::new();
-    socket.take(Report::MAX_BYTES).read_to_end(&mut said)?;
+    socket.take(LeashReport::MAX_BYTES).read_to_end(&mut said)?;
     Ok(said)
 }
 
-/// Gets its folder and pipes, and becomes the server. Only comes back if that failed.
+/// Sets up folder and pipes, and becomes the server. Returns only after a failure.
 pub(super) fn become_the_server(leash: u64) -> ExitCode {
     let Ok(socket) = io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from) else {
         return ExitCode::FAILURE;
     };
     let failed = match end_with_parent(leash).and_then(|()| wire::receive(&socket)) {
         Ok((ends, order)) => follow(&order, &ends),
-        Err(error) => Failed::Leash(error.raw_os_error().unwrap_or(0)),
+        Err(error) => StartFailure::Leash(error.raw_os_error().unwrap_or(0)),
     };
-    let _ = (&socket).write_all(Report::Failed(failed).to_string().as_bytes());
+    let _ = (&socket).write_all(LeashReport::Failed(failed).to_string().as_bytes());
     ExitCode::FAILURE
 }
 
-fn follow(order: &[u8], [stdin, stdout, stderr]: &Ends) -> Failed {
+fn follow(order: &[u8], [stdin, stdout, stderr]: &ChildPipes) -> StartFailure {
     let number = |error: io::Error| error.raw_os_error().unwrap_or(0);
-    let Some(order) = Order::from_bytes(order) else { return Failed::Leash(0) };
+    let Some(order) = LaunchOrder::from_bytes(order) else { return StartFailure::Leash(0) };
     if let Err(error) = env::set_current_dir(&order.folder) {
-        return Failed::Folder(number(error));
+        return StartFailure::Folder(number(error));
     }
     let connected = rustix::stdio::dup2_stdin(stdin)
         .and_then(|()| rustix::stdio::dup2_stdout(stdout))
         .and_then(|()| rustix::stdio::dup2_stderr(stderr));
     if let Err(error) = connected {
-        return Failed::Leash(error.raw_os_error());
+        return StartFailure::Leash(error.raw_os_error());
     }
     let mut server = Command::new(&order.path);
     server
@@ -91,14 +94,14 @@ fn follow(order: &[u8], [stdin, stdout, stderr]: &Ends) -> Failed {
         .args(&order.args)
         .env_clear()
         .envs(order.environment.iter().map(|(name, value)| (name, value)));
-    Failed::Command(number(server.exec()))
+    StartFailure::Command(number(server.exec()))
 }
 
-/// Whoever kills both gateway and leash at once leaves nobody who could end the server, but the kernel.
+/// Makes the kernel end this process with its parent: if gateway and leash are killed at once, nothing else could.
 #[cfg(target_os = "linux")]
 fn end_with_parent(leash: u64) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
-    // The leash may have ended before that was said.
+    // The leash may have ended before this took effect.
     let parent = rustix::process::getppid().map(|parent| parent.as_raw_nonzero().get());
     if parent.and_then(|parent| u64::try_from(parent).ok()) == Some(leash) {
         Ok(())
@@ -112,5 +115,5 @@ fn end_with_parent(_leash: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// A file system that hangs must not make the leash hang.
+/// Limit against a file system that hangs: it must not make the leash hang.
 const LIMIT: Duration = Duration::from_secs(10);

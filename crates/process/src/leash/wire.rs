@@ -1,7 +1,7 @@
-//! What gateway, leash and stage say to each other over their sockets.
+//! The protocol between gateway, leash and stage over their sockets.
 //!
-//! Down goes one order: three handles and a list of byte strings, which the leash passes on unread. Then, to the leash
-//! alone, one byte for each wish. Up come a few lines.
+//! One order goes down: three handles and a list of byte strings, which the leash passes on unread. Then one byte for
+//! each command goes to the leash. A few lines with reports come up.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -18,28 +18,28 @@ use rustix::net::{
     SendFlags,
 };
 
-use crate::exit::Exit;
+use crate::exit::ChildExit;
 
-/// Asks the leash to ask the group to end.
+/// Command to the leash: ask the group to end.
 pub(crate) const TERM: u8 = b'T';
-/// Asks the leash to end the group.
+/// Command to the leash: kill the group.
 pub(crate) const KILL: u8 = b'K';
 
 /// The child's ends of its pipes: stdin, stdout, stderr.
-pub(crate) type Ends = [OwnedFd; 3];
+pub(crate) type ChildPipes = [OwnedFd; 3];
 
-/// What to become, and where.
+/// The program to start, with its folder and environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Order {
+pub(crate) struct LaunchOrder {
     pub(crate) path: PathBuf,
-    /// The name that it sees itself started by.
+    /// Program name as the first argument (`argv[0]`).
     pub(crate) name: OsString,
     pub(crate) folder: PathBuf,
     pub(crate) args: Vec<OsString>,
     pub(crate) environment: Vec<(OsString, OsString)>,
 }
 
-impl Order {
+impl LaunchOrder {
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut put = |text: &OsStr| {
@@ -71,7 +71,7 @@ impl Order {
         (args.len() == count).then_some(Self { path, name, folder, args, environment })
     }
 
-    /// Nothing that a system could be told holds a zero byte.
+    /// Returns true if a string contains a zero byte, which no system call accepts.
     pub(crate) fn has_zero_bytes(&self) -> bool {
         let variables =
             self.environment.iter().flat_map(|(name, value)| [name.as_os_str(), value.as_os_str()]);
@@ -81,8 +81,8 @@ impl Order {
     }
 }
 
-/// Sends the handles. This never waits: the socket is empty yet.
-pub(crate) fn send_ends(socket: &UnixStream, ends: &Ends) -> io::Result<()> {
+/// Sends the handles. This never waits, because the socket is still empty.
+pub(crate) fn send_ends(socket: &UnixStream, ends: &ChildPipes) -> io::Result<()> {
     let ends: [BorrowedFd<'_>; 3] = ends.each_ref().map(AsFd::as_fd);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -95,7 +95,7 @@ pub(crate) fn send_ends(socket: &UnixStream, ends: &Ends) -> io::Result<()> {
     Ok(())
 }
 
-/// The bytes of an order as they are sent, after the handles.
+/// Returns the bytes of an order as they are sent, after the handles.
 pub(crate) fn framed(order: &[u8]) -> io::Result<Vec<u8>> {
     let length = u32::try_from(order.len()).ok().filter(|length| *length <= MAX_ORDER);
     let length = length
@@ -104,13 +104,13 @@ pub(crate) fn framed(order: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 /// Sends handles and order, waiting as long as it takes.
-pub(crate) fn send(mut socket: &UnixStream, ends: &Ends, order: &[u8]) -> io::Result<()> {
+pub(crate) fn send(mut socket: &UnixStream, ends: &ChildPipes, order: &[u8]) -> io::Result<()> {
     send_ends(socket, ends)?;
     socket.write_all(&framed(order)?)
 }
 
 /// Receives handles and order.
-pub(crate) fn receive(mut socket: &UnixStream) -> io::Result<(Ends, Vec<u8>)> {
+pub(crate) fn receive(mut socket: &UnixStream) -> io::Result<(ChildPipes, Vec<u8>)> {
     let ends = receive_ends(socket)?;
     let mut length = [0; 4];
     socket.read_exact(&mut length)?;
@@ -126,7 +126,7 @@ pub(crate) fn receive(mut socket: &UnixStream) -> io::Result<(Ends, Vec<u8>)> {
     Ok((ends, order))
 }
 
-fn receive_ends(socket: &UnixStream) -> io::Result<Ends> {
+fn receive_ends(socket: &UnixStream) -> io::Result<ChildPipes> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
@@ -151,32 +151,32 @@ const CLOSE_ON_EXEC: RecvFlags = RecvFlags::CMSG_CLOEXEC;
 #[cfg(not(target_os = "linux"))]
 const CLOSE_ON_EXEC: RecvFlags = RecvFlags::empty();
 
-/// More than any system takes as arguments and variables.
+/// More than any system accepts as arguments and variables.
 const MAX_ORDER: u32 = 8 * 1024 * 1024;
 
-/// What the leash tells, each as a line.
+/// A report of the leash. Each is one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Report {
-    /// The server runs under this number.
+pub(crate) enum LeashReport {
+    /// The server runs with this process id.
     Started(u32),
-    /// It does not.
-    Failed(Failed),
-    /// It ended.
-    Ended(Exit),
-    /// And so has its whole group, or what is left cannot be ended.
+    /// The server could not be started.
+    Failed(StartFailure),
+    /// The server has exited.
+    Ended(ChildExit),
+    /// Its whole group has ended too, or the rest cannot be ended.
     Gone,
 }
 
-/// Where the start failed, with the system's number for it.
+/// Step of the start that failed, with the error number of the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Failed {
+pub(crate) enum StartFailure {
     Folder(i32),
     Command(i32),
     Leash(i32),
 }
 
-impl Report {
-    /// All reports of one leash together are shorter.
+impl LeashReport {
+    /// Upper limit of all reports of one leash together.
     pub(crate) const MAX_BYTES: u64 = 1024;
 
     pub(crate) fn parse(line: &[u8]) -> Option<Self> {
@@ -185,28 +185,28 @@ impl Report {
         let number = |()| number?.parse::<i32>().ok();
         Some(match word {
             "started" => Self::Started(u32::try_from(number(())?).ok()?),
-            "no-folder" => Self::Failed(Failed::Folder(number(())?)),
-            "no-command" => Self::Failed(Failed::Command(number(())?)),
-            "no-leash" => Self::Failed(Failed::Leash(number(())?)),
-            "exited" => Self::Ended(Exit::Code(number(())?)),
-            "killed" => Self::Ended(Exit::Signal(number(())?)),
-            "lost" => Self::Ended(Exit::Unknown),
+            "no-folder" => Self::Failed(StartFailure::Folder(number(())?)),
+            "no-command" => Self::Failed(StartFailure::Command(number(())?)),
+            "no-leash" => Self::Failed(StartFailure::Leash(number(())?)),
+            "exited" => Self::Ended(ChildExit::Code(number(())?)),
+            "killed" => Self::Ended(ChildExit::Signal(number(())?)),
+            "lost" => Self::Ended(ChildExit::Unknown),
             "gone" => Self::Gone,
             _ => return None,
         })
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for LeashReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Started(pid) => writeln!(f, "started {pid}"),
-            Self::Failed(Failed::Folder(errno)) => writeln!(f, "no-folder {errno}"),
-            Self::Failed(Failed::Command(errno)) => writeln!(f, "no-command {errno}"),
-            Self::Failed(Failed::Leash(errno)) => writeln!(f, "no-leash {errno}"),
-            Self::Ended(Exit::Code(code)) => writeln!(f, "exited {code}"),
-            Self::Ended(Exit::Signal(signal)) => writeln!(f, "killed {signal}"),
-            Self::Ended(Exit::Unknown) => writeln!(f, "lost"),
+            Self::Failed(StartFailure::Folder(errno)) => writeln!(f, "no-folder {errno}"),
+            Self::Failed(StartFailure::Command(errno)) => writeln!(f, "no-command {errno}"),
+            Self::Failed(StartFailure::Leash(errno)) => writeln!(f, "no-leash {errno}"),
+            Self::Ended(ChildExit::Code(code)) => writeln!(f, "exited {code}"),
+            Self::Ended(ChildExit::Signal(signal)) => writeln!(f, "killed {signal}"),
+            Self::Ended(ChildExit::Unknown) => writeln!(f, "lost"),
             Self::Gone => writeln!(f, "gone"),
         }
     }
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn orders_come_out_as_they_went_in() {
-        let order = Order {
+        let order = LaunchOrder {
             path: "/bin/sh".into(),
             name: "sh".into(),
             folder: "/".into(),
@@ -226,31 +226,31 @@ mod tests {
             environment: vec![("A".into(), "".into()), ("B".into(), "=\n".into())],
         };
         let bytes = order.to_bytes();
-        assert_eq!(Order::from_bytes(&bytes), Some(order.clone()));
-        let bare = Order { args: Vec::new(), environment: Vec::new(), ..order };
-        assert_eq!(Order::from_bytes(&bare.to_bytes()), Some(bare));
+        assert_eq!(LaunchOrder::from_bytes(&bytes), Some(order.clone()));
+        let bare = LaunchOrder { args: Vec::new(), environment: Vec::new(), ..order };
+        assert_eq!(LaunchOrder::from_bytes(&bare.to_bytes()), Some(bare));
         for cut in 0..bytes.len() {
-            let _ = Order::from_bytes(&bytes[..cut]);
+            let _ = LaunchOrder::from_bytes(&bytes[..cut]);
         }
-        assert_eq!(Order::from_bytes(b""), None);
+        assert_eq!(LaunchOrder::from_bytes(b""), None);
     }
 
     #[test]
     fn reports_come_out_as_they_went_in() {
         for report in [
-            Report::Started(4_000_000),
-            Report::Failed(Failed::Folder(2)),
-            Report::Failed(Failed::Command(13)),
-            Report::Failed(Failed::Leash(0)),
-            Report::Ended(Exit::Code(-1)),
-            Report::Ended(Exit::Signal(9)),
-            Report::Ended(Exit::Unknown),
-            Report::Gone,
+            LeashReport::Started(4_000_000),
+            LeashReport::Failed(StartFailure::Folder(2)),
+            LeashReport::Failed(StartFailure::Command(13)),
+            LeashReport::Failed(StartFailure::Leash(0)),
+            LeashReport::Ended(ChildExit::Code(-1)),
+            LeashReport::Ended(ChildExit::Signal(9)),
+            LeashReport::Ended(ChildExit::Unknown),
+            LeashReport::Gone,
         ] {
-            assert_eq!(Report::parse(report.to_string().as_bytes()), Some(report));
+            assert_eq!(LeashReport::parse(report.to_string().as_bytes()), Some(report));
         }
         for wrong in ["", "started", "started x", "running 3", "exited 99999999999"] {
-            assert_eq!(Report::parse(wrong.as_bytes()), None, "{wrong}");
+            assert_eq!(LeashReport::parse(wrong.as_bytes()), None, "{wrong}");
         }
     }
 
@@ -258,7 +258,8 @@ mod tests {
     fn handles_travel_with_their_order() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (reader, writer) = io::pipe().unwrap();
-        let ends: Ends = [reader.into(), writer.into(), io::stderr().as_fd().try_clone_to_owned().unwrap()];
+        let ends: ChildPipes =
+            [reader.into(), writer.into(), io::stderr().as_fd().try_clone_to_owned().unwrap()];
         send(&ours, &ends, b"order").unwrap();
         drop(ends);
         let ([reader, writer, _], order) = receive(&theirs).unwrap();

@@ -1,4 +1,4 @@
-//! What the tests start: a leash, and an owner that will be killed.
+//! The program that the tests start: a leash, and an owner to be killed.
 
 use std::process::ExitCode;
 
@@ -7,7 +7,7 @@ use std::error::Error;
 
 use steadfast_process::leash_main;
 #[cfg(unix)]
-use steadfast_process::{Leash, Stderr};
+use steadfast_process::{Leash, StderrLog};
 #[cfg(unix)]
 use tokio::io::{AsyncBufReadExt, BufReader};
 #[cfg(unix)]
@@ -33,13 +33,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// Starts the script given as the first argument as its child, passes on what that says, and stays until it ends.
+/// Starts the script in the first argument as a child, passes its output on, and runs until the child ends.
 #[cfg(unix)]
 #[tokio::main(flavor = "current_thread")]
 async fn own() -> Result<(), Box<dyn Error>> {
     let script = std::env::args().nth(1).ok_or("a script is missing")?;
-    let started = common::sh(&script).start(&Leash::of_this_program()?, &Stderr::new()).await?;
-    // Whoever starts tests in the background has these ignored, and that is inherited.
+    let started = common::sh(&script).start(&Leash::of_this_program()?, &StderrLog::new()).await?;
+    // A program that starts tests in the background ignores these signals, and that is inherited.
     for kind in [SignalKind::interrupt(), SignalKind::hangup()] {
         let mut received = signal(kind)?;
         tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! What the tests of this crate share.
+//! Shared helpers of the tests of this crate.
 #![allow(dead_code, unused_imports, reason = "each test program uses a part of it")]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on says so by panicking")]
 
@@ -7,20 +7,20 @@ use std::env;
 use std::ffi::OsString;
 use std::time::Duration;
 
-use steadfast_process::{Environment, Launch, Patience};
+use steadfast_process::{Environment, Launch, StopTimeouts};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// A guard against hanging, and nothing that is measured.
+/// Limit against hanging, not a measurement.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
-/// What no test outlives: time for what a test does not want to be over.
+/// A time that no test reaches, for limits that must not end a test.
 pub(crate) const LONG: Duration = Duration::from_secs(3600);
 
-/// A shell that runs this, as a server.
+/// Returns a shell with this script, as a server.
 pub(crate) fn sh(script: &str) -> Launch {
     command(&["sh", "-c", script])
 }
 
-/// A command with its arguments, as a server that is not waited for long.
+/// Returns a command with its arguments, as a server with short stop timeouts.
 pub(crate) fn command(words: &[&str]) -> Launch {
     let mut words = words.iter().map(OsString::from);
     Launch {
@@ -28,7 +28,7 @@ pub(crate) fn command(words: &[&str]) -> Launch {
         args: words.collect(),
         folder: None,
         environment: Environment::allowed_and(env::vars_os(), &BTreeMap::new()),
-        patience: Patience {
+        patience: StopTimeouts {
             stdin: Duration::from_millis(300),
             term: Duration::from_millis(300),
             kill: PATIENCE,
@@ -36,19 +36,19 @@ pub(crate) fn command(words: &[&str]) -> Launch {
     }
 }
 
-/// What must happen, and soon.
+/// Waits for an event that must come soon.
 pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future).await.expect("it happens in time")
 }
 
-/// Everything that is written until the end.
+/// Reads everything until the end of the stream.
 pub(crate) async fn all(from: &mut (impl AsyncRead + Unpin)) -> String {
     let mut text = String::new();
     soon(from.read_to_string(&mut text)).await.unwrap();
     text
 }
 
-/// The next line, without its end.
+/// Reads the next line, without its line break.
 pub(crate) async fn line(from: &mut (impl AsyncRead + Unpin)) -> String {
     let mut line = Vec::new();
     loop {
@@ -60,7 +60,7 @@ pub(crate) async fn line(from: &mut (impl AsyncRead + Unpin)) -> String {
 }
 
 #[cfg(target_os = "linux")]
-pub(crate) use linux::{Watched, parent, signal};
+pub(crate) use linux::{PolledProcess, parent, signal};
 
 #[cfg(target_os = "linux")]
 mod linux {
@@ -72,13 +72,13 @@ mod linux {
     use rustix::io::retry_on_intr;
     use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
-    /// A process whose end can be waited for, although it is not our child.
-    pub(crate) struct Watched {
+    /// A process that is not a child of the test, and whose end can be waited for.
+    pub(crate) struct PolledProcess {
         pub(crate) pid: u32,
         handle: OwnedFd,
     }
 
-    impl Watched {
+    impl PolledProcess {
         pub(crate) fn new(pid: u32) -> Self {
             Self { pid, handle: pidfd_open(raw(pid), PidfdFlags::empty()).expect("it is there") }
         }
@@ -89,7 +89,7 @@ mod linux {
             retry_on_intr(ended).unwrap() == 1
         }
 
-        /// Ends it, if it is there.
+        /// Kills it, if it exists.
         pub(crate) fn end(&self) {
             let _ = pidfd_send_signal(&self.handle, Signal::KILL);
         }
@@ -103,7 +103,7 @@ mod linux {
         kill_process(raw(pid), signal).expect("it is there");
     }
 
-    /// The parent of a process, if that is there.
+    /// Returns the parent of a process, if it exists.
     pub(crate) fn parent(pid: u32) -> Option<u32> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let (_, fields) = stat.rsplit_once(')')?;

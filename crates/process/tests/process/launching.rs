@@ -1,4 +1,4 @@
-//! What a child is given, and what is said when it cannot be started.
+//! The environment of a child, and the errors of a failed start.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use steadfast_process::{Environment, Launch, LaunchError, Stderr};
+use steadfast_process::{Environment, Launch, LaunchError, StderrLog};
 
 use crate::common::{all, command, sh, soon};
 use crate::{leash, start};
@@ -27,7 +27,7 @@ async fn the_environment_is_exactly_as_given() {
 
 #[tokio::test]
 async fn name_arguments_and_folder_arrive_as_they_are() {
-    let folder = Folder::new("arguments");
+    let folder = LaunchTestFolder::new("arguments");
     let mut launch = sh("pwd; printf '<%s>' \"$0\" \"$@\"");
     launch.args.extend(["name".into(), "b  c".into(), "".into(), "ü\n".into()]);
     launch.folder = Some(folder.path.clone());
@@ -39,7 +39,7 @@ async fn name_arguments_and_folder_arrive_as_they_are() {
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_child_gets_three_handles_and_no_signal_ignored_or_blocked_by_us() {
-    // Whoever started this test may have left handles open for everybody; a plain child shows which.
+    // The process that started this test may have left inheritable handles open; a plain child shows them.
     let plain = Command::new("ls").arg("/proc/self/fd").output().unwrap();
     let mut started = start(&command(&["ls", "/proc/self/fd"])).await;
     assert_eq!(all(&mut started.stdout).await, String::from_utf8(plain.stdout).unwrap());
@@ -53,8 +53,8 @@ async fn a_child_gets_three_handles_and_no_signal_ignored_or_blocked_by_us() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_started_is_told_with_what_to_do() {
-    let folder = Folder::new("errors");
+async fn a_failed_start_is_reported_with_advice() {
+    let folder = LaunchTestFolder::new("errors");
     folder.write("plain", "no program", 0o644);
     folder.write("script", "#!/no/such/interpreter\n", 0o755);
     let in_folder = |launch: Launch| Launch { folder: Some(folder.path.clone()), ..launch };
@@ -83,7 +83,7 @@ async fn what_cannot_be_started_is_told_with_what_to_do() {
         ("zero byte", zero, "a zero byte in its arguments or variables"),
     ];
     for (name, launch, said) in cases {
-        let error = soon(launch.start(&leash(), &Stderr::new())).await.expect_err(name);
+        let error = soon(launch.start(&leash(), &StderrLog::new())).await.expect_err(name);
         assert!(error.to_string().contains(said), "{name}: {error}");
         let refused = matches!(error, LaunchError::Refused { .. });
         assert_eq!(error.is_lasting(), !refused, "{name}");
@@ -93,16 +93,16 @@ async fn what_cannot_be_started_is_told_with_what_to_do() {
 #[tokio::test]
 async fn a_program_that_is_no_leash_is_noticed() {
     let error =
-        soon(command(&["true"]).start(&steadfast_process::Leash::of("/bin/true"), &Stderr::new())).await;
+        soon(command(&["true"]).start(&steadfast_process::Leash::of("/bin/true"), &StderrLog::new())).await;
     assert!(matches!(error, Err(LaunchError::Leash { .. })), "{error:?}");
     let missing =
-        soon(command(&["true"]).start(&steadfast_process::Leash::of("/no/leash"), &Stderr::new())).await;
+        soon(command(&["true"]).start(&steadfast_process::Leash::of("/no/leash"), &StderrLog::new())).await;
     assert!(matches!(missing, Err(LaunchError::Leash { .. })), "{missing:?}");
 }
 
 #[tokio::test]
 async fn the_childs_own_path_decides_what_a_name_means() {
-    let folder = Folder::new("path");
+    let folder = LaunchTestFolder::new("path");
     folder.write("known-only-here", "#!/bin/sh\necho found\n", 0o755);
     let path = BTreeMap::from([("PATH".to_owned(), folder.path.display().to_string())]);
     let mut launch = command(&["known-only-here"]);
@@ -111,11 +111,11 @@ async fn the_childs_own_path_decides_what_a_name_means() {
 }
 
 /// A folder of a test, removed at its end.
-struct Folder {
+struct LaunchTestFolder {
     path: PathBuf,
 }
 
-impl Folder {
+impl LaunchTestFolder {
     fn new(name: &str) -> Self {
         let path = env::temp_dir().join(format!("steadfast-process-{name}-{}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
@@ -124,8 +124,8 @@ impl Folder {
 
     fn write(&self, name: &str, text: &str, mode: u32) {
         let file: &Path = &self.path.join(name);
-        // By another process: what we write ourselves is open in every process that another test starts meanwhile, until
-        // that becomes another program, and so long it cannot be executed.
+        // Written by another process: a file that this process has open for writing is inherited by children of other
+        // tests until they execute their program, and cannot be executed for so long.
         let script = "printf '%s' \"$1\" > \"$2\"";
         let written = Command::new("sh").args(["-c", script, "sh", text]).arg(file).status().unwrap();
         assert!(written.success());
@@ -133,7 +133,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for LaunchTestFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.path);
     }

@@ -1,4 +1,4 @@
-//! Real processes: what they are given, how they end, and that none is left behind.
+//! Real processes: their environment, their end, and the absence of leftovers.
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on says so by panicking")]
 
@@ -11,12 +11,12 @@ mod launching;
 mod owners;
 mod supervision;
 
-use steadfast_process::{Launch, Leash, Started, Stderr};
+use steadfast_process::{Launch, Leash, SpawnedChild, StderrLog};
 
 fn leash() -> Leash {
     Leash::of(env!("CARGO_BIN_EXE_steadfast-process-actor"))
 }
 
-async fn start(launch: &Launch) -> Started {
-    common::soon(launch.start(&leash(), &Stderr::new())).await.unwrap()
+async fn start(launch: &Launch) -> SpawnedChild {
+    common::soon(launch.start(&leash(), &StderrLog::new())).await.unwrap()
 }

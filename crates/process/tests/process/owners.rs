@@ -1,43 +1,43 @@
-//! Whatever happens to the owner, no child outlives it for long.
+//! No child outlives its owner for long, however the owner ends.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::Signal;
 
-use crate::common::{PATIENCE, Watched, parent, signal};
+use crate::common::{PATIENCE, PolledProcess, parent, signal};
 
 /// An owner with a server that ignores every request to end, as do its descendants, and does not read its stdin.
-struct World {
+struct OwnerTestWorld {
     owner: Child,
-    leash: Watched,
-    server: Watched,
-    descendants: Vec<Watched>,
+    leash: PolledProcess,
+    server: PolledProcess,
+    descendants: Vec<PolledProcess>,
 }
 
-impl World {
+impl OwnerTestWorld {
     fn new() -> Self {
         let script = "trap '' TERM INT HUP QUIT
             sh -c 'echo $$; sleep 600 & echo $!; wait' &
             echo $$; while :; do sleep 0.05; done";
         let (owner, mut pids) = owner_of(script, 3);
-        // The leash is the parent of the one that has no parent among them.
+        // The leash is the process whose parent is not among them.
         let place = pids.iter().position(|pid| !pids.contains(&parent(*pid).unwrap())).unwrap();
         let server = pids.swap_remove(place);
         Self {
             owner,
-            leash: Watched::new(parent(server).unwrap()),
-            server: Watched::new(server),
-            descendants: pids.into_iter().map(Watched::new).collect(),
+            leash: PolledProcess::new(parent(server).unwrap()),
+            server: PolledProcess::new(server),
+            descendants: pids.into_iter().map(PolledProcess::new).collect(),
         }
     }
 
     fn collect_owner(&mut self) {
-        assert!(Watched::new(self.owner.id()).ends_within(PATIENCE), "the owner ends");
+        assert!(PolledProcess::new(self.owner.id()).ends_within(PATIENCE), "the owner ends");
         self.owner.wait().unwrap();
     }
 
-    fn everybody(&self) -> impl Iterator<Item = &Watched> {
+    fn everybody(&self) -> impl Iterator<Item = &PolledProcess> {
         [&self.server, &self.leash].into_iter().chain(&self.descendants)
     }
 }
@@ -55,21 +55,21 @@ fn owner_of(script: &str, printed: usize) -> (Child, Vec<u32>) {
     (owner, pids)
 }
 
-/// A test that fails leaves nothing behind either.
-impl Drop for World {
+/// Leaves no processes behind if a test fails.
+impl Drop for OwnerTestWorld {
     fn drop(&mut self) {
         let _ = self.owner.kill();
         let _ = self.owner.wait();
-        // Where a test ends the leash too, nobody else would end these.
-        self.descendants.iter().for_each(Watched::end);
+        // If a test kills the leash too, nothing else would end these.
+        self.descendants.iter().for_each(PolledProcess::end);
     }
 }
 
 #[test]
 fn no_orphan_is_left_after_any_end_of_the_owner() {
     for ended_by in [Signal::TERM, Signal::INT, Signal::KILL, Signal::HUP, Signal::ABORT] {
-        let mut world = World::new();
-        assert!(world.everybody().all(Watched::is_there));
+        let mut world = OwnerTestWorld::new();
+        assert!(world.everybody().all(PolledProcess::is_there));
         signal(world.owner.id(), ended_by);
         world.collect_owner();
         for process in world.everybody() {
@@ -81,7 +81,7 @@ fn no_orphan_is_left_after_any_end_of_the_owner() {
 #[test]
 fn a_leash_that_is_asked_to_end_ends_its_group_first() {
     for asked_by in [Signal::TERM, Signal::INT, Signal::HUP] {
-        let mut world = World::new();
+        let mut world = OwnerTestWorld::new();
         signal(world.leash.pid, asked_by);
         for process in world.everybody() {
             assert!(process.ends_within(PATIENCE), "{} is left after {asked_by:?}", process.pid);
@@ -90,7 +90,7 @@ fn a_leash_that_is_asked_to_end_ends_its_group_first() {
     }
 }
 
-/// Daemons survived every one of these.
+/// A regression: daemons survived every one of these.
 #[test]
 fn no_daemon_is_left_after_any_end_of_the_owner() {
     for ended_by in [Signal::TERM, Signal::INT, Signal::KILL, Signal::HUP, Signal::ABORT] {
@@ -98,7 +98,7 @@ fn no_daemon_is_left_after_any_end_of_the_owner() {
             (setsid sh -c 'trap \"\" TERM; echo $$; exec sleep 600' &)
             sleep 600";
         let (mut owner, pids) = owner_of(script, 2);
-        let daemons: Vec<_> = pids.into_iter().map(Watched::new).collect();
+        let daemons: Vec<_> = pids.into_iter().map(PolledProcess::new).collect();
         signal(owner.id(), ended_by);
         owner.wait().unwrap();
         let left: Vec<_> = daemons.iter().filter(|daemon| !daemon.ends_within(PATIENCE)).collect();
@@ -107,10 +107,10 @@ fn no_daemon_is_left_after_any_end_of_the_owner() {
     }
 }
 
-/// Whoever kills everything that has our name at once leaves nobody but the kernel to end the server.
+/// If owner and leash are killed at once, only the kernel can end the server.
 #[test]
 fn the_server_ends_also_when_owner_and_leash_are_killed_at_once() {
-    let mut world = World::new();
+    let mut world = OwnerTestWorld::new();
     signal(world.leash.pid, Signal::STOP);
     world.owner.kill().unwrap();
     world.collect_owner();

@@ -1,35 +1,36 @@
-//! What a counted tool goes through, when, and what is told of it.
+//! Attempts of a counting tool: their number, their times, and the reports about them.
 //!
-//! Everything runs under the profile as it is. Where a test changes a setting, its requirement says so, or the comment beside it
-//! says why.
+//! All tests use the unchanged profile. If a test changes a setting, its requirement or the comment beside it gives the
+//! reason.
 
 use std::pin::Pin;
 
-use steadfast::breaker::State;
-use steadfast::classify::{Fault, Source, Transport};
-use steadfast::code::{Code, Status};
-use steadfast::envelope::{CallEnvelope, UnknownFields};
-use steadfast::turn::{Outcome, TurnStatus};
-use steadfast::{Attempt, Called, Found, Shelf, Tool};
+use steadfast::admin::breaker::State;
+use steadfast::call::classify::{AttemptFault, FaultSource, TransportError};
+use steadfast::call::code::{CallStatus, Code};
+use steadfast::call::envelope::{CallEnvelope, UnknownFieldPolicy};
+use steadfast::call::{ResolvedTool, ToolRegistry};
+use steadfast::turn::{TurnCallOutcome, TurnStatus};
+use steadfast::{Attempt, CallResponse, ToolHandler};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::*;
 
-/// One tool, for calls and for turns, that keeps when each of its attempts started.
+/// A tool for calls and turns that records the start of each attempt.
 #[derive(Clone)]
-struct Tried {
-    script: Arc<Script>,
+struct TimedTool {
+    script: Arc<ToolScript>,
     starts: Arc<Mutex<Vec<Instant>>>,
 }
 
-impl Tried {
-    fn new(script: Script) -> Self {
+impl TimedTool {
+    fn new(script: ToolScript) -> Self {
         Self { script: Arc::new(script), starts: Arc::default() }
     }
 
-    /// Answers its n-th run with the n-th answer, and all further ones with the last.
-    fn answers<const N: usize>(answers: [fn() -> Answer; N]) -> Self {
+    /// Returns the n-th result in the n-th run, and the last one in all further runs.
+    fn answers<const N: usize>(answers: [fn() -> ToolResult; N]) -> Self {
         Self::new(script(move |number| {
             let number = usize::try_from(number).unwrap();
             let answer = answers.iter().take(number).next_back().unwrap()();
@@ -41,7 +42,7 @@ impl Tried {
         self.starts.lock().len()
     }
 
-    /// From the first start to each of them.
+    /// Returns the time from the first start to each start.
     fn starts(&self) -> Vec<Duration> {
         let mut so_far = Duration::ZERO;
         let later = self.waits().into_iter().map(|wait| {
@@ -51,15 +52,15 @@ impl Tried {
         [Duration::ZERO].into_iter().chain(later).collect()
     }
 
-    /// From each start to the next.
+    /// Returns the time from each start to the next.
     fn waits(&self) -> Vec<Duration> {
         let starts = self.starts.lock();
         starts.iter().zip(starts.iter().skip(1)).map(|(start, next)| next.duration_since(*start)).collect()
     }
 }
 
-impl Tool for Tried {
-    fn run(&self, attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
+impl ToolHandler for TimedTool {
+    fn run(&self, attempt: Attempt) -> impl Future<Output = ToolResult> + Send + 'static {
         let number = {
             let mut starts = self.starts.lock();
             starts.push(Instant::now());
@@ -69,53 +70,56 @@ impl Tool for Tried {
     }
 }
 
-impl Shelf for Tried {
-    fn find<'a>(&'a self, _: &'a CallEnvelope) -> Pin<Box<dyn Future<Output = Option<Found>> + Send + 'a>> {
-        Box::pin(async { Some(Found::new(self.clone())) })
+impl ToolRegistry for TimedTool {
+    fn find<'a>(
+        &'a self,
+        _: &'a CallEnvelope,
+    ) -> Pin<Box<dyn Future<Output = Option<ResolvedTool>> + Send + 'a>> {
+        Box::pin(async { Some(ResolvedTool::new(self.clone())) })
     }
 }
 
-/// The profile as it is.
+/// The unchanged profile.
 const AS_MEASURED: &str = "";
 
-fn code(called: &Called) -> Option<Code> {
+fn code(called: &CallResponse) -> Option<Code> {
     called.result.error.as_ref().map(|error| error.code)
 }
 
-/// The n-th call of a tool: with arguments of its own and in a turn of its own, so that neither is it taken for a loop nor
-/// does it add to the errors of a turn.
+/// Returns the n-th call of a tool, with its own arguments and its own turn, so that it neither counts as a loop nor
+/// adds to the errors of a turn.
 fn nth(number: u32, tool: &str) -> CallEnvelope {
     let text = format!(
         r#"{{"contractVersion":"1.1","requestId":"r{number}","toolName":"{tool}","toolNamespace":"t",
             "target":{{"sessionKey":"s","actorId":"ann","turnId":"turn-{number}"}},
             "payload":{{"version":"1.0","params":{{"number":{number}}}}}}}"#
     );
-    CallEnvelope::parse(text.as_bytes(), UnknownFields::Refuse).unwrap()
+    CallEnvelope::parse(text.as_bytes(), UnknownFieldPolicy::Refuse).unwrap()
 }
 
 fn search(number: u32) -> CallEnvelope {
     nth(number, "flight_search")
 }
 
-fn said_by(source: Source, words: &str) -> Answer {
-    Err(Fault::new(source, words).into())
+fn said_by(source: FaultSource, words: &str) -> ToolResult {
+    Err(AttemptFault::new(source, words).into())
 }
 
-/// In the words of the seed.
-fn timed_out() -> Answer {
-    said_by(Source::Tool, "Connection timeout after 30s")
+/// A timeout, with the text of the seed.
+fn timed_out() -> ToolResult {
+    said_by(FaultSource::Tool, "Connection timeout after 30s")
 }
 
-fn rate_limited() -> Answer {
-    said_by(Source::Tool, "Rate limit exceeded (429)")
+fn rate_limited() -> ToolResult {
+    said_by(FaultSource::Tool, "Rate limit exceeded (429)")
 }
 
-fn invalid_input() -> Answer {
-    said_by(Source::Tool, "Invalid airport code: XYZ")
+fn invalid_input() -> ToolResult {
+    said_by(FaultSource::Tool, "Invalid airport code: XYZ")
 }
 
-fn unauthenticated() -> Answer {
-    said_by(Source::Tool, "Authentication failed (401)")
+fn unauthenticated() -> ToolResult {
+    said_by(FaultSource::Tool, "Authentication failed (401)")
 }
 
 #[track_caller]
@@ -128,43 +132,43 @@ const ONE_SEARCH: &str = r#"{"calls":[{"id":"f","tool":"t/flight_search"}]}"#;
 
 // ---- 1: classification ----
 
-/// What became of an error: its entry in the trace, and the reason for what was decided about it.
-struct Judged {
-    error: Event,
+/// Handling of an error: its entry in the trace, and the reason of the decision.
+struct HandledError {
+    error: TraceEvent,
     reason: String,
-    turned: Turned,
+    turned: TurnResponse,
     /// Runs of the tool in a turn, and in a call without one.
     runs: (usize, usize),
 }
 
-/// The tool fails like this, and would then succeed.
-async fn judged(fails: fn() -> Answer) -> Judged {
-    let in_turn = Tried::answers([fails, ok]);
+/// Runs a tool that fails once in this way and would then succeed.
+async fn judged(fails: fn() -> ToolResult) -> HandledError {
+    let in_turn = TimedTool::answers([fails, ok]);
     let engine = engine(AS_MEASURED).await;
     let turned = engine.turn(plan(ONE_SEARCH), Arc::new(in_turn.clone()), options()).await.unwrap();
     let story = story(&engine, &turned).await;
     let error = story.events.iter().find(|event| event.classification.is_some()).unwrap().clone();
-    let reason = events(&story, EventType::Decision).first().unwrap().reason.clone().unwrap();
+    let reason = events(&story, TraceEventType::Decision).first().unwrap().reason.clone().unwrap();
 
-    let alone = Tried::answers([fails, ok]);
+    let alone = TimedTool::answers([fails, ok]);
     let called = super::engine(AS_MEASURED).await.call(search(1), alone.clone()).await;
     assert_eq!(called.result.attempts as usize, alone.runs());
-    assert_eq!(called.result.status == Status::Success, alone.runs() == 2);
-    Judged { error, reason, turned, runs: (in_turn.runs(), alone.runs()) }
+    assert_eq!(called.result.status == CallStatus::Success, alone.runs() == 2);
+    HandledError { error, reason, turned, runs: (in_turn.runs(), alone.runs()) }
 }
 
-async fn is_transient(fails: fn() -> Answer) {
+async fn is_transient(fails: fn() -> ToolResult) {
     let judged = judged(fails).await;
-    assert_eq!(judged.error.classification, Some(Nature::Transient), "{:?}", judged.error);
-    assert_eq!(judged.error.decision, Some(Strategy::Retry));
+    assert_eq!(judged.error.classification, Some(FaultNature::Transient), "{:?}", judged.error);
+    assert_eq!(judged.error.decision, Some(FailureStrategy::Retry));
     assert!(judged.reason.starts_with("transient error"), "{}", judged.reason);
     assert_eq!((judged.runs, judged.turned.result.status), ((2, 2), TurnStatus::Completed));
 }
 
-async fn is_permanent(fails: fn() -> Answer) {
+async fn is_permanent(fails: fn() -> ToolResult) {
     let judged = judged(fails).await;
-    assert_eq!(judged.error.classification, Some(Nature::Permanent), "{:?}", judged.error);
-    assert_ne!(judged.error.decision, Some(Strategy::Retry));
+    assert_eq!(judged.error.classification, Some(FaultNature::Permanent), "{:?}", judged.error);
+    assert_ne!(judged.error.decision, Some(FailureStrategy::Retry));
     assert!(judged.reason.starts_with("permanent error (no retry helps)"), "{}", judged.reason);
     assert_eq!((judged.runs, judged.turned.result.status), ((1, 1), TurnStatus::Failed));
 }
@@ -172,9 +176,9 @@ async fn is_permanent(fails: fn() -> Answer) {
 #[tokio::test(start_paused = true)]
 async fn eh_1_1_a_connection_that_times_out_is_transient_and_tried_again() {
     is_transient(timed_out).await;
-    is_transient(|| said_by(Source::IsError, "Connection timeout after 30s")).await;
+    is_transient(|| said_by(FaultSource::IsError, "Connection timeout after 30s")).await;
     is_transient(|| {
-        let source = Source::Transport { error: Transport::TimedOut, written: true };
+        let source = FaultSource::Transport { error: TransportError::TimedOut, written: true };
         said_by(source, "Connection timeout after 30s")
     })
     .await;
@@ -183,22 +187,22 @@ async fn eh_1_1_a_connection_that_times_out_is_transient_and_tried_again() {
 #[tokio::test(start_paused = true)]
 async fn eh_1_2_invalid_input_is_permanent_and_not_tried_again() {
     is_permanent(invalid_input).await;
-    is_permanent(|| said_by(Source::IsError, "Invalid airport code: XYZ")).await;
+    is_permanent(|| said_by(FaultSource::IsError, "Invalid airport code: XYZ")).await;
     is_permanent(invalid).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn eh_1_3_a_rate_limit_is_transient_and_tried_again() {
     is_transient(rate_limited).await;
-    is_transient(|| said_by(Source::IsError, "Rate limit exceeded (429)")).await;
-    is_transient(|| said_by(Source::Http { status: 429 }, "")).await;
+    is_transient(|| said_by(FaultSource::IsError, "Rate limit exceeded (429)")).await;
+    is_transient(|| said_by(FaultSource::Http { status: 429 }, "")).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn eh_1_4_failed_authentication_is_permanent_and_not_tried_again() {
     is_permanent(unauthenticated).await;
-    is_permanent(|| said_by(Source::IsError, "Authentication failed (401)")).await;
-    is_permanent(|| said_by(Source::Http { status: 401 }, "")).await;
+    is_permanent(|| said_by(FaultSource::IsError, "Authentication failed (401)")).await;
+    is_permanent(|| said_by(FaultSource::Http { status: 401 }, "")).await;
 }
 
 // ---- 2: retries ----
@@ -207,9 +211,9 @@ async fn eh_1_4_failed_authentication_is_permanent_and_not_tried_again() {
 async fn eh_2_1_five_attempts_start_100_200_400_and_800_ms_after_each_other() {
     let mut seen = Vec::new();
     for run in 0..20 {
-        // An attempt that takes a while does not move the next one: what counts is from start to start.
+        // The duration of an attempt does not delay the next one: the backoff counts from start to start.
         let takes = Duration::from_millis(run * 4);
-        let tool = Tried::new(script(move |_| async move {
+        let tool = TimedTool::new(script(move |_| async move {
             tokio::time::sleep(takes).await;
             timed_out()
         }));
@@ -230,9 +234,9 @@ async fn eh_2_1_five_attempts_start_100_200_400_and_800_ms_after_each_other() {
 #[tokio::test(start_paused = true)]
 async fn eh_2_2_waits_are_spread_by_a_tenth_and_keep_their_mean() {
     for _ in 0..20 {
-        // Ten retries after the same wait; the breaker would end them at the fifth failure.
+        // Ten retries with the same backoff. The breaker would end them at the fifth failure.
         let ten = "retry.attempts = 11\nretry.base = \"100ms\"\nretry.factor = 1\nbreaker.mode = \"off\"\n";
-        let tool = Tried::answers([timed_out]);
+        let tool = TimedTool::answers([timed_out]);
         engine(ten).await.call(search(1), tool.clone()).await;
         let mut waits = tool.waits();
         assert_eq!(waits.len(), 10);
@@ -246,26 +250,26 @@ async fn eh_2_2_waits_are_spread_by_a_tenth_and_keep_their_mean() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn eh_2_3_after_the_fifth_attempt_the_caller_is_told_and_there_is_no_sixth() {
+async fn eh_2_3_after_the_fifth_attempt_the_caller_gets_the_error_and_there_is_no_sixth() {
     let nothing_else = "breaker.mode = \"off\"\nretry.total = \"none\"\n";
-    // As it is; and where nothing but the number of attempts could end it.
+    // With the profile, and with settings in which only the number of attempts is limited.
     for settings in [AS_MEASURED, nothing_else] {
-        let tool = Tried::answers([timed_out]);
+        let tool = TimedTool::answers([timed_out]);
         let engine = engine(settings).await;
         let called = engine.call(search(1), tool.clone()).await;
-        assert_eq!((called.result.status, called.result.attempts), (Status::RetryExhausted, 5));
+        assert_eq!((called.result.status, called.result.attempts), (CallStatus::RetryExhausted, 5));
         let error = called.result.error.unwrap();
         assert_eq!(error.code, Code::RetryExhausted);
         assert!(error.message.contains("Connection timeout after 30s"), "{}", error.message);
         tokio::time::sleep(Duration::from_secs(3600)).await;
-        assert_eq!((tool.runs(), engine.open_calls()), (5, 0));
+        assert_eq!((tool.runs(), engine.in_flight_calls()), (5, 0));
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn eh_2_4_no_attempt_starts_when_two_seconds_are_over() {
     let takes = Duration::from_millis(600);
-    let tool = Tried::new(script(move |_| async move {
+    let tool = TimedTool::new(script(move |_| async move {
         tokio::time::sleep(takes).await;
         timed_out()
     }));
@@ -284,7 +288,7 @@ async fn eh_2_5_the_settings_of_a_tool_are_heeded_and_those_of_others_stay() {
     let own = "[tools.\"t/custom_api\".retry]\nattempts = 3\nbase = \"50ms\"\ncap = \"2s\"\n";
     let engine = engine(own).await;
     for (number, name, expected) in [(1, "custom_api", &[50, 100][..]), (2, "other", &[100, 200, 400, 800])] {
-        let tool = Tried::answers([timed_out]);
+        let tool = TimedTool::answers([timed_out]);
         let called = engine.call(nth(number, name), tool.clone()).await;
         assert_eq!((tool.runs(), called.result.attempts as usize), (expected.len() + 1, expected.len() + 1));
         tool.waits().into_iter().zip(expected).for_each(|(wait, expected)| about(wait, *expected));
@@ -293,22 +297,25 @@ async fn eh_2_5_the_settings_of_a_tool_are_heeded_and_those_of_others_stay() {
 
 // ---- 3: the breaker ----
 
-/// The state of the breaker of the tool, and the failures in a row that it counted.
+/// Returns the state of the tool's breaker, and its number of consecutive failures.
 async fn breaker(engine: &Engine) -> (State, u32) {
     let breakers = engine.breakers(None).await;
     let own = breakers.iter().find(|breaker| breaker.key == first_tool());
     own.map_or((State::Closed, 0), |breaker| (breaker.view.state, breaker.view.in_a_row))
 }
 
-fn not_found() -> Answer {
-    said_by(Source::Http { status: 404 }, "Not found")
+fn not_found() -> ToolResult {
+    said_by(FaultSource::Http { status: 404 }, "Not found")
 }
 
-/// Looks at the breaker in each of its runs, before it answers like this.
-fn looking(engine: &Engine, answers: impl Fn(u32) -> Answer + Send + Sync + 'static) -> (Tried, Looks) {
-    let looks = Looks::default();
+/// Returns a tool that records the state of its breaker in each run.
+fn looking(
+    engine: &Engine,
+    answers: impl Fn(u32) -> ToolResult + Send + Sync + 'static,
+) -> (TimedTool, BreakerObservations) {
+    let looks = BreakerObservations::default();
     let (seen, engine, answers) = (looks.clone(), engine.clone(), Arc::new(answers));
-    let tool = Tried::new(script(move |number| {
+    let tool = TimedTool::new(script(move |number| {
         let (seen, engine, answers) = (seen.clone(), engine.clone(), answers.clone());
         async move {
             let now = breaker(&engine).await;
@@ -319,10 +326,10 @@ fn looking(engine: &Engine, answers: impl Fn(u32) -> Answer + Send + Sync + 'sta
     (tool, looks)
 }
 
-type Looks = Arc<Mutex<Vec<(State, u32)>>>;
+type BreakerObservations = Arc<Mutex<Vec<(State, u32)>>>;
 
-/// Nothing runs, nothing is waited for.
-async fn is_refused_at_once(engine: &Engine, tool: &Tried, number: u32) {
+/// Asserts that a call is refused without a run and without a wait.
+async fn is_refused_at_once(engine: &Engine, tool: &TimedTool, number: u32) {
     let (runs, before) = (tool.runs(), Instant::now());
     let called = engine.call(search(number), tool.clone()).await;
     assert_eq!((code(&called), called.result.attempts), (Some(Code::CircuitOpen), 0), "{:?}", called.result);
@@ -341,7 +348,7 @@ async fn eh_3_1_the_fifth_failure_opens_the_breaker_and_the_sixth_attempt_is_ref
     assert_eq!(breaker(&engine).await.0, State::Open);
     let told = story(&engine, &first).await;
     tells(&told, "Circuit breaker opened for flight_search");
-    assert_eq!(events(&told, EventType::CircuitBreaker).len(), 1);
+    assert_eq!(events(&told, TraceEventType::CircuitBreaker).len(), 1);
 
     is_refused_at_once(&engine, &tool, 6).await;
     let before = Instant::now();
@@ -350,10 +357,10 @@ async fn eh_3_1_the_fifth_failure_opens_the_breaker_and_the_sixth_attempt_is_ref
     assert_eq!((tool.runs(), before.elapsed()), (5, Duration::ZERO));
 }
 
-/// A breaker that has just been opened by five failures. What the tool does after them is said here.
-async fn opened(then: impl Fn(u32) -> Answering + Send + Sync + 'static) -> (Engine, Tried) {
+/// Returns an engine with a breaker that five failures have just opened. `then` is the later behavior of the tool.
+async fn opened(then: impl Fn(u32) -> ScriptedAttempt + Send + Sync + 'static) -> (Engine, TimedTool) {
     let engine = engine(AS_MEASURED).await;
-    let tool = Tried::new(Box::new(move |number, _| match number {
+    let tool = TimedTool::new(Box::new(move |number, _| match number {
         1..=5 => Box::pin(async { timed_out() }),
         _ => then(number - 5),
     }));
@@ -365,7 +372,7 @@ async fn opened(then: impl Fn(u32) -> Answering + Send + Sync + 'static) -> (Eng
 #[tokio::test(start_paused = true)]
 async fn eh_3_2_after_thirty_seconds_exactly_one_attempt_passes_and_decides() {
     let (second, tenth) = (Duration::from_secs(1), Duration::from_millis(100));
-    for (answer, then) in [(ok as fn() -> Answer, State::Closed), (timed_out, State::Open)] {
+    for (answer, then) in [(ok as fn() -> ToolResult, State::Closed), (timed_out, State::Open)] {
         let leave = Arc::new(Semaphore::new(0));
         let waits_for = leave.clone();
         let (engine, tool) = opened(move |_| {
@@ -403,7 +410,7 @@ async fn eh_3_2_after_thirty_seconds_exactly_one_attempt_passes_and_decides() {
         assert_eq!(tool.runs(), 6, "the probe is not tried again");
         leave.add_permits(100);
         if then == State::Open {
-            // The thirty seconds begin anew.
+            // The thirty seconds start again.
             tokio::time::sleep(30 * second - tenth).await;
             assert_eq!(breaker(&engine).await.0, State::Open);
             is_refused_at_once(&engine, &tool, 16).await;
@@ -421,17 +428,17 @@ async fn eh_3_3_a_probe_that_succeeds_closes_the_breaker_and_counting_begins_at_
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert_eq!(breaker(&engine).await.0, State::HalfOpen);
     let called = engine.call(search(1), probed.clone()).await;
-    assert_eq!((called.result.status, probed.runs()), (Status::Success, 6));
+    assert_eq!((called.result.status, probed.runs()), (CallStatus::Success, 6));
     assert_eq!(breaker(&engine).await, (State::Closed, 0));
 
-    // As before: four failures are borne, and calls beside each other all run.
+    // As before: four failures are tolerated, and concurrent calls all run.
     let (tool, looks) = looking(&engine, |number| if number < 5 { timed_out() } else { ok() });
     let called = engine.call(search(2), tool.clone()).await;
-    assert_eq!((called.result.status, called.result.attempts), (Status::Success, 5));
+    assert_eq!((called.result.status, called.result.attempts), (CallStatus::Success, 5));
     assert_eq!((tool.runs(), &looks.lock()[..]), (5, &CLOSED_FOUR_TIMES[..]));
     let leave = Arc::new(Semaphore::new(0));
     let waits_for = leave.clone();
-    let gated = Tried::new(script(move |_| {
+    let gated = TimedTool::new(script(move |_| {
         let leave = waits_for.clone();
         async move {
             leave.acquire().await.unwrap().forget();
@@ -443,7 +450,7 @@ async fn eh_3_3_a_probe_that_succeeds_closes_the_breaker_and_counting_begins_at_
     assert_eq!(gated.runs(), 10);
     leave.add_permits(10);
     for call in calls {
-        assert_eq!(call.await.unwrap().result.status, Status::Success);
+        assert_eq!(call.await.unwrap().result.status, CallStatus::Success);
     }
 }
 
@@ -451,20 +458,20 @@ async fn eh_3_3_a_probe_that_succeeds_closes_the_breaker_and_counting_begins_at_
 async fn eh_3_4_permanent_errors_leave_the_breaker_alone() {
     let engine = engine(AS_MEASURED).await;
     let tool =
-        Tried::answers([invalid_input, unauthenticated, not_found, invalid_input, unauthenticated, ok]);
+        TimedTool::answers([invalid_input, unauthenticated, not_found, invalid_input, unauthenticated, ok]);
     for number in 1..=5 {
         let called = engine.call(search(number), tool.clone()).await;
         assert_eq!((code(&called), called.result.attempts), (Some(Code::ToolError), 1));
         assert_eq!((tool.runs(), breaker(&engine).await), (number as usize, (State::Closed, 0)));
     }
     let called = engine.call(search(6), tool.clone()).await;
-    assert_eq!((called.result.status, tool.runs()), (Status::Success, 6));
+    assert_eq!((called.result.status, tool.runs()), (CallStatus::Success, 6));
 }
 
 #[tokio::test(start_paused = true)]
 async fn eh_3_5_transient_errors_of_any_kind_count_until_the_breaker_opens() {
     let errors = [timed_out, rate_limited, reset, timed_out, rate_limited];
-    // As attempts of one call, and each as a call of its own that is not tried again.
+    // As attempts of one call, and as separate calls without retries.
     for attempts in [5, 1] {
         let engine = engine(&format!("retry.attempts = {attempts}\n")).await;
         let (tool, looks) = looking(&engine, move |number| errors[number as usize - 1]());
@@ -482,12 +489,12 @@ async fn eh_3_5_transient_errors_of_any_kind_count_until_the_breaker_opens() {
 #[tokio::test(start_paused = true)]
 async fn eh_4_4_a_time_out_is_in_the_trace_with_tool_limit_and_moment() {
     let engine = engine(AS_MEASURED).await;
-    let tool = Tried::new(hangs());
+    let tool = TimedTool::new(hangs());
     let started = engine.now();
     let turned = engine.turn(plan(ONE_SEARCH), Arc::new(tool.clone()), options()).await.unwrap();
     assert_eq!(tool.runs(), 1, "after thirty seconds there is no time for retries");
     let story = story(&engine, &turned).await;
-    let entries = events(&story, EventType::ToolTimeout);
+    let entries = events(&story, TraceEventType::ToolTimeout);
     assert_eq!(entries.len(), 1, "{:#?}", sentences(&story));
     assert_eq!(entries[0].timestamp, started + Duration::from_secs(30));
     let entry = serde_json::to_value(entries[0]).unwrap();
@@ -500,7 +507,7 @@ async fn eh_4_4_a_time_out_is_in_the_trace_with_tool_limit_and_moment() {
 #[tokio::test(start_paused = true)]
 async fn eh_5_2_of_what_depends_on_a_failure_the_optional_is_skipped_and_the_required_escalates() {
     let engine = engine(AS_MEASURED).await;
-    let tools = Tools::new([
+    let tools = ScriptedTools::new([
         ("flight_search", refuses()),
         ("compare_prices", says("1")),
         ("create_itinerary", says("1")),
@@ -513,14 +520,14 @@ async fn eh_5_2_of_what_depends_on_a_failure_the_optional_is_skipped_and_the_req
             {"id":"c","tool":"t/create_itinerary","dependsOn":["a"]}]}"#,
     )
     .await;
-    let skipped = Outcome::Skipped;
-    assert_eq!(outcomes(&turned), [("a", Outcome::Failed), ("b", skipped), ("c", skipped)]);
+    let skipped = TurnCallOutcome::Skipped;
+    assert_eq!(outcomes(&turned), [("a", TurnCallOutcome::Failed), ("b", skipped), ("c", skipped)]);
     let escalated: Vec<_> = turned.result.calls[1..].iter().map(|call| call.escalated).collect();
     assert_eq!((escalated, turned.result.escalated), (vec![false, true], true));
     assert_eq!((tools.runs("compare_prices"), tools.runs("create_itinerary")), (0, 0));
     let story = story(&engine, &turned).await;
     let required = "Required tool skipped due to dependency failure";
-    let about = |event: &&Event| event.sentence.starts_with(required);
+    let about = |event: &&TraceEvent| event.sentence.starts_with(required);
     let told: Vec<_> =
         story.events.iter().filter(about).map(|event| event.call_id.as_ref().unwrap()).collect();
     assert_eq!(told.iter().map(|id| id.as_str()).collect::<Vec<_>>(), ["c"], "{:#?}", sentences(&story));
@@ -528,20 +535,20 @@ async fn eh_5_2_of_what_depends_on_a_failure_the_optional_is_skipped_and_the_req
 
 #[tokio::test(start_paused = true)]
 async fn eh_6_2_a_first_time_out_while_the_breaker_is_closed_is_decided_to_be_tried_again_and_is() {
-    // The network's time-out, and ours: a second, which leaves time for a retry.
+    // A timeout of the network, and one of the engine: a second, which leaves time for a retry.
     let own = script(async |number| if number == 1 { std::future::pending().await } else { ok() });
     let network = script(async |number| if number == 1 { timed_out() } else { ok() });
     for (script, wait) in [(network, 100), (own, 1000)] {
         let engine = engine(AS_MEASURED).await;
-        let tool = Tried::new(script);
+        let tool = TimedTool::new(script);
         let text = r#"{"calls":[{"id":"f","tool":"t/flight_search","timeoutMs":1000}]}"#;
         let turned = engine.turn(plan(text), Arc::new(tool.clone()), options()).await.unwrap();
         let story = story(&engine, &turned).await;
         let error = story.events.iter().find(|event| event.classification.is_some()).unwrap();
-        assert_eq!(error.classification, Some(Nature::Transient));
+        assert_eq!(error.classification, Some(FaultNature::Transient));
         assert_eq!((error.circuit_breaker_state, error.retry_count), (Some(State::Closed), Some(0)));
-        let decided = events(&story, EventType::Decision);
-        assert_eq!((decided.len(), decided[0].decision), (1, Some(Strategy::Retry)));
+        let decided = events(&story, TraceEventType::Decision);
+        assert_eq!((decided.len(), decided[0].decision), (1, Some(FailureStrategy::Retry)));
         let reason = "transient error, circuit closed, retries available (4 left)";
         assert_eq!(decided[0].reason.as_deref(), Some(reason));
         assert_eq!((tool.runs(), turned.result.status), (2, TurnStatus::Completed));
@@ -554,7 +561,7 @@ async fn eh_6_2_a_first_time_out_while_the_breaker_is_closed_is_decided_to_be_tr
 #[tokio::test(start_paused = true)]
 async fn eh_7_1_of_ten_rapid_failures_five_are_attempts_with_growing_waits_and_five_meet_an_open_breaker() {
     let engine = engine(AS_MEASURED).await;
-    let tool = Tried::answers([timed_out]);
+    let tool = TimedTool::answers([timed_out]);
     let called = engine.call(search(1), tool.clone()).await;
     assert_eq!((called.result.attempts, called.result.retried_by.len()), (5, 4));
     tool.waits().into_iter().zip([100, 200, 400, 800]).for_each(|(wait, expected)| about(wait, expected));
@@ -563,11 +570,11 @@ async fn eh_7_1_of_ten_rapid_failures_five_are_attempts_with_growing_waits_and_f
     }
     assert_eq!((tool.runs(), breaker(&engine).await.0), (5, State::Open));
 
-    // A call that may be tried ten times is not tried on against an open breaker either.
+    // A call with ten attempts is not retried against an open breaker either.
     let engine = super::engine("retry.attempts = 10\nretry.total = \"none\"\n").await;
-    let tool = Tried::answers([timed_out]);
+    let tool = TimedTool::answers([timed_out]);
     let called = engine.call(search(1), tool.clone()).await;
-    assert_ne!(called.result.status, Status::Success);
+    assert_ne!(called.result.status, CallStatus::Success);
     assert_eq!((tool.runs(), breaker(&engine).await.0), (5, State::Open));
 }
 
@@ -588,10 +595,10 @@ async fn eh_7_2_of_mixed_errors_the_transient_are_tried_again_and_counted_and_th
             format!(r#"{{"calls":[{{"id":"f","tool":"t/flight_search","params":{{"number":{number}}}}}]}}"#);
         let turned = engine.turn(plan(&text), Arc::new(tool.clone()), options()).await.unwrap();
         let story = story(&engine, &turned).await;
-        decided.extend(events(&story, EventType::Decision).iter().filter_map(|event| event.decision));
+        decided.extend(events(&story, TraceEventType::Decision).iter().filter_map(|event| event.decision));
         escalated.push(turned.result.escalated);
     }
-    assert_eq!(decided, [Strategy::Retry, Strategy::Escalate, Strategy::Retry]);
+    assert_eq!(decided, [FailureStrategy::Retry, FailureStrategy::Escalate, FailureStrategy::Retry]);
     assert_eq!((tool.runs(), escalated), (5, vec![false, true, false]));
     let counted: Vec<_> = looks.lock().iter().map(|(_, count)| *count).collect();
     assert_eq!(

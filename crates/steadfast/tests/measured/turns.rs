@@ -1,18 +1,18 @@
-//! The turns of the seed: several calls that depend on each other, and one of them fails.
+//! The turns of the seed: several calls that depend on each other, of which one fails.
 
-use steadfast::turn::trace::{Fact, Note};
-use steadfast::turn::{EndedBy, Outcome, TurnStatus};
-use steadfast::{Listener, TurnAbout};
+use steadfast::telemetry::{EngineListener, TurnContext};
+use steadfast::turn::trace::{TraceNote, TurnFact};
+use steadfast::turn::{TurnCallOutcome, TurnEndReason, TurnStatus};
 
 use super::*;
 
-/// As much time for retries as they need.
+/// Enough time for all retries.
 const UNHURRIED: &str = "retry.total = \"none\"\n";
 
 #[tokio::test(start_paused = true)]
 async fn eh_4_1_an_attempt_ends_at_the_time_out_of_its_tool_and_is_made_again() {
     let engine = engine(UNHURRIED).await;
-    let tools = Tools::new([(
+    let tools = ScriptedTools::new([(
         "flight_search",
         script(async |number| if number == 1 { std::future::pending().await } else { ok() }),
     )]);
@@ -23,26 +23,26 @@ async fn eh_4_1_an_attempt_ends_at_the_time_out_of_its_tool_and_is_made_again() 
     assert_eq!(tools.runs("flight_search"), 2);
     assert_eq!(before.elapsed().as_secs(), 30, "ended at thirty seconds, and made again after a short wait");
     let story = story(&engine, &turned).await;
-    // EH-4.4: with its limit; EH-4.3: as a transient error; EH-6.2: which is made again, and why.
-    let timeouts = events(&story, EventType::ToolTimeout);
+    // EH-4.4: with its limit; EH-4.3: as a transient error; EH-6.2: which is retried, and the reason.
+    let timeouts = events(&story, TraceEventType::ToolTimeout);
     assert_eq!(timeouts.len(), 1, "{:#?}", sentences(&story));
     assert_eq!(timeouts[0].timeout_ms, Some(30_000));
     assert_eq!(timeouts[0].tool_id.as_ref().unwrap().as_str(), "flight_search");
-    assert_eq!(timeouts[0].decision, Some(Strategy::Retry));
+    assert_eq!(timeouts[0].decision, Some(FailureStrategy::Retry));
 }
 
 #[tokio::test(start_paused = true)]
 async fn eh_4_3_a_time_out_is_a_transient_error() {
     let engine = engine(UNHURRIED).await;
-    let tools = Tools::new([("flight_search", hangs())]);
+    let tools = ScriptedTools::new([("flight_search", hangs())]);
     let text = r#"{"calls":[{"id":"f","tool":"t/flight_search","timeoutMs":1000}]}"#;
     let turned = turn(&engine, &tools, text).await;
     let story = story(&engine, &turned).await;
-    let timeouts = events(&story, EventType::ToolTimeout);
+    let timeouts = events(&story, TraceEventType::ToolTimeout);
     assert_eq!(timeouts.len(), 5, "each of the attempts: {:#?}", sentences(&story));
-    let transient = Some(Nature::Transient);
+    let transient = Some(FaultNature::Transient);
     assert!(timeouts.iter().all(|event| event.classification == transient));
-    assert_eq!(events(&story, EventType::ToolRetry).len(), 4);
+    assert_eq!(events(&story, TraceEventType::ToolRetry).len(), 4);
 }
 
 #[tokio::test(start_paused = true)]
@@ -50,23 +50,23 @@ async fn eh_4_2_at_the_deadline_what_is_finished_is_returned_and_the_rest_is_nam
     for (class, hotel, sentence) in [
         (
             "read_only",
-            Outcome::Cancelled,
+            TurnCallOutcome::Cancelled,
             "Completed flight search, but hotel search and activity search timed out",
         ),
         (
             "idempotent",
-            Outcome::Cancelled,
+            TurnCallOutcome::Cancelled,
             "Completed flight search, but hotel search and activity search timed out",
         ),
         (
             "mutating",
-            Outcome::LeftRunning,
+            TurnCallOutcome::LeftRunning,
             "Completed flight search, but hotel search and activity search timed out and are still running",
         ),
     ] {
         let slow = format!("{UNHURRIED}timeout = \"1h\"\ntotal_timeout = \"2h\"\n");
         let engine = opened(class, &slow, None).await;
-        let tools = Tools::new([
+        let tools = ScriptedTools::new([
             ("flight_search", says(r#"{"best":1}"#)),
             ("hotel_search", hangs()),
             ("activity_search", hangs()),
@@ -74,19 +74,19 @@ async fn eh_4_2_at_the_deadline_what_is_finished_is_returned_and_the_rest_is_nam
         let before = tokio::time::Instant::now();
         let turned = turn(&engine, &tools, SEARCHES).await;
         assert_eq!(before.elapsed(), Duration::from_secs(300));
-        assert_eq!(outcomes(&turned), [("f", Outcome::Succeeded), ("h", hotel), ("a", hotel)]);
-        assert_eq!(turned.result.ended_by, EndedBy::Deadline);
+        assert_eq!(outcomes(&turned), [("f", TurnCallOutcome::Succeeded), ("h", hotel), ("a", hotel)]);
+        assert_eq!(turned.result.ended_by, TurnEndReason::Deadline);
         assert_eq!(turned.result.summary, sentence);
         settle().await;
         let open = if class == "mutating" { 2 } else { 0 };
-        assert_eq!(engine.open_calls(), open, "what can be stopped is, what may have an effect goes on");
+        assert_eq!(engine.in_flight_calls(), open, "what can be stopped is, what may have an effect goes on");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn eh_5_1_eh_5_2_eh_5_4_what_depends_on_a_failure_does_not_run_and_the_rest_does() {
     let engine = engine(UNHURRIED).await;
-    let tools = Tools::new([
+    let tools = ScriptedTools::new([
         ("flight_search", refuses()),
         ("compare_prices", says("1")),
         ("create_itinerary", says("1")),
@@ -101,10 +101,10 @@ async fn eh_5_1_eh_5_2_eh_5_4_what_depends_on_a_failure_does_not_run_and_the_res
             {"id":"d","tool":"t/hotel_search"}]}"#,
     )
     .await;
-    let skipped = Outcome::Skipped;
+    let skipped = TurnCallOutcome::Skipped;
     assert_eq!(
         outcomes(&turned),
-        [("a", Outcome::Failed), ("b", skipped), ("c", skipped), ("d", Outcome::Succeeded)]
+        [("a", TurnCallOutcome::Failed), ("b", skipped), ("c", skipped), ("d", TurnCallOutcome::Succeeded)]
     );
     assert_eq!((tools.runs("compare_prices"), tools.runs("create_itinerary")), (0, 0));
     assert!(!turned.result.calls[1].escalated && turned.result.calls[2].escalated);
@@ -114,11 +114,11 @@ async fn eh_5_1_eh_5_2_eh_5_4_what_depends_on_a_failure_does_not_run_and_the_res
 #[tokio::test(start_paused = true)]
 async fn eh_5_3_a_default_stands_in_for_an_output() {
     let engine = engine(UNHURRIED).await;
-    let echo: Script = Box::new(|_, attempt| {
+    let echo: ToolScript = Box::new(|_, attempt| {
         let params = attempt.params().to_owned();
         Box::pin(async move { Ok(said(&params)) })
     });
-    let tools = Tools::new([("flight_search", refuses()), ("compare_prices", echo)]);
+    let tools = ScriptedTools::new([("flight_search", refuses()), ("compare_prices", echo)]);
     let turned = turn(
         &engine,
         &tools,
@@ -126,48 +126,52 @@ async fn eh_5_3_a_default_stands_in_for_an_output() {
             "params":{"best":{"$from":"a","path":"/best"}},"dependsOn":[{"id":"a","default":{"best":"none"}}]}]}"#,
     )
     .await;
-    assert_eq!(outcomes(&turned), [("a", Outcome::Failed), ("b", Outcome::Succeeded)]);
+    assert_eq!(outcomes(&turned), [("a", TurnCallOutcome::Failed), ("b", TurnCallOutcome::Succeeded)]);
     assert_eq!(turned.result.calls[1].output.as_ref().unwrap().as_str(), r#"{"best":"none"}"#);
     tells(&story(&engine, &turned).await, "Used default value for compare_prices");
 }
 
-/// Writes down what it hears of turns.
+/// A listener that records the notes of turns.
 #[derive(Default)]
-struct Handler(Mutex<Vec<(Option<String>, Note)>>);
+struct NoteListener(Mutex<Vec<(Option<String>, TraceNote)>>);
 
-impl Listener for Handler {
-    fn turn(&self, about: &TurnAbout<'_>, note: &Note) {
+impl EngineListener for NoteListener {
+    fn turn(&self, about: &TurnContext<'_>, note: &TraceNote) {
         self.0.lock().push((about.turn.map(ToString::to_string), note.clone()));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn eh_6_1_eh_6_2_the_error_handler_is_told_of_each_error_and_decides() {
-    let handler = Arc::new(Handler::default());
+async fn eh_6_1_eh_6_2_the_error_handler_receives_each_error_and_decides() {
+    let handler = Arc::new(NoteListener::default());
     let engine = opened("read_only", UNHURRIED, Some(handler.clone())).await;
-    let tools =
-        Tools::new([("flight_search", script(async |number| if number == 1 { reset() } else { ok() }))]);
+    let tools = ScriptedTools::new([(
+        "flight_search",
+        script(async |number| if number == 1 { reset() } else { ok() }),
+    )]);
     turn(&engine, &tools, r#"{"turnId":"t-1","calls":[{"id":"f","tool":"t/flight_search"}]}"#).await;
     let heard = handler.0.lock();
-    let (whose, error) = heard.iter().find(|(_, note)| matches!(note.fact, Fact::ToolError(_))).unwrap();
-    let Fact::ToolError(fault) = &error.fact else { unreachable!() };
+    let (whose, error) = heard.iter().find(|(_, note)| matches!(note.fact, TurnFact::ToolError(_))).unwrap();
+    let TurnFact::ToolError(fault) = &error.fact else { unreachable!() };
     assert_eq!(whose.as_deref(), Some("t-1"), "the turn");
     assert_eq!(error.tool.as_ref().unwrap().tool.as_str(), "flight_search");
-    assert_eq!((fault.attempts, fault.decision), (1, Strategy::Retry));
+    assert_eq!((fault.attempts, fault.decision), (1, FailureStrategy::Retry));
     assert!(!fault.error.is_empty());
     let decided = heard.iter().find_map(|(_, note)| {
-        let Fact::Decision { strategy, reason } = &note.fact else { return None };
+        let TurnFact::Decision { strategy, reason } = &note.fact else { return None };
         Some((*strategy, reason.as_str()))
     });
     let reason = "transient error, circuit closed, retries available (4 left)";
-    assert_eq!(decided, Some((Strategy::Retry, reason)));
+    assert_eq!(decided, Some((FailureStrategy::Retry, reason)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn eh_6_3_a_retry_that_succeeds_is_told_as_such() {
+async fn eh_6_3_a_retry_that_succeeds_is_reported_as_such() {
     let engine = engine(UNHURRIED).await;
-    let tools =
-        Tools::new([("flight_search", script(async |number| if number == 1 { reset() } else { ok() }))]);
+    let tools = ScriptedTools::new([(
+        "flight_search",
+        script(async |number| if number == 1 { reset() } else { ok() }),
+    )]);
     let turned = turn(&engine, &tools, r#"{"calls":[{"id":"f","tool":"t/flight_search"}]}"#).await;
     assert_eq!(turned.result.status, TurnStatus::Completed);
     tells(&story(&engine, &turned).await, "Tool succeeded on retry 2");
@@ -176,9 +180,9 @@ async fn eh_6_3_a_retry_that_succeeds_is_told_as_such() {
 #[tokio::test(start_paused = true)]
 async fn eh_6_4_gr_5_an_alternative_steps_in_for_a_tool_that_failed_for_good() {
     let engine = engine(UNHURRIED).await;
-    let tools = Tools::new([("flight_search", refuses()), ("flight_search_backup", says("1"))]);
+    let tools = ScriptedTools::new([("flight_search", refuses()), ("flight_search_backup", says("1"))]);
     let turned = turn(&engine, &tools, WITH_BACKUP).await;
-    assert_eq!(outcomes(&turned), [("f", Outcome::Succeeded)]);
+    assert_eq!(outcomes(&turned), [("f", TurnCallOutcome::Succeeded)]);
     assert_eq!(turned.result.calls[0].tool.tool.as_str(), "flight_search_backup");
     assert_eq!((tools.runs("flight_search"), tools.runs("flight_search_backup")), (1, 1));
     let story = story(&engine, &turned).await;
@@ -189,7 +193,7 @@ async fn eh_6_4_gr_5_an_alternative_steps_in_for_a_tool_that_failed_for_good() {
 #[tokio::test(start_paused = true)]
 async fn eh_6_5_a_permanent_error_is_escalated_and_the_user_is_told() {
     let engine = engine(UNHURRIED).await;
-    let tools = Tools::new([("flight_search", refuses())]);
+    let tools = ScriptedTools::new([("flight_search", refuses())]);
     let turned = turn(&engine, &tools, r#"{"calls":[{"id":"f","tool":"t/flight_search"}]}"#).await;
     assert!(turned.result.escalated && turned.result.calls[0].escalated);
     let summary = "Nothing was completed: flight search failed; flight search needs your attention";
@@ -200,10 +204,10 @@ async fn eh_6_5_a_permanent_error_is_escalated_and_the_user_is_told() {
 #[tokio::test(start_paused = true)]
 async fn eh_6_6_eh_3_1_the_trace_has_each_error_with_its_class_breaker_decision_and_outcome() {
     let engine = engine(UNHURRIED).await;
-    let tools = Tools::new([("flight_search", script(async |_| reset()))]);
+    let tools = ScriptedTools::new([("flight_search", script(async |_| reset()))]);
     let turned = turn(&engine, &tools, r#"{"calls":[{"id":"f","tool":"t/flight_search"}]}"#).await;
     let story = story(&engine, &turned).await;
-    let errors = events(&story, EventType::ToolError);
+    let errors = events(&story, TraceEventType::ToolError);
     assert_eq!(errors.len(), 5, "{:#?}", sentences(&story));
     for error in &errors {
         assert!(error.error.is_some() && error.classification.is_some() && error.decision.is_some());
@@ -211,13 +215,13 @@ async fn eh_6_6_eh_3_1_the_trace_has_each_error_with_its_class_breaker_decision_
             error.circuit_breaker_state.is_some() && error.retry_count.is_some() && error.span_id.is_some()
         );
     }
-    // In the words of the tool, also where it is tried again; the rule is for machines.
+    // The message is that of the tool, also for a retry. The rule is for machines.
     assert!(errors.iter().all(|error| error.rule.as_deref() == Some("transport.reset")), "{errors:#?}");
-    let again = errors.iter().filter(|error| error.decision == Some(Strategy::Retry));
+    let again = errors.iter().filter(|error| error.decision == Some(FailureStrategy::Retry));
     let told: Vec<_> = again.map(|error| error.sentence.as_str()).collect();
     assert_eq!(told, ["Tool failed: flight_search, connection reset"; 4]);
     tells(&story, "Circuit breaker opened for flight_search");
-    assert_eq!(events(&story, EventType::Decision).len(), 5);
+    assert_eq!(events(&story, TraceEventType::Decision).len(), 5);
     assert_eq!(story.turn.status, Some(TurnStatus::Failed));
     // The turn and its one call, each with an end.
     assert_eq!(story.spans.len(), 2);
@@ -228,7 +232,7 @@ async fn eh_6_6_eh_3_1_the_trace_has_each_error_with_its_class_breaker_decision_
 #[tokio::test(start_paused = true)]
 async fn eh_7_3_a_retry_that_takes_too_long_is_ended_and_made_again() {
     let engine = engine(UNHURRIED).await;
-    let tools = Tools::new([(
+    let tools = ScriptedTools::new([(
         "flight_search",
         script(async |number| match number {
             1 => {
@@ -249,7 +253,7 @@ async fn eh_7_3_a_retry_that_takes_too_long_is_ended_and_made_again() {
 #[tokio::test(start_paused = true)]
 async fn eh_7_4_the_deadline_of_the_turn_ends_a_retry_and_nothing_is_tried_after_it() {
     let engine = engine(&format!("{UNHURRIED}timeout = \"40s\"\n")).await;
-    let tools = Tools::new([
+    let tools = ScriptedTools::new([
         (
             "flight_search",
             script(async |number| {
@@ -267,7 +271,7 @@ async fn eh_7_4_the_deadline_of_the_turn_ends_a_retry_and_nothing_is_tried_after
     let before = tokio::time::Instant::now();
     let turned = turn(&engine, &tools, text).await;
     assert_eq!(before.elapsed().as_secs(), 60);
-    assert_eq!(outcomes(&turned), [("f", Outcome::Cancelled), ("h", Outcome::Succeeded)]);
+    assert_eq!(outcomes(&turned), [("f", TurnCallOutcome::Cancelled), ("h", TurnCallOutcome::Succeeded)]);
     tokio::time::sleep(Duration::from_secs(120)).await;
     assert_eq!(tools.runs("flight_search"), 2, "nothing is tried after the deadline");
 }

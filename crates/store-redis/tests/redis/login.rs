@@ -1,23 +1,23 @@
-//! A user of its own, with the rights that `docs/operating/redis.md` names and no others: on one server, behind
-//! Sentinel, and in a Cluster.
+//! Tests with a user that has only the permissions in `docs/operating/redis.md`: on one server, behind Sentinel, and
+//! in a Cluster.
 
 use std::time::Duration;
 
 use steadfast_core::call::StoreFault;
-use steadfast_core::dedupe::Known;
+use steadfast_core::dedupe::LocalKnowledge;
 use steadfast_store::{
-    DocumentKind, DocumentName, DocumentWrite, Entry, Flush, Journal, Keep, Page, Query, Selection, Store,
-    StoreError, Trouble, Written,
+    DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome, FlushTarget, Journal, JournalEntry,
+    JournalLimits, JournalQuery, RecordFilter, RecordPage, StateStore, StoreError, StoreErrorKind,
 };
-use steadfast_store_redis::{Confirm, Login, Options, RedisStore};
-use steadfast_testkit::redis::{Cluster, Sentinel, Server};
+use steadfast_store_redis::{Options, RedisLogin, RedisStore, WriteConfirmation};
+use steadfast_testkit::redis::{RedisCluster, RedisSentinel, RedisServer};
 
 use crate::world::{PATIENCE, claim, patient, release, run, save, take, within};
 
 const USER: &str = "steadfast";
 const PASSWORD: &str = "correct horse";
 
-fn add_user(server: &Server, rights: &[&str]) {
+fn add_user(server: &RedisServer, rights: &[&str]) {
     let mut words = vec!["ACL", "SETUSER", USER, "reset", "on", ">correct horse"];
     words.extend(["~steadfast:*", "&steadfast:*"]);
     words.extend(["+@read", "+@write", "+@scripting", "+@pubsub", "+time", "+wait", "+ping", "-@dangerous"]);
@@ -26,11 +26,11 @@ fn add_user(server: &Server, rights: &[&str]) {
 }
 
 fn as_user(url: &str, password: &str) -> Options {
-    let login = Login { user: Some(USER.to_owned()), password: Some(password.to_owned()) };
+    let login = RedisLogin { user: Some(USER.to_owned()), password: Some(password.to_owned()) };
     Options { login, ..patient(url) }
 }
 
-/// Everything that a store is asked to do.
+/// Uses every operation of a store.
 async fn does_everything(options: Options) {
     let (store, other) = (RedisStore::connect(options.clone()).await.unwrap(), RedisStore::open(options));
     let record = take(&store, &claim("a")).await;
@@ -44,21 +44,25 @@ async fn does_everything(options: Options) {
     let released = take(&other, &claim("b")).await;
     other.release(&release(&released)).await.unwrap();
 
-    let listed = store.records(&Selection::default(), Page { after: None, limit: 10 }).await.unwrap();
+    let listed =
+        store.records(&RecordFilter::default(), RecordPage { after: None, limit: 10 }).await.unwrap();
     assert_eq!(listed.len(), 1);
-    assert_eq!(store.flush(&Flush::Finished(Selection::default())).await.unwrap(), 1);
+    assert_eq!(store.flush(&FlushTarget::Finished(RecordFilter::default())).await.unwrap(), 1);
     store.sweep().await.unwrap();
 
     let name = DocumentName { kind: DocumentKind::Breaker, id: "bank/pay".into() };
     let write = DocumentWrite { replaces: None, body: Some("{}".into()), expires: None };
-    let Written::As(version) = store.write(&name, write).await.unwrap() else { panic!("it was not there") };
+    let DocumentWriteOutcome::Written(version) = store.write(&name, write).await.unwrap() else {
+        panic!("it was not there")
+    };
     assert_eq!(other.read(&name).await.unwrap().unwrap().version, version);
     assert_eq!(other.documents(DocumentKind::Breaker).await.unwrap().len(), 1);
-    let entry = Entry { at: store.now(), subject: "a".into(), body: "{}".into() };
-    let keep = Keep { most: 10, most_per_subject: None, age: Duration::from_secs(60) };
+    let entry = JournalEntry { at: store.now(), subject: "a".into(), body: "{}".into() };
+    let keep = JournalLimits { most: 10, most_per_subject: None, age: Duration::from_secs(60) };
     store.append(Journal::History, std::slice::from_ref(&entry), keep).await.unwrap();
-    let query = Query { subject: Some("a".into()), ..Query::newest(Journal::History, 9) };
-    let told: Vec<Entry> = store.entries(&query).await.unwrap().into_iter().map(|(_, entry)| entry).collect();
+    let query = JournalQuery { subject: Some("a".into()), ..JournalQuery::newest(Journal::History, 9) };
+    let told: Vec<JournalEntry> =
+        store.entries(&query).await.unwrap().into_iter().map(|(_, entry)| entry).collect();
     assert_eq!(told, [entry]);
 }
 
@@ -71,34 +75,34 @@ async fn refused(options: Options) -> StoreError {
 
 async fn wrong_password_is_told(options: Options) {
     let error = refused(options).await;
-    assert_eq!((error.fault(), error.trouble()), (StoreFault::NotDone, Trouble::Refused), "{error}");
+    assert_eq!((error.fault(), error.kind()), (StoreFault::NotDone, StoreErrorKind::Refused), "{error}");
     assert!(error.to_string().contains("refused the user or the password: set both in the url"), "{error}");
 }
 
 #[tokio::test]
 async fn the_rights_that_the_documentation_names_are_enough() {
-    let server = Server::start();
+    let server = RedisServer::start();
     add_user(&server, &[]);
     does_everything(as_user(&server.url(), PASSWORD)).await;
     wrong_password_is_told(as_user(&server.url(), "wrong")).await;
 
-    // And one that lacks something is told what.
+    // A user without a permission gets an error that names it.
     add_user(&server, &["-@scripting"]);
     let store = RedisStore::connect(as_user(&server.url(), PASSWORD)).await.unwrap();
-    let error = store.claim(&claim("a"), &Known::default()).await.unwrap_err();
-    assert_eq!((error.fault(), error.trouble()), (StoreFault::NotDone, Trouble::Refused), "{error}");
-    assert!(error.to_string().contains("give it the rights that the documentation lists"), "{error}");
-    // Another prefix than its own is none of its business.
+    let error = store.claim(&claim("a"), &LocalKnowledge::default()).await.unwrap_err();
+    assert_eq!((error.fault(), error.kind()), (StoreFault::NotDone, StoreErrorKind::Refused), "{error}");
+    assert!(error.to_string().contains("grant the permissions that the documentation lists"), "{error}");
+    // The user has no access to another prefix.
     add_user(&server, &[]);
     let foreign = crate::world::options(&server.url());
     let error = refused(Options { prefix: foreign.prefix, ..as_user(&server.url(), PASSWORD) }).await;
-    assert_eq!((error.fault(), error.trouble()), (StoreFault::NotDone, Trouble::Refused), "{error}");
+    assert_eq!((error.fault(), error.kind()), (StoreFault::NotDone, StoreErrorKind::Refused), "{error}");
     run(&RedisStore::connect(as_user(&server.url(), PASSWORD)).await.unwrap(), &claim("b"), "paid").await;
 }
 
 #[tokio::test]
 async fn a_user_is_let_into_a_cluster_with_the_rights_that_the_documentation_names() {
-    let cluster = Cluster::start();
+    let cluster = RedisCluster::start();
     for node in cluster.nodes() {
         add_user(node, &["+cluster|slots"]);
     }
@@ -108,21 +112,21 @@ async fn a_user_is_let_into_a_cluster_with_the_rights_that_the_documentation_nam
 
 #[tokio::test]
 async fn a_user_is_let_in_behind_sentinels_that_want_a_password_of_their_own() {
-    let mut pair = Sentinel::start(&[]);
+    let mut pair = RedisSentinel::start(&[]);
     add_user(pair.primary(), &["+role"]);
     pair.sentinel().command(&["ACL", "SETUSER", "watch", "on", ">sentry", "+@all"]);
     pair.sentinel().command(&["ACL", "SETUSER", "default", "resetpass", ">closed"]);
     let login =
-        |password: &str| Login { user: Some("watch".to_owned()), password: Some(password.to_owned()) };
+        |password: &str| RedisLogin { user: Some("watch".to_owned()), password: Some(password.to_owned()) };
     let url = pair.url();
-    let confirm = Confirm::Replicas { count: 1, within: PATIENCE };
+    let confirm = WriteConfirmation::Replicas { count: 1, within: PATIENCE };
     let right = Options { sentinel_login: login("sentry"), confirm, ..as_user(&url, PASSWORD) };
     does_everything(right.clone()).await;
     wrong_password_is_told(Options { login: as_user(&url, "wrong").login, ..right.clone() }).await;
     wrong_password_is_told(Options { sentinel_login: login("wrong"), ..right.clone() }).await;
 
-    let url = url.replace(Sentinel::SERVICE, "another");
+    let url = url.replace(RedisSentinel::SERVICE, "another");
     let error = refused(Options { place: as_user(&url, PASSWORD).place, ..right }).await;
-    assert_eq!((error.fault(), error.trouble()), (StoreFault::NotDone, Trouble::Unreachable), "{error}");
+    assert_eq!((error.fault(), error.kind()), (StoreFault::NotDone, StoreErrorKind::Unreachable), "{error}");
     assert!(error.to_string().contains("check the name"), "{error}");
 }

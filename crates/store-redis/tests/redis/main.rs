@@ -1,4 +1,4 @@
-//! The store against real servers.
+//! Tests of the store against real servers.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
 mod login;

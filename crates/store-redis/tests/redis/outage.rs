@@ -1,15 +1,16 @@
-//! Servers that are killed, paused, emptied and failed over, while somebody uses them.
+//! Servers that are killed, paused, emptied and failed over while they are in use.
 
 use std::time::Duration;
 
 use steadfast_core::call::StoreFault;
 use steadfast_core::dedupe::{
-    Claim, ClaimVerdict, Intent, Known, RenewVerdict, Role, Save, SaveVerdict, SettlesIn,
+    Claim, ClaimIntent, ClaimRole, ClaimVerdict, LocalKnowledge, RenewVerdict, SaveRequest, SaveVerdict,
+    SettleDelay,
 };
 use steadfast_core::id::Digest;
-use steadfast_store::{News, Store, Trouble};
-use steadfast_store_redis::{Confirm, Options, RedisStore};
-use steadfast_testkit::redis::{Cluster, Sentinel, Server};
+use steadfast_store::{StateStore, StoreErrorKind, StoreEvent};
+use steadfast_store_redis::{Options, RedisStore, WriteConfirmation};
+use steadfast_testkit::redis::{RedisCluster, RedisSentinel, RedisServer};
 
 use crate::world::{
     LONG, PATIENCE, claim, eventually, heard, heard_lost, keyless, options, release, run, save, take,
@@ -22,53 +23,57 @@ async fn two(options: Options) -> (RedisStore, RedisStore) {
 }
 
 #[tokio::test]
-async fn sf_3_a_server_that_is_killed_is_told_and_heals_by_itself() {
-    let mut server = Server::durable();
+async fn sf_3_a_killed_server_is_reported_and_recovers() {
+    let mut server = RedisServer::durable();
     let store = RedisStore::connect(options(&server.url())).await.unwrap();
-    let mut news = store.news();
+    let mut news = store.events();
     let record = take(&store, &claim("a")).await;
     server.kill();
     heard_lost(&mut news).await;
     for _ in 0..20 {
-        let error = store.claim(&claim("b"), &Known::default()).await.unwrap_err();
-        assert_eq!(error.trouble(), Trouble::Unreachable, "{error}");
+        let error = store.claim(&claim("b"), &LocalKnowledge::default()).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
     }
-    let error = store.claim(&claim("b"), &Known::default()).await.unwrap_err();
+    let error = store.claim(&claim("b"), &LocalKnowledge::default()).await.unwrap_err();
     assert_eq!(error.fault(), StoreFault::NotDone, "nobody is there to do it: {error}");
     within("a follower does not wait for a dead server", store.settled(record.key)).await;
     server.restart();
-    heard(&mut news, News::Back).await;
+    heard(&mut news, StoreEvent::Available).await;
     eventually(|| async { store.save(&save(&record, "paid")).await }).await;
     assert_eq!(verdict(&store, &claim("a")).await, "replay", "what was acknowledged is there");
     assert!(news.try_recv().is_err(), "lost and back, each told once");
 }
 
 #[tokio::test]
-async fn sf_3_a_server_that_is_paused_is_told_and_heals_by_itself() {
-    let server = Server::start();
+async fn sf_3_a_paused_server_is_reported_and_recovers() {
+    let server = RedisServer::start();
     let store = RedisStore::connect(options(&server.url())).await.unwrap();
-    let mut news = store.news();
+    let mut news = store.events();
     let record = take(&store, &claim("a")).await;
     server.pause();
-    // Nothing can come from the server now: so the time for an answer is over as soon as everybody waits for it.
+    // The server cannot reply now, so the timeout is over as soon as all tasks wait.
     tokio::time::pause();
     let error = store.save(&save(&record, "paid")).await.unwrap_err();
     tokio::time::resume();
-    assert_eq!((error.fault(), error.trouble()), (StoreFault::Unanswered, Trouble::Unreachable), "{error}");
+    assert_eq!(
+        (error.fault(), error.kind()),
+        (StoreFault::Unanswered, StoreErrorKind::Unreachable),
+        "{error}"
+    );
     heard_lost(&mut news).await;
     server.resume();
-    heard(&mut news, News::Back).await;
+    heard(&mut news, StoreEvent::Available).await;
     eventually(|| async { store.save(&save(&record, "paid")).await }).await;
     assert_eq!(verdict(&store, &claim("a")).await, "replay");
 }
 
 #[tokio::test]
 async fn sf_3_an_emptied_server_is_noticed_and_holders_come_first() {
-    let mut server = Server::start();
+    let mut server = RedisServer::start();
     let options = options(&server.url());
     let (holder, other) = two(options.clone()).await;
-    let mut news = other.news();
-    // One that knows of no lease longer than a moment need not wait longer than that.
+    let mut news = other.events();
+    // A process that knows only short leases waits no longer than those.
     let brief = RedisStore::connect(options).await.unwrap();
     run(&brief, &with_lease(claim("brief"), Duration::from_millis(1)), "paid").await;
     let claim = |key: &str| with_lease(claim(key), LONG);
@@ -81,7 +86,7 @@ async fn sf_3_an_emptied_server_is_noticed_and_holders_come_first() {
     assert_eq!(verdict(&other, &claim("new")).await, "closed", "and nobody knows what else was held");
     let harmless = Claim { retry_safe: true, ..claim("harmless") };
     assert_eq!(verdict(&other, &harmless).await, "mine");
-    heard(&mut news, News::Emptied).await;
+    heard(&mut news, StoreEvent::Emptied).await;
 
     let keep = claim("held").rules.keep;
     let renewed = eventually(|| async { holder.renew(&held, &keep).await }).await;
@@ -90,8 +95,8 @@ async fn sf_3_an_emptied_server_is_noticed_and_holders_come_first() {
 
     let opened = async {
         let new = with_lease(crate::world::claim("new"), Duration::from_millis(1));
-        // Until it has found its own way back to the server, it says nothing.
-        while !matches!(brief.claim(&new, &Known::default()).await, Ok(ClaimVerdict::Mine(_))) {
+        // Until it has reconnected, it reports nothing.
+        while !matches!(brief.claim(&new, &LocalKnowledge::default()).await, Ok(ClaimVerdict::Acquired(_))) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
@@ -104,14 +109,14 @@ async fn sf_3_an_emptied_server_is_noticed_and_holders_come_first() {
     holder.save(&save(&held, "paid")).await.unwrap();
     assert_eq!(verdict(&other, &claim("held")).await, "replay");
     while let Ok(told) = news.try_recv() {
-        assert_ne!(told, News::Emptied, "told once");
+        assert_ne!(told, StoreEvent::Emptied, "told once");
     }
 }
 
-/// Closed is about runs that nobody can know to be the first. Whoever finds something gets it, also meanwhile.
+/// Only calls that might not be the first are refused. Existing records are used, also meanwhile.
 #[tokio::test]
-async fn sf_3_an_emptied_store_still_answers_what_it_finds() {
-    let mut server = Server::start();
+async fn sf_3_an_emptied_store_still_uses_existing_records() {
+    let mut server = RedisServer::start();
     let (holder, other) = two(options(&server.url())).await;
     let claim = |key: &str| with_lease(claim(key), LONG);
     let keep = claim("").rules.keep;
@@ -124,7 +129,7 @@ async fn sf_3_an_emptied_store_still_answers_what_it_finds() {
 
     server.restart_empty();
     eventually(|| async { holder.save(&save(done, "paid")).await }).await;
-    holder.save(&Save { ending: unknown(SettlesIn::Settled), ..save(told, "") }).await.unwrap();
+    holder.save(&SaveRequest { ending: unknown(SettleDelay::Settled), ..save(told, "") }).await.unwrap();
     for record in [followed, released] {
         assert_eq!(holder.renew(record, &keep).await.unwrap(), RenewVerdict::Renewed);
     }
@@ -135,32 +140,32 @@ async fn sf_3_an_emptied_store_still_answers_what_it_finds() {
     assert_eq!(verdict(&other, &claim("followed")).await, "follow");
     let others = Claim { digest: Digest::of(b"other arguments"), ..claim("done") };
     assert_eq!(verdict(&other, &others).await, "conflict");
-    let looking = |key: &str| Claim { intent: Intent::Look, ..claim(key) };
+    let looking = |key: &str| Claim { intent: ClaimIntent::Look, ..claim(key) };
     assert_eq!(verdict(&other, &looking("done")).await, "replay");
     assert_eq!(verdict(&other, &looking("kept")).await, "nothing", "a look runs nothing");
-    let waiter = Claim { role: Role::Waiter { followed: done.key }, ..claim("done") };
+    let waiter = Claim { role: ClaimRole::Waiter { followed: done.key }, ..claim("done") };
     assert_eq!(verdict(&other, &waiter).await, "replay", "who has waited gets the answer");
 
-    // What would run is refused, whatever way it comes, unless it may run twice.
+    // Every call that would run is refused, in any form, unless it may run twice.
     assert_eq!(verdict(&other, &claim("kept")).await, "closed");
     assert_eq!(verdict(&other, &keyless("new")).await, "closed");
-    let waiter = Claim { role: Role::Waiter { followed: kept.key }, ..claim("kept") };
+    let waiter = Claim { role: ClaimRole::Waiter { followed: kept.key }, ..claim("kept") };
     assert_eq!(verdict(&other, &waiter).await, "closed");
     holder.release(&release(released)).await.unwrap();
     assert_eq!(verdict(&other, &claim("released")).await, "closed");
     assert_eq!(other.record(kept.key).await.unwrap(), None, "a refusal writes nothing");
     assert_eq!(verdict(&other, &Claim { retry_safe: true, ..claim("kept") }).await, "mine");
-    // And its holder goes on as if nothing had been.
+    // Its owner continues as usual.
     assert!(matches!(holder.save(&save(followed, "paid")).await, Ok(SaveVerdict::Saved(_))));
     assert_eq!(verdict(&other, &claim("followed")).await, "replay");
 }
 
 #[tokio::test]
 async fn sf_3_one_shard_of_a_cluster_that_is_emptied_is_noticed() {
-    let cluster = Cluster::start();
+    let cluster = RedisCluster::start();
     let (holder, other) = two(options(&cluster.url())).await;
-    let mut news = other.news();
-    // Claims that are spread over all shards; `other` has touched none of them.
+    let mut news = other.events();
+    // Claims that are spread over all shards. `other` has used none of them.
     let claim = |key: &str| with_lease(claim(key), LONG);
     let mut held = Vec::new();
     for number in 0..48 {
@@ -171,7 +176,7 @@ async fn sf_3_one_shard_of_a_cluster_that_is_emptied_is_noticed() {
     for number in 0..48 {
         verdicts.push(verdict(&other, &claim(&format!("held {number}"))).await);
     }
-    heard(&mut news, News::Emptied).await;
+    heard(&mut news, StoreEvent::Emptied).await;
     assert!(
         verdicts.iter().all(|verdict| ["closed", "follow"].contains(verdict)),
         "none runs twice: {verdicts:?}"
@@ -188,13 +193,13 @@ async fn sf_3_one_shard_of_a_cluster_that_is_emptied_is_noticed() {
 
 #[tokio::test]
 async fn sf_3_nothing_that_was_acknowledged_is_lost_in_a_failover() {
-    let mut pair = Sentinel::start(&["--appendonly", "yes", "--appendfsync", "always"]);
-    let confirm = Confirm::Replicas { count: 1, within: PATIENCE };
+    let mut pair = RedisSentinel::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let confirm = WriteConfirmation::Replicas { count: 1, within: PATIENCE };
     let options = Options { confirm, ..options(&pair.url()) };
     let store = RedisStore::connect(options).await.unwrap();
-    let mut news = store.news();
+    let mut news = store.events();
 
-    // Load, until the primary dies under it.
+    // Load, until the primary is killed.
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let (count, mut counted) = tokio::sync::watch::channel(0_usize);
     let workers: Vec<_> = (0..8)
@@ -207,7 +212,8 @@ async fn sf_3_nothing_that_was_acknowledged_is_lost_in_a_failover() {
                         break;
                     }
                     let name = format!("{worker}/{number}");
-                    let Ok(ClaimVerdict::Mine(record)) = store.claim(&claim(&name), &Known::default()).await
+                    let Ok(ClaimVerdict::Acquired(record)) =
+                        store.claim(&claim(&name), &LocalKnowledge::default()).await
                     else {
                         tokio::time::sleep(Duration::from_millis(10)).await;
                         continue;
@@ -224,16 +230,16 @@ async fn sf_3_nothing_that_was_acknowledged_is_lost_in_a_failover() {
         })
         .collect();
     within("there is something to lose", counted.wait_for(|count| *count >= ENOUGH)).await.unwrap();
-    // The one that takes over needs a replica of its own before anything counts as written.
+    // The new primary needs a replica of its own before a write counts.
     let (_pair, _replica) = tokio::task::spawn_blocking(move || {
         pair.fail_over();
         let primary = format!("127.0.0.1 {}", pair.primary().port());
-        let replica = Server::with(&["--repl-diskless-sync-delay", "0", "--replicaof", &primary]);
+        let replica = RedisServer::with(&["--repl-diskless-sync-delay", "0", "--replicaof", &primary]);
         (pair, replica)
     })
     .await
     .unwrap();
-    heard(&mut news, News::Back).await;
+    heard(&mut news, StoreEvent::Available).await;
     stop.send_replace(true);
     let mut checked = 0;
     for worker in workers {
@@ -251,13 +257,13 @@ async fn sf_3_nothing_that_was_acknowledged_is_lost_in_a_failover() {
     assert!(checked >= ENOUGH, "only {checked} answers were looked for");
 }
 
-/// So many answers are acknowledged before a server fails.
+/// Number of acknowledged results before a server fails.
 const ENOUGH: usize = 100;
 
-/// A server that was made a replica keeps its connections and refuses what comes on them.
+/// A server that became a replica keeps its connections and refuses writes on them.
 #[tokio::test]
 async fn sf_3_a_primary_that_became_a_replica_is_left() {
-    let mut pair = Sentinel::start(&[]);
+    let mut pair = RedisSentinel::start(&[]);
     let store = RedisStore::connect(options(&pair.url())).await.unwrap();
     let before = run(&store, &claim("before"), "paid").await;
     let held = take(&store, &claim("held")).await;
@@ -276,18 +282,23 @@ async fn sf_3_a_primary_that_became_a_replica_is_left() {
 }
 
 #[tokio::test]
-async fn a_write_that_no_replica_confirms_counts_as_unanswered() {
-    let server = Server::start();
+async fn a_write_that_no_replica_confirms_has_an_unknown_outcome() {
+    let server = RedisServer::start();
     let options = options(&server.url());
     let confirmed = async |within| {
-        let confirm = Confirm::Replicas { count: 1, within };
+        let confirm = WriteConfirmation::Replicas { count: 1, within };
         RedisStore::connect(Options { confirm, ..options.clone() }).await.unwrap()
     };
     let call = claim("a");
-    let error = confirmed(Duration::from_millis(1)).await.claim(&call, &Known::default()).await.unwrap_err();
-    assert_eq!((error.fault(), error.trouble()), (StoreFault::Unanswered, Trouble::Unreachable), "{error}");
-    let replica = Server::with(&["--replicaof", &format!("127.0.0.1 {}", server.port())]);
-    let repeated = confirmed(PATIENCE).await.claim(&call, &Known::default()).await.unwrap();
-    assert!(matches!(repeated, ClaimVerdict::Mine(_)), "repeated under its own token");
+    let error =
+        confirmed(Duration::from_millis(1)).await.claim(&call, &LocalKnowledge::default()).await.unwrap_err();
+    assert_eq!(
+        (error.fault(), error.kind()),
+        (StoreFault::Unanswered, StoreErrorKind::Unreachable),
+        "{error}"
+    );
+    let replica = RedisServer::with(&["--replicaof", &format!("127.0.0.1 {}", server.port())]);
+    let repeated = confirmed(PATIENCE).await.claim(&call, &LocalKnowledge::default()).await.unwrap();
+    assert!(matches!(repeated, ClaimVerdict::Acquired(_)), "repeated under its own token");
     drop(replica);
 }

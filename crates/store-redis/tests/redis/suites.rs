@@ -1,33 +1,33 @@
-//! What every store does, on one server and on a Cluster.
+//! The suite for all stores, on one server and on a Cluster.
 
 use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
-use steadfast_store::suite::{Fixture, Leases, Time};
+use steadfast_store::suite::{LeaseModel, StoreFixture, TimeModel};
 use steadfast_store_redis::RedisStore;
-use steadfast_testkit::redis::{Cluster, Server};
+use steadfast_testkit::redis::{RedisCluster, RedisServer};
 
 use crate::world::options;
 
-async fn on_one_server() -> Fixture {
-    let server = Server::shared();
+async fn on_one_server() -> StoreFixture {
+    let server = RedisServer::shared();
     fixture(&server.url(), Box::new(Arc::clone(&server))).await
 }
 
-async fn on_a_cluster() -> Fixture {
-    let cluster = Cluster::shared();
+async fn on_a_cluster() -> StoreFixture {
+    let cluster = RedisCluster::shared();
     fixture(&cluster.url(), Box::new(Arc::clone(&cluster))).await
 }
 
-/// Two clients of the same data, with a prefix that nobody else has.
-async fn fixture(url: &str, keep: Box<dyn Any + Send + Sync>) -> Fixture {
+/// Two clients of the same data, with a unique prefix.
+async fn fixture(url: &str, keep: Box<dyn Any + Send + Sync>) -> StoreFixture {
     let options = options(url);
-    Fixture {
+    StoreFixture {
         store: Arc::new(RedisStore::connect(options.clone()).await.unwrap()),
         second: Some(Arc::new(RedisStore::connect(options).await.unwrap())),
-        time: Time::Real { moment: Duration::from_millis(50) },
-        leases: Leases::Time,
+        time: TimeModel::Real { moment: Duration::from_millis(50) },
+        leases: LeaseModel::Time,
         most: None,
         histories: 6,
         keep,

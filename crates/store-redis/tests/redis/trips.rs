@@ -1,24 +1,24 @@
-//! What is said to the server, how often, and what a late command does.
+//! Commands to the server: their content, their number, and the effect of late ones.
 
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::call::StoreFault;
 use steadfast_core::dedupe::{
-    Claim, ClaimVerdict, End, Ending, Intent, Known, Receipt, Record, RecordState, Role, Save, SaveVerdict,
-    Settles, SettlesIn, StartVerdict,
+    Claim, ClaimIntent, ClaimRole, ClaimVerdict, DedupeRecord, DedupeState, DeliveryReceipt, LocalKnowledge,
+    RunOutcome, SaveRequest, SaveVerdict, SettleDelay, SettleStatus, SettleTime, StartVerdict,
 };
-use steadfast_store::{Codec, Flush, Page, Selection, Store, Trouble};
-use steadfast_store_redis::{Options, Prefix, RedisStore};
-use steadfast_testkit::redis::Server;
+use steadfast_store::{FlushTarget, RecordCodec, RecordFilter, RecordPage, StateStore, StoreErrorKind};
+use steadfast_store_redis::{KeyPrefix, Options, RedisStore};
+use steadfast_testkit::redis::RedisServer;
 
 use crate::world::{
     LONG, claim, done, eventually, failed, keyless, options, release, run, save, take, unknown, verdict,
     with_lease, within,
 };
 
-/// How often the server has run a command.
-fn runs(server: &Server, command: &str) -> u64 {
+/// Returns how often the server has run a command.
+fn runs(server: &RedisServer, command: &str) -> u64 {
     let stats = server.command(&["INFO", "commandstats"]);
     let line = stats.lines().find(|line| line.starts_with(&format!("cmdstat_{command}:")));
     line.and_then(|line| line.split_once("calls=")?.1.split_once(',')?.0.parse().ok()).unwrap_or(0)
@@ -26,7 +26,7 @@ fn runs(server: &Server, command: &str) -> u64 {
 
 #[tokio::test]
 async fn the_usual_ways_are_one_round_trip_and_the_others_two() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let options = options(&server.url());
     let (store, other) =
         (RedisStore::connect(options.clone()).await.unwrap(), RedisStore::connect(options).await.unwrap());
@@ -38,7 +38,7 @@ async fn the_usual_ways_are_one_round_trip_and_the_others_two() {
     };
 
     for fresh in [claim("a"), keyless("a")] {
-        let waiting = Claim { intent: Intent::Take { started: false }, ..fresh.clone() };
+        let waiting = Claim { intent: ClaimIntent::Take { started: false }, ..fresh.clone() };
         let record = take(&store, &waiting).await;
         assert_eq!(trips(), 1, "a claim");
         assert_eq!(store.start(record.key, &record.owner).await.unwrap(), StartVerdict::Started);
@@ -52,7 +52,7 @@ async fn the_usual_ways_are_one_round_trip_and_the_others_two() {
         assert_eq!(trips(), 1, "a save");
         assert_eq!(verdict(&other, &duplicate()).await, "replay");
         assert_eq!(trips(), 1, "a replay");
-        let woken = Claim { role: Role::Waiter { followed: record.key }, ..duplicate() };
+        let woken = Claim { role: ClaimRole::Waiter { followed: record.key }, ..duplicate() };
         assert_eq!(verdict(&other, &woken).await, "replay");
         assert_eq!(trips(), 1, "a waiter that was woken");
         store.delivered(&receipt, store.now()).await.unwrap();
@@ -72,18 +72,18 @@ async fn the_usual_ways_are_one_round_trip_and_the_others_two() {
 
 #[tokio::test]
 async fn a_claim_that_arrives_after_its_caller_has_gone_is_void() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let patient = options(&server.url());
     let hasty = Options { command_timeout: Duration::from_millis(100), ..patient.clone() };
     let patient = RedisStore::connect(patient).await.unwrap();
     run(&patient, &claim("before"), "x").await;
-    // It may not get through at once, but when it has, it has a connection and knows what time it is.
+    // The first tries may fail, but afterwards it has a connection and knows the time.
     let hasty = eventually(|| RedisStore::connect(hasty.clone())).await;
 
     server.pause();
     let late = claim("late");
-    let error = hasty.claim(&late, &Known::default()).await.unwrap_err();
-    assert_eq!((error.fault(), error.trouble()), (StoreFault::Unanswered, Trouble::Unreachable));
+    let error = hasty.claim(&late, &LocalKnowledge::default()).await.unwrap_err();
+    assert_eq!((error.fault(), error.kind()), (StoreFault::Unanswered, StoreErrorKind::Unreachable));
     let waiting = claim("waiting");
     let waited = tokio::spawn({
         let (store, waiting) = (patient.clone(), waiting.clone());
@@ -97,8 +97,8 @@ async fn a_claim_that_arrives_after_its_caller_has_gone_is_void() {
 }
 
 #[tokio::test]
-async fn a_server_that_forgot_the_script_learns_it_again() {
-    let server = Server::start();
+async fn a_server_without_the_script_gets_it_again() {
+    let server = RedisServer::start();
     let store = RedisStore::connect(options(&server.url())).await.unwrap();
     run(&store, &claim("a"), "x").await;
     server.command(&["SCRIPT", "FLUSH"]);
@@ -106,8 +106,8 @@ async fn a_server_that_forgot_the_script_learns_it_again() {
 }
 
 #[tokio::test]
-async fn a_crowd_of_followers_asks_once_and_a_broken_subscription_leaves_nobody_waiting() {
-    let server = Server::start();
+async fn many_followers_read_once_and_a_broken_subscription_leaves_none_waiting() {
+    let server = RedisServer::start();
     let options = options(&server.url());
     let (store, other) =
         (RedisStore::connect(options.clone()).await.unwrap(), RedisStore::connect(options).await.unwrap());
@@ -120,7 +120,7 @@ async fn a_crowd_of_followers_asks_once_and_a_broken_subscription_leaves_nobody_
     while runs(&server, "getrange") == 0 {
         tokio::task::yield_now().await;
     }
-    // The script looks with the same command; whoever follows has looked once.
+    // The script reads with the same command. A follower has read once.
     let looks = runs(&server, "getrange");
     assert!(looks <= 2, "{looks} looks for 200 followers");
     server.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
@@ -130,10 +130,10 @@ async fn a_crowd_of_followers_asks_once_and_a_broken_subscription_leaves_nobody_
     }
 }
 
-/// Polling alone would wake everybody too, only later; so here is what only a message can do.
+/// Polling alone would wake all followers too, only later. So this tests what only a message can do.
 #[tokio::test]
 async fn followers_are_woken_by_a_message_and_every_end_sends_one() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let options = options(&server.url());
     let (store, other) =
         (RedisStore::connect(options.clone()).await.unwrap(), RedisStore::connect(options).await.unwrap());
@@ -151,7 +151,7 @@ async fn followers_are_woken_by_a_message_and_every_end_sends_one() {
         .await;
     };
 
-    // The record is in flight and stays so for minutes: no look at it lets anybody go.
+    // The record stays in flight for minutes, so reading it wakes no follower.
     let record = take(&store, &claim("a")).await;
     let name = server.command(&["KEYS", "*:r:*"]);
     let follower = follow(record.key);
@@ -166,15 +166,15 @@ async fn followers_are_woken_by_a_message_and_every_end_sends_one() {
     assert_eq!(published(), before, "nothing has ended");
     store.save(&save(&record, "paid")).await.unwrap();
     assert_eq!(published(), before + 1, "an answer");
-    let endings: [(&str, Ending); 3] = [
+    let endings: [(&str, RunOutcome); 3] = [
         ("failed", failed()),
-        ("unknown", unknown(SettlesIn::Settled)),
-        ("cut", unknown(SettlesIn::WhenOwnerSays)),
+        ("unknown", unknown(SettleDelay::Settled)),
+        ("cut", unknown(SettleDelay::WhenOwnerReports)),
     ];
     for (key, ending) in endings {
         let record = take(&store, &claim(key)).await;
         let before = published();
-        store.save(&Save { ending, ..save(&record, "") }).await.unwrap();
+        store.save(&SaveRequest { ending, ..save(&record, "") }).await.unwrap();
         assert_eq!(published(), before + 1, "{key}");
     }
     let record = take(&store, &claim("released")).await;
@@ -183,46 +183,47 @@ async fn followers_are_woken_by_a_message_and_every_end_sends_one() {
     assert_eq!(published(), before + 1, "released");
 }
 
-/// A record whose outcome is unknown is written by more than its owner: each time it is another answer, and whoever
-/// believed in the one before finds that out.
+/// A record with an unknown outcome is also written by processes other than its owner. Each write has another
+/// version, and a process that expected an earlier one detects that.
 #[tokio::test]
-async fn an_unknown_outcome_that_is_written_again_is_another_answer() {
-    let server = Server::start();
+async fn an_unknown_outcome_that_is_written_again_is_another_result() {
+    let server = RedisServer::start();
     let options = options(&server.url());
     let (owner, other) =
         (RedisStore::connect(options.clone()).await.unwrap(), RedisStore::connect(options).await.unwrap());
     let published = || runs(&server, "publish");
     for fresh in [|| claim("a"), || keyless("a")] {
         let record = take(&owner, &with_lease(fresh(), Duration::ZERO)).await;
-        let ends = async |ending: Ending| {
+        let ends = async |ending: RunOutcome| {
             let before = published();
-            let receipt = saved(owner.save(&Save { ending, ..save(&record, "") }).await.unwrap());
+            let receipt = saved(owner.save(&SaveRequest { ending, ..save(&record, "") }).await.unwrap());
             assert_eq!(published(), before + 1, "who waits for it is told");
             receipt
         };
-        let cut = ends(unknown(SettlesIn::WhenOwnerSays)).await;
-        assert_eq!(settles(&owner, &cut).await, (Settles::WhenOwnerSays, None));
+        let cut = ends(unknown(SettleDelay::WhenOwnerReports)).await;
+        assert_eq!(settles(&owner, &cut).await, (SettleTime::WhenOwnerReports, None));
 
-        // Its lease is over: another process says by when it will be.
+        // Its lease has expired: another process records when it will be settled.
         let before = published();
-        let ClaimVerdict::Unknown(told) = other.claim(&fresh(), &Known::default()).await.unwrap() else {
+        let ClaimVerdict::Unknown(told) = other.claim(&fresh(), &LocalKnowledge::default()).await.unwrap()
+        else {
             panic!("it is unknown")
         };
         assert_eq!(published(), before + 1, "who waits for it is told");
-        assert!(matches!(told.end, End::NotYet(Some(_))), "{told:?}");
-        assert_eq!(told.receipt, Receipt { version: cut.version + 1, ..cut.clone() });
-        assert!(matches!(settles(&owner, &told.receipt).await, (Settles::By(_), None)));
-        // The owner believes in what it wrote itself, and its mark for that misses.
+        assert!(matches!(told.end, SettleStatus::NotYet(Some(_))), "{told:?}");
+        assert_eq!(told.receipt, DeliveryReceipt { version: cut.version + 1, ..cut.clone() });
+        assert!(matches!(settles(&owner, &told.receipt).await, (SettleTime::By(_), None)));
+        // The owner expects the version that it wrote itself, and its mark for that has no effect.
         owner.delivered(&cut, long_after(&owner)).await.unwrap();
-        assert!(matches!(settles(&owner, &told.receipt).await, (Settles::By(_), None)));
+        assert!(matches!(settles(&owner, &told.receipt).await, (SettleTime::By(_), None)));
 
-        // It has seen the end, and the answer that says so arrives. The mark is all that is written then.
-        let over = ends(unknown(SettlesIn::Settled)).await;
+        // The owner has seen the end, and the response about it is delivered. Then only the mark is written.
+        let over = ends(unknown(SettleDelay::Settled)).await;
         assert_eq!(over.version, told.receipt.version + 1);
         let at = owner.now();
         owner.delivered(&over, at).await.unwrap();
-        let marked = Receipt { version: over.version + 1, ..over };
-        assert_eq!(settles(&other, &marked).await, (Settles::Settled, Some(at)));
+        let marked = DeliveryReceipt { version: over.version + 1, ..over };
+        assert_eq!(settles(&other, &marked).await, (SettleTime::Settled, Some(at)));
 
         let answer = ends(done("paid after all")).await;
         assert_eq!(answer.version, marked.version + 1);
@@ -232,40 +233,45 @@ async fn an_unknown_outcome_that_is_written_again_is_another_answer() {
     }
 }
 
-/// What is known of the unknown outcome that this receipt names, and when that arrived. What the tool said is there, word
-/// for word.
-async fn settles(store: &RedisStore, receipt: &Receipt) -> (Settles, Option<Timestamp>) {
+/// Returns the settling time of the unknown outcome with this receipt, and the time of its delivery. Checks that the
+/// output of the tool is kept exactly.
+async fn settles(store: &RedisStore, receipt: &DeliveryReceipt) -> (SettleTime, Option<Timestamp>) {
     let found = store.record(receipt.key).await.unwrap().unwrap();
     assert_eq!(found.receipt(), *receipt);
-    let Record { state: RecordState::Unknown(found), delivered, .. } = found else { panic!("{found:?}") };
-    let Ending::Unknown(said) = unknown(SettlesIn::Settled) else { panic!("it says that it is unknown") };
+    let DedupeRecord { state: DedupeState::Unknown(found), delivered, .. } = found else {
+        panic!("{found:?}")
+    };
+    let RunOutcome::Unknown(said) = unknown(SettleDelay::Settled) else {
+        panic!("it says that it is unknown")
+    };
     assert_eq!((found.observed, found.output), (said.observed, said.output));
     (found.settles, delivered)
 }
 
-fn saved(verdict: SaveVerdict) -> Receipt {
+fn saved(verdict: SaveVerdict) -> DeliveryReceipt {
     match verdict {
         SaveVerdict::Saved(receipt) => receipt,
         SaveVerdict::FenceLost => panic!("the fence is lost"),
     }
 }
 
-/// A time by which everything is over.
+/// A time at which everything is over.
 fn long_after(store: &RedisStore) -> Timestamp {
     store.now() + LONG + LONG
 }
 
 #[tokio::test]
 async fn two_prefixes_on_one_server_know_nothing_of_each_other() {
-    let server = Server::start();
-    let prefixed = |prefix: &str| Options { prefix: Prefix::new(prefix).unwrap(), ..options(&server.url()) };
+    let server = RedisServer::start();
+    let prefixed =
+        |prefix: &str| Options { prefix: KeyPrefix::new(prefix).unwrap(), ..options(&server.url()) };
     let (one, other) = (
         RedisStore::connect(prefixed("one:")).await.unwrap(),
         RedisStore::connect(prefixed("other:")).await.unwrap(),
     );
     run(&one, &claim("a"), "paid").await;
     assert_eq!(verdict(&other, &claim("a")).await, "mine");
-    let everything = Flush::Finished(Selection::default());
+    let everything = FlushTarget::Finished(RecordFilter::default());
     assert_eq!(other.flush(&everything).await.unwrap(), 0, "its own is in flight, the other's not its own");
     assert_eq!(verdict(&one, &claim("a")).await, "replay");
     let names = server.command(&["KEYS", "*"]);
@@ -273,9 +279,9 @@ async fn two_prefixes_on_one_server_know_nothing_of_each_other() {
 }
 
 #[tokio::test]
-async fn with_a_secret_nothing_that_a_tool_said_lies_on_the_server_in_the_clear() {
-    let server = Server::start();
-    let codec = Codec::encrypted(&[7; 32]).unwrap();
+async fn with_a_secret_no_output_is_unencrypted_on_the_server() {
+    let server = RedisServer::start();
+    let codec = RecordCodec::encrypted(&[7; 32]).unwrap();
     let options = Options { codec, ..options(&server.url()) };
     let store = RedisStore::connect(options.clone()).await.unwrap();
     let record = run(&store, &claim("a"), "a very secret answer").await;
@@ -284,16 +290,17 @@ async fn with_a_secret_nothing_that_a_tool_said_lies_on_the_server_in_the_clear(
     assert!(stored.len() > 100 && !stored.contains("secret"), "{stored}");
     assert!(store.record(record.key).await.unwrap().is_some());
 
-    let blind = RedisStore::connect(Options { codec: Codec::default(), ..options }).await.unwrap();
-    let error = blind.claim(&claim("a"), &Known::default()).await.unwrap_err();
-    assert_eq!((error.fault(), error.trouble()), (StoreFault::NotDone, Trouble::Unreadable));
-    let listed = blind.records(&Selection::default(), Page { after: None, limit: 10 }).await.unwrap();
+    let blind = RedisStore::connect(Options { codec: RecordCodec::default(), ..options }).await.unwrap();
+    let error = blind.claim(&claim("a"), &LocalKnowledge::default()).await.unwrap_err();
+    assert_eq!((error.fault(), error.kind()), (StoreFault::NotDone, StoreErrorKind::Unreadable));
+    let listed =
+        blind.records(&RecordFilter::default(), RecordPage { after: None, limit: 10 }).await.unwrap();
     assert_eq!(listed, [], "a list does not fail for one that cannot be read");
 }
 
 #[tokio::test]
-async fn keys_end_with_the_lifetime_of_what_they_hold() {
-    let server = Server::start();
+async fn keys_expire_with_the_lifetime_of_their_records() {
+    let server = RedisServer::start();
     let store = RedisStore::connect(options(&server.url())).await.unwrap();
     let claim = keyless("a");
     let begun = clock(&server);
@@ -302,40 +309,40 @@ async fn keys_end_with_the_lifetime_of_what_they_hold() {
     let finished =
         [("done", done("paid"), claim.rules.keep.done), ("failed", failed(), claim.rules.keep.failed)];
     for (arguments, ending, keep) in finished {
-        let server = Server::start();
+        let server = RedisServer::start();
         let store = RedisStore::connect(options(&server.url())).await.unwrap();
         let record = take(&store, &keyless(arguments)).await;
         let begun = clock(&server);
-        store.save(&Save { ending, ..save(&record, "") }).await.unwrap();
+        store.save(&SaveRequest { ending, ..save(&record, "") }).await.unwrap();
         assert_lives(&server, begun, keep, arguments);
     }
-    let held = Save { ending: unknown(SettlesIn::Settled), hold: true, ..save(&record, "") };
+    let held = SaveRequest { ending: unknown(SettleDelay::Settled), hold: true, ..save(&record, "") };
     store.save(&held).await.unwrap();
     for pattern in ["*:r:*", "*:i:*"] {
         assert_eq!(lives(&server, pattern), -1, "held until somebody settles it: {pattern}");
     }
 }
 
-/// How long the only key of this pattern will live, in milliseconds.
-fn lives(server: &Server, pattern: &str) -> i64 {
+/// Returns the remaining lifetime of the only key that matches this pattern, in milliseconds.
+fn lives(server: &RedisServer, pattern: &str) -> i64 {
     let name = server.command(&["KEYS", pattern]);
     server.command(&["PTTL", &name]).parse().unwrap()
 }
 
-/// The time of the server, in milliseconds.
-fn clock(server: &Server) -> i64 {
+/// Returns the time of the server, in milliseconds.
+fn clock(server: &RedisServer) -> i64 {
     let time = server.command(&["TIME"]);
     let (seconds, micros) = time.split_once(' ').unwrap();
     seconds.parse::<i64>().unwrap() * 1000 + micros.parse::<i64>().unwrap() / 1000
 }
 
-/// The record and its place in the index were written after this moment to live so long: what is left of that is as much
-/// less as the server's own clock went on since, at the most.
-fn assert_lives(server: &Server, begun: i64, span: Duration, what: &str) {
+/// The record and its index entry were written after this time with this lifetime. So the rest is shorter by at most
+/// the time that has passed on the server's clock.
+fn assert_lives(server: &RedisServer, begun: i64, span: Duration, what: &str) {
     let span = i64::try_from(span.as_millis()).unwrap();
     for pattern in ["*:r:*", "*:i:*"] {
         let lives = lives(server, pattern);
-        // The estimate of the server's time may have been a little behind it, and milliseconds are rounded.
+        // The estimate of the server's time may have been a little behind, and milliseconds are rounded.
         let passed = clock(server) - begun;
         assert!(
             (span - passed - 2..=span + 2).contains(&lives),

@@ -1,4 +1,4 @@
-//! Calls and stores, as the tests here need them.
+//! Calls and stores for these tests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,57 +6,62 @@ use std::time::Duration;
 
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{
-    Address, Claim, ClaimVerdict, Ending, Failure, Intent, Known, Observed, Owner, Process, Record, Release,
-    Role, Rules, RunId, Save, SaveVerdict, SettlesIn, UnknownEnding,
+    CallFailure, Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord, DedupeRules,
+    LocalKnowledge, ProcessIdentity, RecordAddress, ReleaseRequest, RunId, RunOutcome, SaveRequest,
+    SaveVerdict, SettleDelay, UnknownOutcomeReason, UnknownOutcomeReport,
 };
 use steadfast_core::id::{Digest, Namespace, RequestId, ToolName, ToolRef};
-use steadfast_core::key::{Key, run_key};
-use steadfast_core::output::{Output, RawJson};
-use steadfast_core::policy::{DedupePolicy, Lifetimes, Profile, ToolClass};
-use steadfast_store::{News, Store, StoreError};
-use steadfast_store_redis::{Options, Prefix, RedisStore};
+use steadfast_core::key::{RecordKey, run_key};
+use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::policy::{DedupePolicy, PolicyProfile, RecordLifetimes, ToolClass};
+use steadfast_store::{StateStore, StoreError, StoreEvent};
+use steadfast_store_redis::{KeyPrefix, Options, RedisStore};
 use tokio::sync::broadcast;
 
-/// A guard against hanging, and nothing that is measured: how long a test waits for what must come, and a store for its
-/// server.
+/// A guard against hanging tests, not a measured limit. Used for events that must come, and as the timeout of a
+/// store.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
-/// A lease that no test outlives.
+/// A lease that is longer than any test.
 pub(crate) const LONG: Duration = Duration::from_secs(3600);
 
 static NUMBER: AtomicU64 = AtomicU64::new(1);
 
-/// Options for this server with a prefix that no other test has.
+/// Options for this server with a unique prefix.
 pub(crate) fn options(url: &str) -> Options {
     let prefix = format!("test{}:", NUMBER.fetch_add(1, Ordering::Relaxed));
-    Options { prefix: Prefix::new(&prefix).unwrap(), ..patient(url) }
+    Options { prefix: KeyPrefix::new(&prefix).unwrap(), ..patient(url) }
 }
 
-/// Options for this server, by which none that answers is too slow.
+/// Options for this server, for which no working server is too slow.
 pub(crate) fn patient(url: &str) -> Options {
     let (command_timeout, connect_timeout) = (PATIENCE, PATIENCE);
     Options { command_timeout, connect_timeout, ..Options::parse(url).unwrap() }
 }
 
-/// A call under a key, of a tool that must not run twice.
+/// A call with a key, to a tool that must not run twice.
 pub(crate) fn claim(key: &str) -> Claim {
-    at(Address::Explicit(Key(Digest::of(key.as_bytes()))))
+    at(RecordAddress::Explicit(RecordKey(Digest::of(key.as_bytes()))))
 }
 
-/// A call that is known by its arguments only.
+/// A call that is identified by its arguments only.
 pub(crate) fn keyless(arguments: &str) -> Claim {
-    let index = Key(Digest::of(arguments.as_bytes()));
+    let index = RecordKey(Digest::of(arguments.as_bytes()));
     let claim = claim("");
-    let address = Address::Keyless { run: run_key(index, &claim.run), index };
+    let address = RecordAddress::Keyless { run: run_key(index, &claim.run), index };
     Claim { address, ..claim }
 }
 
-fn at(address: Address) -> Claim {
+fn at(address: RecordAddress) -> Claim {
     let call = NUMBER.fetch_add(1, Ordering::Relaxed);
     Claim {
         address,
-        intent: Intent::Take { started: true },
-        role: Role::Fresh,
-        owner: Owner { process: Process { boot: "here".into(), pid: 1, started: 1 }, call, claim: 1 },
+        intent: ClaimIntent::Take { started: true },
+        role: ClaimRole::Fresh,
+        owner: ClaimOwner {
+            process: ProcessIdentity { boot: "here".into(), pid: 1, started: 1 },
+            call,
+            claim: 1,
+        },
         digest: Digest::of(b"arguments"),
         retry_safe: false,
         best_effort: false,
@@ -64,7 +69,7 @@ fn at(address: Address) -> Claim {
         age: Duration::ZERO,
         seen_end_within: None,
         run: RunId(format!("run-{call}").into()),
-        rules: Rules::from(&Profile::Standard.policy(ToolClass::Mutating)),
+        rules: DedupeRules::from(&PolicyProfile::Standard.policy(ToolClass::Mutating)),
         tool: ToolRef { namespace: Namespace::new("bank").unwrap(), tool: ToolName::new("pay").unwrap() },
         request: RequestId::new(format!("request-{call}")).unwrap(),
         tool_call: None,
@@ -77,24 +82,29 @@ fn at(address: Address) -> Claim {
 
 /// The same call with another lease.
 pub(crate) fn with_lease(claim: Claim, lease: Duration) -> Claim {
-    let keep = Lifetimes { lease, ..claim.rules.keep };
-    Claim { rules: Rules { keep, ..claim.rules }, ..claim }
+    let keep = RecordLifetimes { lease, ..claim.rules.keep };
+    Claim { rules: DedupeRules { keep, ..claim.rules }, ..claim }
 }
 
-pub(crate) fn done(text: &str) -> Ending {
-    Ending::Done(Some(Output { content: RawJson::string(text), metadata: None }))
+pub(crate) fn done(text: &str) -> RunOutcome {
+    RunOutcome::Done(Some(ToolOutput { content: RawJson::string(text), metadata: None }))
 }
 
-/// An outcome that is not known, and what the tool said of it.
-pub(crate) fn unknown(settles: SettlesIn) -> Ending {
-    let output = Some(Output { content: RawJson::string("perhaps"), metadata: None });
+/// An unknown outcome with a partial output.
+pub(crate) fn unknown(settles: SettleDelay) -> RunOutcome {
+    let output = Some(ToolOutput { content: RawJson::string("perhaps"), metadata: None });
     let words = Some("how it was said".into());
-    Ending::Unknown(UnknownEnding { settles, observed: Observed::ErrorAnswer, words, output })
+    RunOutcome::Unknown(UnknownOutcomeReport {
+        settles,
+        observed: UnknownOutcomeReason::ErrorAnswer,
+        details: words,
+        output,
+    })
 }
 
-/// A failure that is an answer: it will not go away.
-pub(crate) fn failed() -> Ending {
-    Ending::Failed(Failure {
+/// A permanent failure, which is a result.
+pub(crate) fn failed() -> RunOutcome {
+    RunOutcome::Failed(CallFailure {
         code: Code::ToolError,
         message: "no".into(),
         retriable: false,
@@ -106,8 +116,8 @@ pub(crate) fn failed() -> Ending {
     })
 }
 
-pub(crate) fn save(claimed: &Record, text: &str) -> Save {
-    Save {
+pub(crate) fn save(claimed: &DedupeRecord, text: &str) -> SaveRequest {
+    SaveRequest {
         claimed: Arc::new(claimed.clone()),
         ending: done(text),
         attempts: Vec::new(),
@@ -117,33 +127,33 @@ pub(crate) fn save(claimed: &Record, text: &str) -> Save {
     }
 }
 
-pub(crate) fn release(record: &Record) -> Release {
-    Release { key: record.key, index: record.index, owner: record.owner.clone() }
+pub(crate) fn release(record: &DedupeRecord) -> ReleaseRequest {
+    ReleaseRequest { key: record.key, index: record.index, owner: record.owner.clone() }
 }
 
-/// Claims what must be free.
-pub(crate) async fn take(store: &RedisStore, claim: &Claim) -> Record {
-    match store.claim(claim, &Known::default()).await {
-        Ok(ClaimVerdict::Mine(record)) => Arc::unwrap_or_clone(record),
+/// Claims a key that must be free.
+pub(crate) async fn take(store: &RedisStore, claim: &Claim) -> DedupeRecord {
+    match store.claim(claim, &LocalKnowledge::default()).await {
+        Ok(ClaimVerdict::Acquired(record)) => Arc::unwrap_or_clone(record),
         other => panic!("expected mine, got {other:?}"),
     }
 }
 
-/// Claims, saves, and must be through with both.
-pub(crate) async fn run(store: &RedisStore, claim: &Claim, text: &str) -> Record {
+/// Claims and saves, and both must succeed.
+pub(crate) async fn run(store: &RedisStore, claim: &Claim, text: &str) -> DedupeRecord {
     let record = take(store, claim).await;
     assert!(matches!(store.save(&save(&record, text)).await, Ok(SaveVerdict::Saved(_))));
     record
 }
 
-/// What came of a claim, in a word.
+/// Returns the verdict of a claim as a word.
 pub(crate) async fn verdict(store: &RedisStore, claim: &Claim) -> &'static str {
-    match store.claim(claim, &Known::default()).await.unwrap() {
-        ClaimVerdict::Mine(_) => "mine",
+    match store.claim(claim, &LocalKnowledge::default()).await.unwrap() {
+        ClaimVerdict::Acquired(_) => "mine",
         ClaimVerdict::Follow(_) => "follow",
         ClaimVerdict::Replay(_) => "replay",
         ClaimVerdict::Unknown(_) => "tell",
-        ClaimVerdict::Closed => "closed",
+        ClaimVerdict::StoreRecovering => "closed",
         ClaimVerdict::RecordsLost => "records lost",
         ClaimVerdict::Conflict => "conflict",
         ClaimVerdict::Nothing => "nothing",
@@ -152,23 +162,23 @@ pub(crate) async fn verdict(store: &RedisStore, claim: &Claim) -> &'static str {
     }
 }
 
-/// Waits for what must come.
+/// Waits for an event that must come.
 pub(crate) async fn within<F: Future>(what: &str, future: F) -> F::Output {
     let came = tokio::time::timeout(PATIENCE, future).await;
     came.unwrap_or_else(|_| panic!("{what}: nothing came within {PATIENCE:?}"))
 }
 
-/// Waits for this news.
-pub(crate) async fn heard(news: &mut broadcast::Receiver<News>, expected: News) {
+/// Waits for this event.
+pub(crate) async fn heard(news: &mut broadcast::Receiver<StoreEvent>, expected: StoreEvent) {
     let listening = async { while news.recv().await.unwrap() != expected {} };
     within(&format!("{expected:?}"), listening).await;
 }
 
-/// Waits until it is told that the store is lost; says why.
-pub(crate) async fn heard_lost(news: &mut broadcast::Receiver<News>) -> Arc<str> {
+/// Waits for the event that the store is lost. Returns the reason.
+pub(crate) async fn heard_lost(news: &mut broadcast::Receiver<StoreEvent>) -> Arc<str> {
     let listening = async {
         loop {
-            if let News::Lost(why) = news.recv().await.unwrap() {
+            if let StoreEvent::Unavailable(why) = news.recv().await.unwrap() {
                 return why;
             }
         }
@@ -176,7 +186,7 @@ pub(crate) async fn heard_lost(news: &mut broadcast::Receiver<News>) -> Arc<str>
     within("lost", listening).await
 }
 
-/// Tries until the store does it: after an outage it may fail a few times more.
+/// Tries until the operation succeeds: after an outage it may fail a few more times.
 pub(crate) async fn eventually<T, F: Future<Output = Result<T, StoreError>>>(
     mut attempt: impl FnMut() -> F,
 ) -> T {

@@ -1,84 +1,86 @@
-//! A process that dies at every step of the writer, one after the other.
+//! Crash tests: a process dies at every step of the writer in turn.
 //!
-//! A script of operations runs in another process, which dies at its nth step. Then the file must hold what was
-//! answered, and of the operations that were under way each one wholly or not at all. What it must hold is told by the
-//! simplest store there is, the records of the core.
+//! A script of operations runs in another process, which dies at its nth step. Then the file must contain everything
+//! that was acknowledged, and each operation in progress either completely or not at all. The expected content comes
+//! from the simplest store: the records of the core.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Address, Claim, ClaimVerdict, Ending, Intent, Known, LeaseSight, Observed, Process, Receipt, Record,
-    Records, Release, Resolution, Resolve, ResolveVerdict, Rules, Save, SettlesIn, UnknownEnding,
+    Claim, ClaimIntent, ClaimVerdict, DedupeRecord, DedupeRules, DeliveryReceipt, LeaseOwnerState,
+    LocalKnowledge, MemoryRecords, ProcessIdentity, RecordAddress, ReleaseRequest, Resolution,
+    ResolutionRequest, ResolveVerdict, RunOutcome, SaveRequest, SettleDelay, UnknownOutcomeReason,
+    UnknownOutcomeReport,
 };
-use steadfast_core::key::Key;
-use steadfast_core::policy::{Profile, ToolClass};
+use steadfast_core::key::RecordKey;
+use steadfast_core::policy::{PolicyProfile, ToolClass};
 use steadfast_store::{
-    DocumentKind, DocumentName, DocumentWrite, Flush, ManualClock, Page, Selection, Sight, Store, Written,
-    record_loss,
+    DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome, FlushTarget, ManualClock,
+    ProcessMonitor, RecordFilter, RecordPage, StateStore, record_loss,
 };
 
 use super::processes::{assert_sound, heard, part, say, spawn};
-use super::world::{Folder, claim, key, mine, patient, save};
+use super::world::{SqliteTestFolder, claim, key, mine, patient, save};
 use crate::{SqliteOptions, SqliteStore};
 
 const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
 
-/// Everybody lives.
+/// Reports every process as alive.
 #[derive(Debug)]
-struct Alive;
+struct AliveProcesses;
 
-impl Sight for Alive {
-    fn sight(&self, _: &Process) -> LeaseSight {
-        LeaseSight::Alive
+impl ProcessMonitor for AliveProcesses {
+    fn check_process(&self, _: &ProcessIdentity) -> LeaseOwnerState {
+        LeaseOwnerState::Alive
     }
 }
 
 /// One operation of the script.
 #[derive(Clone, Debug)]
-enum Deed {
+enum ScriptOperation {
     Claim(Claim),
-    Start(Record),
-    Save(Save),
-    Release(Release),
-    Delivered(Receipt),
-    Resolve(Key),
-    Flush(Key),
+    Start(DedupeRecord),
+    Save(SaveRequest),
+    Release(ReleaseRequest),
+    Delivered(DeliveryReceipt),
+    Resolve(RecordKey),
+    Flush(RecordKey),
     Write(DocumentName, DocumentWrite),
 }
 
-/// What a file should hold.
+/// The expected content of a file.
 #[derive(Clone, Debug, Default)]
-struct Model {
-    records: Records,
+struct ExpectedContent {
+    records: MemoryRecords,
     documents: BTreeMap<DocumentName, String>,
     versions: u64,
 }
 
-impl Model {
-    fn apply(&mut self, deed: &Deed) {
-        let rules = Rules::from(&Profile::Standard.policy(ToolClass::Mutating));
+impl ExpectedContent {
+    fn apply(&mut self, deed: &ScriptOperation) {
+        let rules = DedupeRules::from(&PolicyProfile::Standard.policy(ToolClass::Mutating));
         match deed.clone() {
-            Deed::Claim(claim) => drop(self.claim(&claim)),
-            Deed::Start(record) => drop(self.records.start(&record.key, &record.owner, NOW)),
-            Deed::Save(save) => drop(self.records.save(&save, NOW)),
-            Deed::Release(release) => self.records.release(&release),
-            Deed::Delivered(receipt) => self.records.delivered(&receipt, NOW),
-            Deed::Resolve(key) => {
+            ScriptOperation::Claim(claim) => drop(self.claim(&claim)),
+            ScriptOperation::Start(record) => drop(self.records.start(&record.key, &record.owner, NOW)),
+            ScriptOperation::Save(save) => drop(self.records.save(&save, NOW)),
+            ScriptOperation::Release(release) => self.records.release(&release),
+            ScriptOperation::Delivered(receipt) => self.records.mark_delivered(&receipt, NOW),
+            ScriptOperation::Resolve(key) => {
                 let verdict = self.records.resolve(
-                    &Resolve::by_hand(key, Resolution::Ran),
+                    &ResolutionRequest::by_operator(key, Resolution::Ran),
                     &rules,
-                    |_| LeaseSight::Alive,
+                    |_| LeaseOwnerState::Alive,
                     NOW,
                 );
                 assert_eq!(verdict, ResolveVerdict::Resolved);
             }
-            Deed::Flush(key) => {
+            ScriptOperation::Flush(key) => {
                 let index = self.records.get(&key).and_then(|record| record.index);
-                self.records.apply(steadfast_core::dedupe::Write::Remove { key, index });
+                self.records.apply(steadfast_core::dedupe::RecordWrite::Remove { key, index });
             }
-            Deed::Write(name, write) => {
+            ScriptOperation::Write(name, write) => {
                 self.versions += 1;
                 match write.body {
                     Some(body) => drop(self.documents.insert(name, body.to_string())),
@@ -89,31 +91,31 @@ impl Model {
     }
 
     fn claim(&mut self, claim: &Claim) -> ClaimVerdict {
-        self.records.claim(claim, &Known::default(), |_| LeaseSight::Alive, NOW)
+        self.records.claim(claim, &LocalKnowledge::default(), |_| LeaseOwnerState::Alive, NOW)
     }
 }
 
-/// Groups of operations that are asked for together; those of one group touch different records. Every way in which
-/// a table writes is among them: new, in place, replacing another, moving the index, removing.
-fn script() -> Vec<Vec<Deed>> {
-    let mut model = Model::default();
-    let mut script: Vec<Vec<Deed>> = Vec::new();
-    let mut group = |model: &mut Model, deeds: Vec<Deed>| {
+/// Groups of concurrent operations. Those of one group touch different records. All kinds of writes occur: inserting,
+/// updating, replacing another record, moving the index, removing.
+fn script() -> Vec<Vec<ScriptOperation>> {
+    let mut model = ExpectedContent::default();
+    let mut script: Vec<Vec<ScriptOperation>> = Vec::new();
+    let mut group = |model: &mut ExpectedContent, deeds: Vec<ScriptOperation>| {
         deeds.iter().for_each(|deed| model.apply(deed));
         script.push(deeds);
     };
-    // Owners that are the same in every process that makes this script.
+    // Owners that are equal in every process that creates this script.
     let mut calls = 0;
-    let mut call = |address: Address| {
+    let mut call = |address: RecordAddress| {
         calls += 1;
         let mut claim = claim("any");
-        claim.owner.process = Process { boot: "boot".into(), pid: 1, started: 1 };
+        claim.owner.process = ProcessIdentity { boot: "boot".into(), pid: 1, started: 1 };
         claim.owner.call = calls;
-        Claim { address, intent: Intent::Take { started: false }, ..claim }
+        Claim { address, intent: ClaimIntent::Take { started: false }, ..claim }
     };
-    let explicit = |name: &str| Address::Explicit(key(name));
-    let keyless = |run: &str, index: &str| Address::Keyless { run: key(run), index: key(index) };
-    let call_id = |id: &str, index: &str| Address::CallId { id: key(id), index: key(index) };
+    let explicit = |name: &str| RecordAddress::Explicit(key(name));
+    let keyless = |run: &str, index: &str| RecordAddress::Keyless { run: key(run), index: key(index) };
+    let call_id = |id: &str, index: &str| RecordAddress::CallId { id: key(id), index: key(index) };
 
     let first = [
         call(explicit("explicit")),
@@ -122,41 +124,44 @@ fn script() -> Vec<Vec<Deed>> {
         call(explicit("released")),
         call(call_id("moving", "from")),
     ];
-    group(&mut model, first.iter().cloned().map(Deed::Claim).collect());
-    let held = |model: &Model, name: &str| model.records.get(&key(name)).unwrap().clone();
+    group(&mut model, first.iter().cloned().map(ScriptOperation::Claim).collect());
+    let held = |model: &ExpectedContent, name: &str| model.records.get(&key(name)).unwrap().clone();
 
     let record = held(&model, "explicit");
-    group(&mut model, vec![Deed::Start(record)]);
-    let saves = ["explicit", "run 1", "id"].map(|name| Deed::Save(save(&held(&model, name), "paid")));
+    group(&mut model, vec![ScriptOperation::Start(record)]);
+    let saves =
+        ["explicit", "run 1", "id"].map(|name| ScriptOperation::Save(save(&held(&model, name), "paid")));
     let released = held(&model, "released");
-    let release = Release { key: released.key, index: released.index, owner: released.owner };
-    group(&mut model, [&saves[..], &[Deed::Release(release)]].concat());
-    let marks = ["run 1", "id"].map(|name| Deed::Delivered(held(&model, name).receipt()));
+    let release = ReleaseRequest { key: released.key, index: released.index, owner: released.owner };
+    group(&mut model, [&saves[..], &[ScriptOperation::Release(release)]].concat());
+    let marks = ["run 1", "id"].map(|name| ScriptOperation::Delivered(held(&model, name).receipt()));
     group(&mut model, marks.to_vec());
 
-    // Equal arguments again: what only the index finds is replaced; what has a call id stays.
+    // Equal arguments again: a record that only the index finds is replaced, and one with a call id stays.
     let again = [call(keyless("run 2", "equal")), call(keyless("run 3", "with id"))];
-    group(&mut model, again.iter().cloned().map(Deed::Claim).collect());
-    // What is unknown is written again when it is known to be over, and what is told then is marked.
+    group(&mut model, again.iter().cloned().map(ScriptOperation::Claim).collect());
+    // An unknown outcome is written again once the attempt has ended, and the response after that is marked as
+    // delivered.
     let cut = save(&held(&model, "run 2"), "");
     let unknown = |settles| {
-        let unknown = UnknownEnding { settles, ..UnknownEnding::settled(Observed::NoAnswer) };
-        Deed::Save(Save { ending: Ending::Unknown(unknown), ..cut.clone() })
+        let unknown =
+            UnknownOutcomeReport { settles, ..UnknownOutcomeReport::settled(UnknownOutcomeReason::NoAnswer) };
+        ScriptOperation::Save(SaveRequest { ending: RunOutcome::Unknown(unknown), ..cut.clone() })
     };
-    group(&mut model, vec![unknown(SettlesIn::WhenOwnerSays), Deed::Flush(key("run 3"))]);
-    group(&mut model, vec![unknown(SettlesIn::Settled)]);
+    group(&mut model, vec![unknown(SettleDelay::WhenOwnerReports), ScriptOperation::Flush(key("run 3"))]);
+    group(&mut model, vec![unknown(SettleDelay::Settled)]);
     let told = held(&model, "run 2").receipt();
-    group(&mut model, vec![Deed::Delivered(told)]);
-    group(&mut model, vec![Deed::Resolve(key("run 2")), Deed::Flush(key("explicit"))]);
-    // The same id for another call: its place in the index moves.
+    group(&mut model, vec![ScriptOperation::Delivered(told)]);
+    group(&mut model, vec![ScriptOperation::Resolve(key("run 2")), ScriptOperation::Flush(key("explicit"))]);
+    // The same id for another call: its index entry moves.
     let mut other = call(call_id("moving", "to"));
     other.digest = steadfast_core::id::Digest::of(b"other");
-    group(&mut model, vec![Deed::Claim(other)]);
+    group(&mut model, vec![ScriptOperation::Claim(other)]);
 
     let name = DocumentName { kind: DocumentKind::Breaker, id: "bank/pay".into() };
     let write = |replaces, body: Option<&str>| {
         let body = body.map(Into::into);
-        vec![Deed::Write(name.clone(), DocumentWrite { replaces, body, expires: None })]
+        vec![ScriptOperation::Write(name.clone(), DocumentWrite { replaces, body, expires: None })]
     };
     group(&mut model, write(None, Some("closed")));
     group(&mut model, write(Some(1), Some("open")));
@@ -165,44 +170,47 @@ fn script() -> Vec<Vec<Deed>> {
 }
 
 fn open(path: &std::path::Path) -> SqliteStore {
-    let (clock, sight) = (Arc::new(ManualClock::at(NOW)), Arc::new(Alive));
+    let (clock, sight) = (Arc::new(ManualClock::at(NOW)), Arc::new(AliveProcesses));
     SqliteStore::open(SqliteOptions { clock, sight, ..patient(path) }).unwrap()
 }
 
-async fn perform(store: &SqliteStore, deed: Deed) {
-    let rules = Rules::from(&Profile::Standard.policy(ToolClass::Mutating));
+async fn perform(store: &SqliteStore, deed: ScriptOperation) {
+    let rules = DedupeRules::from(&PolicyProfile::Standard.policy(ToolClass::Mutating));
     match deed {
-        Deed::Claim(claim) => drop(mine(store.claim(&claim, &Known::default()).await.unwrap())),
-        Deed::Start(record) => drop(store.start(record.key, &record.owner).await.unwrap()),
-        Deed::Save(save) => drop(store.save(&save).await.unwrap()),
-        Deed::Release(release) => store.release(&release).await.unwrap(),
-        Deed::Delivered(receipt) => store.delivered(&receipt, NOW).await.unwrap(),
-        Deed::Resolve(key) => {
-            let verdict = store.resolve(&Resolve::by_hand(key, Resolution::Ran), &rules).await.unwrap();
+        ScriptOperation::Claim(claim) => {
+            drop(mine(store.claim(&claim, &LocalKnowledge::default()).await.unwrap()))
+        }
+        ScriptOperation::Start(record) => drop(store.start(record.key, &record.owner).await.unwrap()),
+        ScriptOperation::Save(save) => drop(store.save(&save).await.unwrap()),
+        ScriptOperation::Release(release) => store.release(&release).await.unwrap(),
+        ScriptOperation::Delivered(receipt) => store.delivered(&receipt, NOW).await.unwrap(),
+        ScriptOperation::Resolve(key) => {
+            let verdict =
+                store.resolve(&ResolutionRequest::by_operator(key, Resolution::Ran), &rules).await.unwrap();
             assert_eq!(verdict, ResolveVerdict::Resolved);
         }
-        Deed::Flush(key) => assert_eq!(store.flush(&Flush::Key(key)).await.unwrap(), 1),
-        Deed::Write(name, write) => {
-            assert!(matches!(store.write(&name, write).await.unwrap(), Written::As(_)));
+        ScriptOperation::Flush(key) => assert_eq!(store.flush(&FlushTarget::Key(key)).await.unwrap(), 1),
+        ScriptOperation::Write(name, write) => {
+            assert!(matches!(store.write(&name, write).await.unwrap(), DocumentWriteOutcome::Written(_)));
         }
     }
 }
 
-/// Whether the file holds exactly this.
-async fn holds(store: &SqliteStore, model: &Model) -> bool {
-    let all = store.records(&Selection::default(), Page { after: None, limit: 100 }).await.unwrap();
+/// Returns true if the file contains exactly this.
+async fn holds(store: &SqliteStore, model: &ExpectedContent) -> bool {
+    let all = store.records(&RecordFilter::default(), RecordPage { after: None, limit: 100 }).await.unwrap();
     let documents = store.documents(DocumentKind::Breaker).await.unwrap();
     let documents: BTreeMap<_, _> =
         documents.into_iter().map(|(name, document)| (name, document.body.to_string())).collect();
     if !all.iter().eq(model.records.iter()) || documents != model.documents {
         return false;
     }
-    // Where an index leads is seen by what a look through it finds.
+    // The target of an index entry is checked by a lookup through it.
     for index in ["equal", "with id", "from", "to"] {
         let mut look = claim("look");
-        look.address = Address::Keyless { run: key("look"), index: key(index) };
-        look.intent = Intent::Look;
-        if store.claim(&look, &Known::default()).await.unwrap() != model.clone().claim(&look) {
+        look.address = RecordAddress::Keyless { run: key("look"), index: key(index) };
+        look.intent = ClaimIntent::Look;
+        if store.claim(&look, &LocalKnowledge::default()).await.unwrap() != model.clone().claim(&look) {
             return false;
         }
     }
@@ -232,20 +240,20 @@ fn sf_2_a_process_may_die_at_any_step() {
     let script = script();
     for nth in 1.. {
         assert!(nth < 500, "the script does not come to an end");
-        let folder = Folder::new();
+        let folder = SqliteTestFolder::new();
         let mut child =
             spawn("tests::crash::sf_2_a_process_may_die_at_any_step", &folder.state(), &nth.to_string());
         let done = heard(&mut child).count();
         let survived = child.wait().unwrap().success();
 
-        let mut answered = Model::default();
+        let mut answered = ExpectedContent::default();
         script.iter().take(done).flatten().for_each(|deed| answered.apply(deed));
         let under_way = script.get(done).cloned().unwrap_or_default();
         let store = open(&folder.state());
         let loss = runtime.block_on(record_loss(&store)).unwrap();
         assert_eq!(loss, None, "after step {nth}: nothing is lost");
         let mut found = false;
-        // Each operation of the group that was cut off may have happened.
+        // Each operation of the interrupted group may have happened.
         for some in 0..1_u32 << under_way.len() {
             let mut model = answered.clone();
             let happened = under_way.iter().enumerate().filter(|(bit, _)| some & 1 << bit != 0);
@@ -257,7 +265,8 @@ fn sf_2_a_process_may_die_at_any_step() {
         assert_sound(&folder.state());
         if survived {
             assert_eq!(done, script.len());
-            // Each group is committed at least once, which is two steps; how many share a commit, nobody chose.
+            // Each group needs at least one commit, which is two steps. The number of operations per commit is not
+            // fixed.
             assert!(nth > 2 * script.len(), "only {nth} steps");
             return;
         }

@@ -1,4 +1,4 @@
-//! Files: made, checked, migrated, refused, set aside, lost, full.
+//! Tests of the file: created, checked, migrated, refused, set aside, lost, full.
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -11,16 +11,16 @@ use std::{env, fs};
 use rusqlite::Connection;
 use steadfast_core::Timestamp;
 use steadfast_core::call::StoreFault;
-use steadfast_core::dedupe::{ClaimVerdict, Known, RecordState, RenewVerdict};
+use steadfast_core::dedupe::{ClaimVerdict, DedupeState, LocalKnowledge, RenewVerdict};
 use steadfast_core::policy::DedupePolicy;
 use steadfast_store::{
-    Codec, DocumentKind, DocumentName, Journal, ManualClock, News, Query, Selection, Store, Trouble,
-    accept_loss,
+    DocumentKind, DocumentName, Journal, JournalQuery, ManualClock, RecordCodec, RecordFilter, StateStore,
+    StoreErrorKind, StoreEvent, accept_loss,
 };
 
 use super::processes::{heard, part, program_at, say};
-use super::world::{Folder, claim, is_replay, key, mine, patient, run, save, take};
-use crate::{OnDamage, OpenError, SqliteOptions, SqliteStore, schema};
+use super::world::{SqliteTestFolder, claim, is_replay, key, mine, patient, run, save, take};
+use crate::{FileDamagePolicy, SqliteOpenError, SqliteOptions, SqliteStore, schema};
 
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777
@@ -28,7 +28,7 @@ fn mode(path: &Path) -> u32 {
 
 #[tokio::test]
 async fn the_folder_and_its_files_are_for_their_user_alone() {
-    let folder = Folder::new();
+    let folder = SqliteTestFolder::new();
     let state = folder.path.join("deep/er/state.db");
     let store = SqliteStore::open(patient(&state)).unwrap();
     run(&store, "a").await;
@@ -41,7 +41,7 @@ async fn the_folder_and_its_files_are_for_their_user_alone() {
 
 #[tokio::test]
 async fn a_file_that_was_open_to_all_is_closed_to_them() {
-    let folder = Folder::new();
+    let folder = SqliteTestFolder::new();
     fs::write(folder.state(), "").unwrap();
     for empty in [true, false] {
         fs::set_permissions(folder.state(), fs::Permissions::from_mode(0o644)).unwrap();
@@ -51,50 +51,50 @@ async fn a_file_that_was_open_to_all_is_closed_to_them() {
 }
 
 #[tokio::test]
-async fn what_was_answered_is_there_after_a_restart() {
-    let folder = Folder::new();
+async fn acknowledged_writes_are_there_after_a_restart() {
+    let folder = SqliteTestFolder::new();
     let store = folder.open();
     run(&store, "a").await;
     drop(store);
-    assert!(is_replay(&folder.open().claim(&claim("a"), &Known::default()).await.unwrap()));
+    assert!(is_replay(&folder.open().claim(&claim("a"), &LocalKnowledge::default()).await.unwrap()));
 }
 
-/// The fixture was written by the first version, and is never written again.
+/// The fixture was written by the first version, and never changes.
 #[tokio::test]
 async fn a_file_of_the_first_version_is_read() {
-    let folder = Folder::new();
+    let folder = SqliteTestFolder::new();
     folder.bare().execute_batch(include_str!("../../tests/fixtures/version-1.sql")).unwrap();
     let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_794_770_526_000)));
     let store = SqliteStore::open(SqliteOptions { clock, ..patient(folder.state()) }).unwrap();
-    assert!(is_replay(&store.claim(&claim("done"), &Known::default()).await.unwrap()));
+    assert!(is_replay(&store.claim(&claim("done"), &LocalKnowledge::default()).await.unwrap()));
     let open = store.record(key("open")).await.unwrap().unwrap();
-    assert_eq!(open.state, RecordState::Inflight);
+    assert_eq!(open.state, DedupeState::Inflight);
     let name = DocumentName { kind: DocumentKind::Breaker, id: "bank/pay".into() };
     assert_eq!(&*store.read(&name).await.unwrap().unwrap().body, r#"{"state":"open"}"#);
-    let all = store.entries(&Query::newest(Journal::Audit, 9)).await.unwrap();
+    let all = store.entries(&JournalQuery::newest(Journal::Audit, 9)).await.unwrap();
     assert_eq!(&*all[0].1.body, r#"{"did":"reset"}"#);
     let version: i64 = folder.bare().pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
     assert_eq!(usize::try_from(version).unwrap(), schema::VERSION);
 }
 
-/// What the message about a damaged file asks for. A copy made this way is not set up to be shared.
+/// The repair that the message about a damaged file suggests. Such a copy is not in WAL mode.
 #[tokio::test]
 async fn a_copy_can_take_the_place_of_the_file() {
-    let folder = Folder::new();
+    let folder = SqliteTestFolder::new();
     run(&folder.open(), "a").await;
     let copy = folder.path.join("copy.db");
     folder.bare().execute("VACUUM INTO ?1", [copy.to_str().unwrap()]).unwrap();
     fs::rename(&copy, folder.state()).unwrap();
     let store = folder.open();
-    assert!(is_replay(&store.claim(&claim("a"), &Known::default()).await.unwrap()));
+    assert!(is_replay(&store.claim(&claim("a"), &LocalKnowledge::default()).await.unwrap()));
     let mode: String = folder.bare().pragma_query_value(None, "journal_mode", |row| row.get(0)).unwrap();
     assert_eq!(mode, "wal");
 }
 
-/// Somebody updates the program while an older one is still running.
+/// The program is updated while an older version still runs.
 #[tokio::test]
-async fn a_file_that_becomes_newer_while_it_is_open_is_left_alone() {
-    let folder = Folder::new();
+async fn a_file_that_becomes_newer_while_it_is_open_is_not_changed() {
+    let folder = SqliteTestFolder::new();
     let store = folder.open();
     let held = take(&store, "held").await;
     let version = |version: usize| {
@@ -104,29 +104,29 @@ async fn a_file_that_becomes_newer_while_it_is_open_is_left_alone() {
     let errors =
         [store.save(&save(&held, "paid")).await.unwrap_err(), store.record(held.key).await.unwrap_err()];
     for error in errors {
-        assert_eq!((error.trouble(), error.fault()), (Trouble::Unreadable, StoreFault::NotDone));
+        assert_eq!((error.kind(), error.fault()), (StoreErrorKind::Unreadable, StoreFault::NotDone));
         assert!(error.to_string().contains("update steadfast"), "{error}");
     }
     version(schema::VERSION);
     store.save(&save(&held, "paid")).await.unwrap();
-    assert!(is_replay(&store.claim(&claim("held"), &Known::default()).await.unwrap()));
+    assert!(is_replay(&store.claim(&claim("held"), &LocalKnowledge::default()).await.unwrap()));
 }
 
 #[test]
-fn a_file_of_a_newer_version_is_refused_and_left_alone() {
-    let folder = Folder::new();
+fn a_file_of_a_newer_version_is_refused_and_not_changed() {
+    let folder = SqliteTestFolder::new();
     drop(folder.open());
     folder.bare().pragma_update(None, "user_version", 99).unwrap();
-    for on_damage in [OnDamage::Refuse, OnDamage::SetAside] {
+    for on_damage in [FileDamagePolicy::Refuse, FileDamagePolicy::SetAside] {
         let options = SqliteOptions { on_damage, ..patient(folder.state()) };
         let error = SqliteStore::open(options).unwrap_err();
-        assert!(matches!(error, OpenError::Newer { found: 99, .. }));
+        assert!(matches!(error, SqliteOpenError::Newer { found: 99, .. }));
         assert!(error.to_string().contains("update steadfast"), "{error}");
     }
     assert!(!folder.names().iter().any(|name| name.contains("damaged")));
 }
 
-/// Makes each kind of file that cannot be used, and says what of it must not be lost.
+/// Creates each kind of unusable file, and returns the content that must not be lost.
 fn unusable(kind: &str, path: &Path) -> Vec<u8> {
     match kind {
         "text" => fs::write(path, "my diary, not yours. ".repeat(100)).unwrap(),
@@ -151,30 +151,33 @@ fn unusable(kind: &str, path: &Path) -> Vec<u8> {
 #[tokio::test]
 async fn a_foreign_or_damaged_file_is_refused_and_set_aside_only_where_that_is_allowed() {
     for kind in ["text", "another program", "damaged", "cut off"] {
-        let folder = Folder::new();
+        let folder = SqliteTestFolder::new();
         let before = unusable(kind, &folder.state());
 
         let error = SqliteStore::open(patient(folder.state())).unwrap_err();
-        assert!(matches!(error, OpenError::Foreign { .. } | OpenError::Damaged { .. }), "{kind}: {error:?}");
+        assert!(
+            matches!(error, SqliteOpenError::Foreign { .. } | SqliteOpenError::Damaged { .. }),
+            "{kind}: {error:?}"
+        );
         assert!(error.to_string().contains("move it away"), "{kind}: {error}");
         assert_eq!(fs::read(folder.state()).unwrap(), before, "{kind}: it was not touched");
 
-        let options = SqliteOptions { on_damage: OnDamage::SetAside, ..patient(folder.state()) };
+        let options = SqliteOptions { on_damage: FileDamagePolicy::SetAside, ..patient(folder.state()) };
         let store = SqliteStore::open(options).unwrap();
         let aside = store.set_aside().expect("it says where the old one is").to_owned();
         assert!(aside.to_str().unwrap().contains("state.db.damaged-"), "{aside:?}");
         assert_eq!(fs::read(&aside).unwrap(), before, "{kind}: nothing of it is lost");
-        let verdict = store.claim(&claim("a"), &Known::default()).await.unwrap();
+        let verdict = store.claim(&claim("a"), &LocalKnowledge::default()).await.unwrap();
         assert_eq!(verdict, ClaimVerdict::RecordsLost, "{kind}: it may have been in there");
         accept_loss(&store).await.unwrap().expect("somebody has to accept it");
         run(&store, "a").await;
     }
 }
 
-/// The log of a file that was set aside must not be played back into the new one.
+/// The WAL of a file that was set aside must not be replayed into the new one.
 #[tokio::test]
-async fn the_log_of_a_damaged_file_goes_with_it() {
-    let folder = Folder::new();
+async fn the_wal_of_a_damaged_file_is_moved_with_it() {
+    let folder = SqliteTestFolder::new();
     let store = folder.open();
     run(&store, "old").await;
     let mut log = Vec::new();
@@ -182,7 +185,7 @@ async fn the_log_of_a_damaged_file_goes_with_it() {
     drop(store);
     fs::write(folder.state(), "no database").unwrap();
     fs::write(folder.path.join("state.db-wal"), &log).unwrap();
-    let options = SqliteOptions { on_damage: OnDamage::SetAside, ..patient(folder.state()) };
+    let options = SqliteOptions { on_damage: FileDamagePolicy::SetAside, ..patient(folder.state()) };
     let store = SqliteStore::open(options).unwrap();
     assert_eq!(store.record(key("old")).await.unwrap(), None);
     let aside = store.set_aside().unwrap().to_str().unwrap().to_owned();
@@ -190,33 +193,33 @@ async fn the_log_of_a_damaged_file_goes_with_it() {
 }
 
 #[test]
-fn a_state_folder_that_cannot_be_used_is_an_error_that_says_what_to_do() {
-    let folder = Folder::new();
+fn an_unusable_state_folder_is_an_error_with_a_solution() {
+    let folder = SqliteTestFolder::new();
     fs::write(folder.path.join("file"), "").unwrap();
     for path in
         [folder.path.join("file/state.db"), "/proc/no-such-folder/state.db".into(), folder.path.clone()]
     {
         let error = SqliteStore::open(patient(&path)).unwrap_err();
-        assert!(matches!(error, OpenError::Folder { .. } | OpenError::File { .. }), "{error:?}");
+        assert!(matches!(error, SqliteOpenError::Folder { .. } | SqliteOpenError::File { .. }), "{error:?}");
         assert!(error.to_string().contains("`store.path`"), "{error}");
     }
 }
 
-/// In another process, because whoever runs as root may write everywhere.
+/// In another process, because root may write everywhere.
 #[test]
-fn what_may_only_be_read_is_an_error_that_says_what_to_do() {
+fn a_read_only_file_is_an_error_with_a_solution() {
     if let Some((path, _)) = part() {
         say(&SqliteStore::open(patient(path)).unwrap_err().to_string());
         return;
     }
     const NOBODY: u32 = 65534;
-    let folder = Folder::new();
+    let folder = SqliteTestFolder::new();
     let program = folder.path.join("test");
-    // By another process: what we write ourselves is open in every process that another test starts meanwhile, until that
-    // becomes another program, and so long it cannot be executed.
+    // Copied by another process: a file that this process writes is also open in every child that another test forks
+    // meanwhile, until that child calls exec, and so long it cannot be executed.
     let copied = Command::new("cp").arg(env::current_exe().unwrap()).arg(&program).status().unwrap();
     assert!(copied.success());
-    let test = "tests::files::what_may_only_be_read_is_an_error_that_says_what_to_do";
+    let test = "tests::files::a_read_only_file_is_an_error_with_a_solution";
     let root = fs::metadata("/proc/self").unwrap().uid() == 0;
     for (case, folder_mode, file_mode) in [
         ("an empty folder", 0o500, None),
@@ -231,7 +234,7 @@ fn what_may_only_be_read_is_an_error_that_says_what_to_do() {
         };
         fs::create_dir(&place).unwrap();
         if let Some(file_mode) = file_mode {
-            // It takes its log away, so that one would have to be made.
+            // Closing removes the WAL, so that a new one must be created.
             drop(SqliteStore::open(patient(&path)).unwrap());
             fs::remove_file(place.join("state.db.lock")).unwrap();
             fs::remove_file(place.join("state.db-commits")).unwrap();
@@ -255,72 +258,77 @@ fn what_may_only_be_read_is_an_error_that_says_what_to_do() {
         assert!(said.contains("`store.path`") && said.contains("writable for this user"), "{case}: {said}");
         let after: Vec<_> = fs::read_dir(&place).unwrap().map(|entry| entry.unwrap().path()).collect();
         assert_eq!(after, before, "{case}: nothing was made or taken away");
-        // For the folder to be removed.
+        // So that the folder can be removed.
         fs::set_permissions(&place, fs::Permissions::from_mode(0o700)).unwrap();
     }
 }
 
 #[tokio::test]
-async fn a_full_disk_is_told_and_heals() {
-    let folder = Folder::new();
+async fn a_full_disk_is_reported_and_recovers() {
+    let folder = SqliteTestFolder::new();
     let store = folder.open();
-    let mut news = store.news();
+    let mut news = store.events();
     let first = take(&store, "a").await;
     let pages = |pages: i64| {
-        move |tx: &mut crate::tx::Tx<'_>| Ok(tx.sql.pragma_update(None, "max_page_count", pages)?)
+        move |tx: &mut crate::transaction::WriteTransaction<'_>| {
+            Ok(tx.sql.pragma_update(None, "max_page_count", pages)?)
+        }
     };
     store.operate(pages(1)).await.unwrap();
     let large = save(&first, &noise(200_000));
     let error = store.save(&large).await.unwrap_err();
-    assert_eq!((error.trouble(), error.fault()), (Trouble::Full, StoreFault::NotDone), "{error}");
+    assert_eq!((error.kind(), error.fault()), (StoreErrorKind::Full, StoreFault::NotDone), "{error}");
     assert!(error.to_string().contains("make room"), "{error}");
     assert_eq!(store.record(first.key).await.unwrap().unwrap(), first, "nothing of it is there");
-    // That it can be read says nothing about its disk.
-    assert!(matches!(store.claim(&claim("a"), &Known::default()).await.unwrap(), ClaimVerdict::Follow(_)));
-    assert!(matches!(news.try_recv(), Ok(News::Lost(why)) if why.contains("ENOSPC")));
+    // A successful read says nothing about the disk.
+    assert!(matches!(
+        store.claim(&claim("a"), &LocalKnowledge::default()).await.unwrap(),
+        ClaimVerdict::Follow(_)
+    ));
+    assert!(matches!(news.try_recv(), Ok(StoreEvent::Unavailable(why)) if why.contains("ENOSPC")));
     assert!(news.try_recv().is_err(), "it is not back");
 
     store.operate(pages(1_000_000)).await.unwrap();
     store.save(&large).await.unwrap();
-    assert!(is_replay(&store.claim(&claim("a"), &Known::default()).await.unwrap()));
-    assert_eq!(news.recv().await.unwrap(), News::Back);
+    assert!(is_replay(&store.claim(&claim("a"), &LocalKnowledge::default()).await.unwrap()));
+    assert_eq!(news.recv().await.unwrap(), StoreEvent::Available);
 }
 
-/// Text that cannot be compressed.
+/// Incompressible text.
 fn noise(length: usize) -> String {
     let digest = |n: usize| steadfast_core::id::Digest::of(&n.to_le_bytes()).to_hex();
     (0..length / 64).map(digest).collect()
 }
 
-/// Somebody clears the folder while we run: to go on writing into a file without a name would be to forget
-/// everything at the next start, and to share nothing with others meanwhile.
+/// The folder is emptied while a store is open. Writes to the deleted file would be lost at the next start, and
+/// invisible to other processes.
 #[tokio::test]
-async fn a_file_that_was_taken_away_is_noticed_and_holders_come_first() {
-    let folder = Folder::new();
+async fn a_removed_file_is_detected_and_owners_come_first() {
+    let folder = SqliteTestFolder::new();
     let store = folder.open();
-    let mut news = store.news();
+    let mut news = store.events();
     let held = take(&store, "held").await;
     run(&store, "done").await;
     for name in ["state.db", "state.db-wal", "state.db-shm"] {
         fs::remove_file(folder.path.join(name)).unwrap();
     }
 
-    let verdict = store.claim(&claim("done"), &Known::default()).await.unwrap();
+    let verdict = store.claim(&claim("done"), &LocalKnowledge::default()).await.unwrap();
     assert_eq!(verdict, ClaimVerdict::RecordsLost, "it may have run, and must not run twice");
-    assert_eq!(news.recv().await.unwrap(), News::Emptied);
+    assert_eq!(news.recv().await.unwrap(), StoreEvent::Emptied);
     let safe = steadfast_core::dedupe::Claim { retry_safe: true, ..claim("safe") };
-    mine(store.claim(&safe, &Known::default()).await.unwrap());
+    mine(store.claim(&safe, &LocalKnowledge::default()).await.unwrap());
     let keep = DedupePolicy::default().keep;
     assert_eq!(store.renew(&held, &keep).await.unwrap(), RenewVerdict::Renewed);
-    let verdict = folder.open().claim(&claim("held"), &Known::default()).await.unwrap();
+    let verdict = folder.open().claim(&claim("held"), &LocalKnowledge::default()).await.unwrap();
     assert_eq!(verdict, ClaimVerdict::Follow(held.key), "everybody sees the claim again");
 }
 
 #[tokio::test]
 async fn records_are_encrypted_where_a_secret_is_given_and_unreadable_with_another() {
-    let folder = Folder::new();
+    let folder = SqliteTestFolder::new();
     let open = |secret: u8| {
-        let codec = Codec::encrypted(&[secret; 32]).unwrap();
+        let codec = RecordCodec::encrypted(&[secret; 32]).unwrap();
         SqliteStore::open(SqliteOptions { codec, ..patient(folder.state()) }).unwrap()
     };
     let store = open(1);
@@ -331,28 +339,31 @@ async fn records_are_encrypted_where_a_secret_is_given_and_unreadable_with_anoth
     assert!(!bytes.windows(6).any(|window| window == b"secret"));
 
     let store = open(2);
-    let error = store.claim(&claim("a"), &Known::default()).await.unwrap_err();
-    assert_eq!(error.trouble(), Trouble::Unreadable);
+    let error = store.claim(&claim("a"), &LocalKnowledge::default()).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unreadable);
     assert!(error.to_string().contains("another secret"), "{error}");
     assert!(
-        store.records(&Selection::default(), steadfast_store::Page { after: None, limit: 9 }).await.is_err()
+        store
+            .records(&RecordFilter::default(), steadfast_store::RecordPage { after: None, limit: 9 })
+            .await
+            .is_err()
     );
-    // Those that can be read are shown, whatever lies between them; the first page is full.
-    let page = |after| steadfast_store::Page { after, limit: 2 };
+    // The readable records are returned, also if unreadable ones are between them. The first page is full.
+    let page = |after| steadfast_store::RecordPage { after, limit: 2 };
     let names = ["d", "g", "i"].map(key);
     assert!(names[0] < key("a") && key("a") < names[1] && names[1] < names[2]);
     for name in ["d", "g", "i"] {
         take(&store, name).await;
     }
-    let first = store.records(&Selection::default(), page(None)).await.unwrap();
-    let rest = store.records(&Selection::default(), page(Some(first[1].key))).await.unwrap();
+    let first = store.records(&RecordFilter::default(), page(None)).await.unwrap();
+    let rest = store.records(&RecordFilter::default(), page(Some(first[1].key))).await.unwrap();
     assert_eq!(first.iter().chain(&rest).map(|record| record.key).collect::<Vec<_>>(), names);
-    store.flush(&steadfast_store::Flush::Key(names[1])).await.unwrap();
-    store.flush(&steadfast_store::Flush::Key(names[2])).await.unwrap();
-    let last = store.records(&Selection::default(), page(Some(names[0]))).await.unwrap();
+    store.flush(&steadfast_store::FlushTarget::Key(names[1])).await.unwrap();
+    store.flush(&steadfast_store::FlushTarget::Key(names[2])).await.unwrap();
+    let last = store.records(&RecordFilter::default(), page(Some(names[0]))).await.unwrap();
     assert_eq!(last, [], "also where only such are left");
 
-    let forgotten = steadfast_store::Flush::Key(key("a"));
+    let forgotten = steadfast_store::FlushTarget::Key(key("a"));
     assert_eq!(store.flush(&forgotten).await.unwrap(), 1, "what cannot be read can still be forgotten");
     take(&store, "a").await;
 }

@@ -1,5 +1,5 @@
-//! Committed records that are lost: deleted, overwritten, cut off, replaced by an older copy. Each loss is noticed when the file
-//! is opened, and no death of a process is taken for one.
+//! Losses of committed records: files deleted, overwritten, truncated, replaced by an older copy. Each loss is
+//! detected when the file is opened, and no crash of a process is mistaken for one.
 
 use std::fs::{self, OpenOptions};
 use std::path::Path;
@@ -7,37 +7,39 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use steadfast_core::Timestamp;
-use steadfast_core::dedupe::{Address, Claim, ClaimVerdict, Commit, Known, LossCause, Marker, RecordLoss};
-use steadfast_store::{ManualClock, Store, accept_loss, record_loss};
+use steadfast_core::dedupe::{
+    Claim, ClaimVerdict, Commit, LocalKnowledge, LossCause, RecordAddress, RecordLoss, StoreMarker,
+};
+use steadfast_store::{ManualClock, StateStore, accept_loss, record_loss};
 
-use super::world::{Folder, claim, is_replay, key, mine, patient, run, take};
-use crate::note::{Boot, Noted};
-use crate::{OnDamage, OnLoss, SqliteOptions, SqliteStore};
+use super::world::{SqliteTestFolder, claim, is_replay, key, mine, patient, run, take};
+use crate::commit_note::{BootId, CommitNoteContent};
+use crate::{CommitLossPolicy, FileDamagePolicy, SqliteOptions, SqliteStore};
 
 const KEYS: [&str; 3] = ["a", "b", "c"];
 
-fn options(folder: &Folder) -> SqliteOptions {
-    SqliteOptions { on_damage: OnDamage::SetAside, ..patient(folder.state()) }
+fn options(folder: &SqliteTestFolder) -> SqliteOptions {
+    SqliteOptions { on_damage: FileDamagePolicy::SetAside, ..patient(folder.state()) }
 }
 
-fn open(folder: &Folder) -> SqliteStore {
+fn open(folder: &SqliteTestFolder) -> SqliteStore {
     SqliteStore::open(options(folder)).unwrap()
 }
 
-/// After the machine was started again.
-fn open_after_boot(folder: &Folder) -> SqliteStore {
+/// Opens the file after a restart of the machine.
+fn open_after_boot(folder: &SqliteTestFolder) -> SqliteStore {
     let mut options = options(folder);
     options.process.boot = "the next boot".into();
     SqliteStore::open(options).unwrap()
 }
 
-fn file(folder: &Folder, suffix: &str) -> std::path::PathBuf {
+fn file(folder: &SqliteTestFolder, suffix: &str) -> std::path::PathBuf {
     folder.path.join(format!("state.db{suffix}"))
 }
 
-/// Copies the file with what lies beside it. Of a store that is open, that is what `kill -9` leaves.
-fn copied(from: &Folder) -> Folder {
-    let to = Folder::new();
+/// Copies the file with the files beside it. For an open store, this is the state after `kill -9`.
+fn copied(from: &SqliteTestFolder) -> SqliteTestFolder {
+    let to = SqliteTestFolder::new();
     for suffix in ["", "-wal", "-commits"] {
         if file(from, suffix).exists() {
             fs::copy(file(from, suffix), file(&to, suffix)).unwrap();
@@ -46,9 +48,9 @@ fn copied(from: &Folder) -> Folder {
     to
 }
 
-/// What three calls leave that were answered: of a process that was killed, or one that closed the file.
-async fn left_behind(killed: bool) -> Folder {
-    let folder = Folder::new();
+/// The files after three finished calls: of a process that was killed, or of one that closed the file.
+async fn left_behind(killed: bool) -> SqliteTestFolder {
+    let folder = SqliteTestFolder::new();
     let store = folder.open();
     for name in KEYS {
         run(&store, name).await;
@@ -60,31 +62,32 @@ async fn left_behind(killed: bool) -> Folder {
     folder
 }
 
-/// Closes the file. Nothing is left in a log then, which a copy that is put back could be mixed with.
-fn close(store: SqliteStore, folder: &Folder) {
+/// Closes the file. Then no WAL is left that could be mixed with a restored copy.
+fn close(store: SqliteStore, folder: &SqliteTestFolder) {
     drop(store);
     assert!(!file(folder, "-wal").exists());
 }
 
-fn noted(folder: &Folder) -> Noted {
+fn noted(folder: &SqliteTestFolder) -> CommitNoteContent {
     options(folder).place().note().read().unwrap().noted().cloned().unwrap()
 }
 
 async fn verdict(store: &SqliteStore, claim: &Claim) -> ClaimVerdict {
-    store.claim(claim, &Known::default()).await.unwrap()
+    store.claim(claim, &LocalKnowledge::default()).await.unwrap()
 }
 
-/// Until the loss is accepted no acknowledged key runs again; what does no harm goes on.
+/// Until the loss is accepted, no acknowledged key runs again. Safe calls continue.
 async fn is_told_and_refused(store: &SqliteStore, what: &str) -> RecordLoss {
     static CALL: AtomicU32 = AtomicU32::new(0);
     let call = CALL.fetch_add(1, Ordering::Relaxed);
     mine(verdict(store, &Claim { retry_safe: true, ..claim(&format!("safe {call}")) }).await);
-    let address = Address::Keyless { run: key(&format!("run {call}")), index: key(&format!("index {call}")) };
+    let address =
+        RecordAddress::Keyless { run: key(&format!("run {call}")), index: key(&format!("index {call}")) };
     mine(verdict(store, &Claim { address, ..claim("keyless") }).await);
     is_refused(store, what).await
 }
 
-/// The same where whoever knew the lost records comes first with what it holds, also with calls without a key.
+/// The same if a process that knew the lost records writes its claims first. Calls without a key are refused too.
 async fn is_refused(store: &SqliteStore, what: &str) -> RecordLoss {
     for name in KEYS {
         let found = verdict(store, &claim(name)).await;
@@ -111,9 +114,9 @@ fn cut(path: &Path, length: u64) {
 }
 
 #[tokio::test]
-async fn every_loss_of_committed_records_is_noticed_and_acknowledged_keys_do_not_run_again() {
-    type Damage = fn(&Folder);
-    let killed: [(&str, LossCause, Damage); 6] = [
+async fn every_loss_of_committed_records_is_detected_and_acknowledged_keys_do_not_run_again() {
+    type FolderDamage = fn(&SqliteTestFolder);
+    let killed: [(&str, LossCause, FolderDamage); 6] = [
         ("log deleted", LossCause::Behind, |folder| fs::remove_file(file(folder, "-wal")).unwrap()),
         ("log cut off", LossCause::Behind, |folder| cut(&file(folder, "-wal"), 5000)),
         ("log garbage", LossCause::Behind, |folder| garbage(&file(folder, "-wal"))),
@@ -121,13 +124,13 @@ async fn every_loss_of_committed_records_is_noticed_and_acknowledged_keys_do_not
         ("database truncated to nothing", LossCause::Missing, |folder| cut(&file(folder, ""), 0)),
         ("database overwritten", LossCause::Unusable, |folder| garbage(&file(folder, ""))),
     ];
-    let closed: [(&str, LossCause, Damage); 5] = [
+    let closed: [(&str, LossCause, FolderDamage); 5] = [
         ("database deleted", LossCause::Missing, |folder| fs::remove_file(file(folder, "")).unwrap()),
         ("database truncated to nothing", LossCause::Missing, |folder| cut(&file(folder, ""), 0)),
         ("database cut off", LossCause::Unusable, |folder| cut(&file(folder, ""), 5000)),
         ("database overwritten", LossCause::Unusable, |folder| garbage(&file(folder, ""))),
         ("another database in its place", LossCause::Replaced, |folder| {
-            let other = Folder::new();
+            let other = SqliteTestFolder::new();
             close(other.open(), &other);
             fs::copy(file(&other, ""), file(folder, "")).unwrap();
         }),
@@ -139,7 +142,7 @@ async fn every_loss_of_committed_records_is_noticed_and_acknowledged_keys_do_not
         let store = open(&folder);
         let loss = is_told_and_refused(&store, what).await;
         assert_eq!(loss.cause, cause, "{what}");
-        assert_eq!(store.noticed_loss(), Some(&loss), "{what}");
+        assert_eq!(store.detected_loss(), Some(&loss), "{what}");
         // Two commits for each call.
         assert_eq!(loss.commits, Some(6), "{what}");
         assert!(loss.until.is_some(), "{what}");
@@ -148,7 +151,7 @@ async fn every_loss_of_committed_records_is_noticed_and_acknowledged_keys_do_not
         drop(store);
 
         let store = open(&folder);
-        assert_eq!(store.noticed_loss(), None, "{what}: it is noticed once");
+        assert_eq!(store.detected_loss(), None, "{what}: it is noticed once");
         assert_eq!(is_told_and_refused(&store, what).await, loss, "{what}: and told until it is accepted");
         assert_eq!(accept_loss(&store).await.unwrap(), Some(loss), "{what}");
         assert_eq!(record_loss(&store).await.unwrap(), None, "{what}");
@@ -158,7 +161,7 @@ async fn every_loss_of_committed_records_is_noticed_and_acknowledged_keys_do_not
 }
 
 #[tokio::test]
-async fn an_older_copy_is_noticed_and_what_is_in_it_is_still_answered() {
+async fn an_older_copy_is_detected_and_its_records_are_still_used() {
     let folder = left_behind(false).await;
     let older = copied(&folder);
     let store = folder.open();
@@ -173,9 +176,9 @@ async fn an_older_copy_is_noticed_and_what_is_in_it_is_still_answered() {
     assert_eq!(verdict(&store, &claim("later")).await, ClaimVerdict::RecordsLost);
 }
 
-/// SQLite plays a log that was left into whatever file lies beside it. The number of the last commit is in the log.
+/// SQLite replays a leftover WAL into any file beside it. The number of the last commit is in the WAL.
 #[tokio::test]
-async fn an_older_copy_under_the_log_of_the_newer_file_is_noticed() {
+async fn an_older_copy_under_the_wal_of_the_newer_file_is_detected() {
     let folder = left_behind(false).await;
     let older = copied(&folder);
     let store = folder.open();
@@ -185,16 +188,16 @@ async fn an_older_copy_under_the_log_of_the_newer_file_is_noticed() {
     run(&store, "last").await;
     let killed = copied(&folder);
     drop(store);
-    assert_eq!(open(&copied(&killed)).noticed_loss(), None, "its own log");
+    assert_eq!(open(&copied(&killed)).detected_loss(), None, "its own log");
     fs::copy(file(&older, ""), file(&killed, "")).unwrap();
     let store = open(&killed);
     let loss = is_told_and_refused(&store, "older copy under a log").await;
     assert_eq!((loss.cause, loss.commits), (LossCause::Behind, None));
 }
 
-/// The same where the log was brought into the file while it ran.
+/// The same if the WAL was checkpointed during the run.
 #[tokio::test]
-async fn an_older_copy_is_noticed_after_the_log_began_anew() {
+async fn an_older_copy_is_detected_after_a_checkpoint() {
     let folder = left_behind(false).await;
     let older = copied(&folder);
     let store = folder.open();
@@ -207,9 +210,9 @@ async fn an_older_copy_is_noticed_after_the_log_began_anew() {
     run(&store, "last").await;
     let killed = copied(&folder);
     drop(store);
-    assert_eq!(open(&copied(&killed)).noticed_loss(), None, "its own log");
+    assert_eq!(open(&copied(&killed)).detected_loss(), None, "its own log");
     fs::copy(file(&older, ""), file(&killed, "")).unwrap();
-    assert!(open(&killed).noticed_loss().is_some());
+    assert!(open(&killed).detected_loss().is_some());
 }
 
 #[tokio::test]
@@ -219,7 +222,7 @@ async fn no_death_and_no_power_cut_is_taken_for_a_loss() {
     // The number that was synced with the first commit.
     let note = options(&behind).place().note();
     let first = Commit { number: 1, ..noted(&behind).last };
-    note.replace(&Noted { last: first, ..noted(&behind) }).unwrap();
+    note.replace(&CommitNoteContent { last: first, ..noted(&behind) }).unwrap();
     let closed = left_behind(false).await;
     assert!(!noted(&killed).exact);
     assert!(noted(&closed).exact);
@@ -228,7 +231,7 @@ async fn no_death_and_no_power_cut_is_taken_for_a_loss() {
             let folder = copied(folder);
             for reopen in [first, open_after_boot, open] {
                 let store = reopen(&folder);
-                assert_eq!(store.noticed_loss(), None, "{what}");
+                assert_eq!(store.detected_loss(), None, "{what}");
                 assert!(is_replay(&verdict(&store, &claim("c")).await), "{what}");
             }
         }
@@ -239,13 +242,17 @@ async fn no_death_and_no_power_cut_is_taken_for_a_loss() {
 async fn a_log_that_is_gone_after_a_power_cut_is_noticed_although_the_note_is_behind() {
     let folder = left_behind(true).await;
     let surviving = {
-        // What is in the file itself, without the log.
+        // The content of the file itself, without the WAL.
         let bare = copied(&folder);
         fs::remove_file(file(&bare, "-wal")).unwrap();
         drop(open(&bare));
         Commit { number: 0, ..noted(&folder).last }
     };
-    options(&folder).place().note().replace(&Noted { last: surviving, ..noted(&folder) }).unwrap();
+    options(&folder)
+        .place()
+        .note()
+        .replace(&CommitNoteContent { last: surviving, ..noted(&folder) })
+        .unwrap();
     fs::remove_file(file(&folder, "-wal")).unwrap();
     let store = open_after_boot(&folder);
     let loss = is_told_and_refused(&store, "power cut").await;
@@ -253,14 +260,14 @@ async fn a_log_that_is_gone_after_a_power_cut_is_noticed_although_the_note_is_be
 }
 
 #[tokio::test]
-async fn a_loss_that_nobody_accepted_survives_the_next_one() {
+async fn an_unaccepted_loss_survives_the_next_one() {
     let folder = left_behind(false).await;
     fs::remove_file(file(&folder, "")).unwrap();
     close(open(&folder), &folder);
     fs::remove_file(file(&folder, "")).unwrap();
     let store = open(&folder);
     let both = is_told_and_refused(&store, "second").await;
-    // The second one lost the commit that told of the first.
+    // The second loss includes the commit that recorded the first one.
     assert_eq!(both.commits, Some(7));
     accept_loss(&store).await.unwrap().unwrap();
     run(&store, "after").await;
@@ -273,19 +280,19 @@ async fn a_loss_that_nobody_accepted_survives_the_next_one() {
     );
 }
 
-/// Whoever deals with a loss may die between the note and the file.
+/// A process may die after it has written the note and before it writes the file.
 #[tokio::test]
-async fn a_loss_is_told_once_by_whoever_dies_while_it_is_written_down() {
+async fn a_loss_is_reported_once_despite_a_crash_while_it_is_recorded() {
     let loss = {
         let folder = left_behind(false).await;
         fs::remove_file(file(&folder, "")).unwrap();
-        open(&folder).noticed_loss().unwrap().clone()
+        open(&folder).detected_loss().unwrap().clone()
     };
-    // The note was written, the file was not.
+    // The note was written, but not the file.
     let folder = left_behind(false).await;
     let note = options(&folder).place().note();
-    let fresh = Commit { marker: Marker(7), number: 0, at: Timestamp::from_millis(1) };
-    note.replace(&Noted {
+    let fresh = Commit { marker: StoreMarker(7), number: 0, at: Timestamp::from_millis(1) };
+    note.replace(&CommitNoteContent {
         last: fresh,
         in_file: 0,
         exact: true,
@@ -294,15 +301,21 @@ async fn a_loss_is_told_once_by_whoever_dies_while_it_is_written_down() {
     })
     .unwrap();
     let store = open(&folder);
-    assert_eq!(store.noticed_loss(), None, "it is no new one");
+    assert_eq!(store.detected_loss(), None, "it is no new one");
     assert_eq!(is_told_and_refused(&store, "half").await, loss);
     drop(store);
-    // Both were written, and the number was not raised.
+    // Both were written, but the number was not raised.
     let last = Commit { number: 0, ..noted(&folder).last };
-    note.replace(&Noted { last, in_file: 0, exact: true, boot: note.boot(), loss: Some(loss.clone()) })
-        .unwrap();
+    note.replace(&CommitNoteContent {
+        last,
+        in_file: 0,
+        exact: true,
+        boot: note.boot(),
+        loss: Some(loss.clone()),
+    })
+    .unwrap();
     let store = open(&folder);
-    assert_eq!(store.noticed_loss(), None);
+    assert_eq!(store.detected_loss(), None);
     assert_eq!(is_told_and_refused(&store, "nearly").await, loss);
 }
 
@@ -328,9 +341,9 @@ async fn processes_that_run_notice_a_loss_once_and_all_see_it() {
     take(&open(&folder), "later").await;
 }
 
-/// `rm state.db*` takes the note too; whoever had the file open still knows.
+/// `rm state.db*` deletes the note too, but a process with the file open still knows the last commit.
 #[tokio::test]
-async fn a_process_that_runs_notices_a_loss_without_the_note() {
+async fn a_running_process_detects_a_loss_without_the_note() {
     let folder = left_behind(false).await;
     let store = open(&folder);
     assert!(is_replay(&verdict(&store, &claim("a")).await));
@@ -355,24 +368,27 @@ async fn a_loss_refuses_until_everything_that_was_lost_would_have_expired() {
 }
 
 #[tokio::test]
-async fn whoever_wants_it_starts_anew() {
+async fn the_report_only_policy_refuses_no_calls() {
     let folder = left_behind(false).await;
     fs::remove_file(file(&folder, "")).unwrap();
-    let anew =
-        || SqliteStore::open(SqliteOptions { on_loss: OnLoss::StartAnew, ..options(&folder) }).unwrap();
+    let anew = || {
+        SqliteStore::open(SqliteOptions { on_loss: CommitLossPolicy::ReportOnly, ..options(&folder) })
+            .unwrap()
+    };
     let store = anew();
-    assert_eq!(store.noticed_loss().map(|loss| loss.cause), Some(LossCause::Missing), "it is told once");
+    assert_eq!(store.detected_loss().map(|loss| loss.cause), Some(LossCause::Missing), "it is told once");
     take(&store, "a").await;
     assert_eq!(record_loss(&store).await.unwrap(), None);
     drop(store);
-    assert_eq!(anew().noticed_loss(), None);
+    assert_eq!(anew().detected_loss(), None);
 }
 
-/// Without the note a loss would not show, so its own loss is told like one. What is there is still answered.
+/// Without the note a loss would not be detected, so a lost note is reported like one. The remaining records are
+/// still used.
 #[tokio::test]
-async fn a_note_that_was_deleted_emptied_or_damaged_is_told_and_a_new_one_is_made() {
-    type Damage = fn(&Path);
-    let damages: [(&str, Damage); 4] = [
+async fn a_lost_or_damaged_note_is_reported_and_recreated() {
+    type NoteDamage = fn(&Path);
+    let damages: [(&str, NoteDamage); 4] = [
         ("deleted", |note| fs::remove_file(note).unwrap()),
         ("emptied", |note| cut(note, 0)),
         ("garbage", garbage),
@@ -391,14 +407,14 @@ async fn a_note_that_was_deleted_emptied_or_damaged_is_told_and_a_new_one_is_mad
         accept_loss(&store).await.unwrap().unwrap();
         run(&store, "later").await;
         close(store, &folder);
-        assert_eq!(open(&folder).noticed_loss(), None, "{what}");
+        assert_eq!(open(&folder).detected_loss(), None, "{what}");
         fs::remove_file(file(&folder, "")).unwrap();
-        assert!(open(&folder).noticed_loss().is_some(), "{what}: the new note does its work");
+        assert!(open(&folder).detected_loss().is_some(), "{what}: the new note does its work");
     }
 }
 
 #[tokio::test]
-async fn a_note_that_was_damaged_beside_a_file_that_is_gone_tells_of_it() {
+async fn a_damaged_note_beside_a_missing_file_is_reported() {
     let folder = left_behind(false).await;
     fs::remove_file(file(&folder, "")).unwrap();
     flip(&file(&folder, "-commits"), 20);
@@ -406,9 +422,9 @@ async fn a_note_that_was_damaged_beside_a_file_that_is_gone_tells_of_it() {
     assert_eq!((loss.cause, loss.commits), (LossCause::Missing, None));
 }
 
-/// A log that is left of a file that is gone shows by itself that there was one.
+/// The WAL of a deleted file is evidence that there was a file.
 #[tokio::test]
-async fn a_log_without_a_file_and_a_note_is_told() {
+async fn a_wal_without_a_file_and_a_note_is_reported() {
     let folder = left_behind(true).await;
     cut(&file(&folder, ""), 0);
     fs::remove_file(file(&folder, "-commits")).unwrap();
@@ -417,9 +433,9 @@ async fn a_log_without_a_file_and_a_note_is_told() {
     assert_eq!((loss.cause, loss.commits, loss.set_aside.len()), (LossCause::Unusable, None, 1));
 }
 
-/// A file that an older version left has no note; neither has one in which nothing was ever committed.
+/// A file of an older version has no note, and neither has one without commits.
 #[tokio::test]
-async fn a_file_that_was_never_noted_gets_a_note_and_nothing_is_missed() {
+async fn a_file_without_a_note_gets_one_and_no_loss_is_reported() {
     let folder = left_behind(false).await;
     let older = folder.bare();
     older
@@ -431,30 +447,30 @@ async fn a_file_that_was_never_noted_gets_a_note_and_nothing_is_missed() {
     older.close().unwrap();
     fs::remove_file(file(&folder, "-commits")).unwrap();
     let store = open(&folder);
-    assert_eq!(store.noticed_loss(), None, "so it is at the first start after an update");
+    assert_eq!(store.detected_loss(), None, "so it is at the first start after an update");
     assert!(is_replay(&verdict(&store, &claim("a")).await));
     drop(store);
-    assert_eq!(noted(&folder).boot, Boot::of(&options(&folder).process.boot));
-    // Whoever dies between the update and the note is not blamed.
+    assert_eq!(noted(&folder).boot, BootId::of(&options(&folder).process.boot));
+    // A process that dies between the migration and the note causes no report of a loss.
     fs::remove_file(file(&folder, "-commits")).unwrap();
-    assert_eq!(open(&folder).noticed_loss(), None);
+    assert_eq!(open(&folder).detected_loss(), None);
     fs::remove_file(file(&folder, "")).unwrap();
-    assert!(open(&folder).noticed_loss().is_some());
+    assert!(open(&folder).detected_loss().is_some());
 
-    let fresh = Folder::new();
+    let fresh = SqliteTestFolder::new();
     drop(fresh.open());
     for suffix in ["-commits", ""] {
         fs::remove_file(file(&fresh, suffix)).unwrap();
-        assert_eq!(open(&fresh).noticed_loss(), None, "nothing was committed");
+        assert_eq!(open(&fresh).detected_loss(), None, "nothing was committed");
     }
 }
 
-/// SQLite keeps its log beside the file to which a link leads.
+/// SQLite keeps its WAL beside the target of a link.
 #[cfg(unix)]
 #[tokio::test]
-async fn a_file_behind_a_link_has_one_note_whoever_opens_it() {
+async fn a_file_behind_a_link_has_one_note_for_every_path() {
     let folder = left_behind(true).await;
-    let links = Folder::new();
+    let links = SqliteTestFolder::new();
     let link = links.state();
     std::os::unix::fs::symlink(folder.state(), &link).unwrap();
     let options = || {
@@ -462,18 +478,18 @@ async fn a_file_behind_a_link_has_one_note_whoever_opens_it() {
         options.process.boot = "the next boot".into();
         options
     };
-    assert_eq!(SqliteStore::open(options()).unwrap().noticed_loss(), None, "its log is not gone");
+    assert_eq!(SqliteStore::open(options()).unwrap().detected_loss(), None, "its log is not gone");
     assert_eq!(links.names(), ["state.db"]);
     run(&open(&folder), "later").await;
-    assert_eq!(SqliteStore::open(options()).unwrap().noticed_loss(), None);
-    assert_eq!(open(&folder).noticed_loss(), None);
+    assert_eq!(SqliteStore::open(options()).unwrap().detected_loss(), None);
+    assert_eq!(open(&folder).detected_loss(), None);
 }
 
-/// The number of the last commit is written down before a claim is answered, so that no attempt starts that could be forgotten
-/// unnoticed.
+/// The number of the last commit is recorded before a claim returns. So no attempt can start whose claim could be
+/// lost undetected.
 #[tokio::test]
-async fn a_commit_is_noted_before_it_is_answered() {
-    let folder = Folder::new();
+async fn a_commit_is_noted_before_it_is_acknowledged() {
+    let folder = SqliteTestFolder::new();
     let store = folder.open();
     for number in 1..=5 {
         take(&store, &format!("call {number}")).await;

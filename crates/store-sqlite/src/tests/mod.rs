@@ -1,4 +1,4 @@
-//! What this store promises beyond the suite that all stores pass (`tests/suite.rs`).
+//! Guarantees of this store beyond the suite for all stores (`tests/suite.rs`).
 
 mod crash;
 mod files;

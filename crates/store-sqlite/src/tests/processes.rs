@@ -1,6 +1,6 @@
-//! Several processes on one file, and processes that are killed.
+//! Tests with several processes on one file, and with processes that are killed.
 //!
-//! The test binary starts itself again, with one test and a part to play in it.
+//! The test binary starts itself again, with one test and a role in it.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -10,21 +10,21 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use rusqlite::Connection;
-use steadfast_core::dedupe::{ClaimVerdict, Known, RecordState};
-use steadfast_store::Store;
+use steadfast_core::dedupe::{ClaimVerdict, DedupeState, LocalKnowledge};
+use steadfast_store::StateStore;
 
-use super::world::{Folder, begin, claim, is_replay, key, patient, save, take};
+use super::world::{SqliteTestFolder, begin, claim, is_replay, key, patient, save, take};
 use crate::SqliteStore;
 
 const FILE: &str = "STEADFAST_TEST_FILE";
 const PART: &str = "STEADFAST_TEST_PART";
 
-/// Starts this test again as another process, with what it is to do. Its answers are read line by line.
+/// Starts this test again as another process, with a role. Its output is read line by line.
 pub(super) fn spawn(test: &str, file: &Path, part: &str) -> Child {
     program_at(&env::current_exe().unwrap(), test, file, part).spawn().unwrap()
 }
 
-/// This test as another process, of a copy of this program.
+/// Returns the command for this test as another process, from a copy of this program.
 pub(super) fn program_at(program: &Path, test: &str, file: &Path, part: &str) -> Command {
     let mut command = Command::new(program);
     command
@@ -37,23 +37,23 @@ pub(super) fn program_at(program: &Path, test: &str, file: &Path, part: &str) ->
     command
 }
 
-/// The part that this process is to play, if it is one of those.
+/// Returns the role of this process, if it is a child.
 pub(super) fn part() -> Option<(PathBuf, String)> {
     Some((env::var_os(FILE)?.into(), env::var(PART).ok()?))
 }
 
 pub(super) fn say(line: &str) {
-    // On a line of its own: the test harness writes too.
+    // On a line of its own, because the test harness writes too.
     writeln!(std::io::stdout(), "\n> {line}").unwrap();
 }
 
-/// What a process said, until it ended.
+/// Returns the lines of a process until it ends.
 pub(super) fn heard(child: &mut Child) -> impl Iterator<Item = String> + use<> {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
     lines.filter_map(|line| line.strip_prefix("> ").map(str::to_owned))
 }
 
-/// What must hold in every file, whoever wrote it and however it ended.
+/// Checks the invariants of every file, whatever happened to its writers.
 pub(super) fn assert_sound(path: &Path) {
     let file = Connection::open(path).unwrap();
     let number = |sql: &str| file.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
@@ -80,8 +80,8 @@ fn sf_1_of_several_processes_one_runs_each_call() {
         runtime().block_on(async {
             for n in 0..KEYS {
                 let name = format!("call {n}");
-                match store.claim(&claim(&name), &Known::default()).await.unwrap() {
-                    ClaimVerdict::Mine(record) => {
+                match store.claim(&claim(&name), &LocalKnowledge::default()).await.unwrap() {
+                    ClaimVerdict::Acquired(record) => {
                         say(&name);
                         store.save(&save(&record, "paid")).await.unwrap();
                     }
@@ -92,7 +92,7 @@ fn sf_1_of_several_processes_one_runs_each_call() {
                     | ClaimVerdict::Conflict
                     | ClaimVerdict::Nothing
                     | ClaimVerdict::Full
-                    | ClaimVerdict::Closed
+                    | ClaimVerdict::StoreRecovering
                     | ClaimVerdict::RecordsLost) => panic!("{other:?}"),
                 }
             }
@@ -100,7 +100,7 @@ fn sf_1_of_several_processes_one_runs_each_call() {
         say("end");
         return;
     }
-    let folder = Folder::new();
+    let folder = SqliteTestFolder::new();
     let test = "tests::processes::sf_1_of_several_processes_one_runs_each_call";
     let mut children: Vec<_> = (0..4).map(|_| spawn(test, &folder.state(), "run")).collect();
     let mut runs = BTreeMap::<String, usize>::new();
@@ -116,7 +116,7 @@ fn sf_1_of_several_processes_one_runs_each_call() {
     assert_sound(&folder.state());
 }
 
-/// The other process goes on living, so that only its save can be what woke us.
+/// The other process stays alive, so that only its save can wake the follower.
 #[test]
 fn a_follower_is_woken_by_the_save_of_another_process() {
     if let Some((file, _)) = part() {
@@ -127,33 +127,33 @@ fn a_follower_is_woken_by_the_save_of_another_process() {
             std::io::stdin().read_line(&mut String::new()).unwrap();
             store.save(&save(&record, "paid")).await.unwrap();
         });
-        // Until the other one closes it.
+        // Until the other process closes it.
         std::io::stdin().read_line(&mut String::new()).unwrap();
         return;
     }
-    let folder = Folder::new();
+    let folder = SqliteTestFolder::new();
     let test = "tests::processes::a_follower_is_woken_by_the_save_of_another_process";
     let mut child = spawn(test, &folder.state(), "hold");
     assert_eq!(heard(&mut child).next().as_deref(), Some("held"));
     let mut stdin = child.stdin.take().unwrap();
     runtime().block_on(async {
         let store = folder.open();
-        let verdict = store.claim(&claim("held"), &Known::default()).await.unwrap();
+        let verdict = store.claim(&claim("held"), &LocalKnowledge::default()).await.unwrap();
         assert_eq!(verdict, ClaimVerdict::Follow(key("held")));
         let mut settled = store.settled(key("held"));
         begin(&mut settled).await;
         writeln!(stdin, "save").unwrap();
         settled.await;
-        assert!(is_replay(&store.claim(&claim("held"), &Known::default()).await.unwrap()));
+        assert!(is_replay(&store.claim(&claim("held"), &LocalKnowledge::default()).await.unwrap()));
     });
     assert!(child.try_wait().unwrap().is_none(), "it is still there");
     drop(stdin);
     child.wait().unwrap();
 }
 
-/// Killed at moments that nobody chose, again and again on one file: what it answered is there.
+/// Kills the process at random moments, repeatedly on one file. Everything that it acknowledged is in the file.
 #[test]
-fn what_was_answered_survives_kill_9() {
+fn acknowledged_writes_survive_kill_9() {
     if let Some((file, round)) = part() {
         let store = Arc::new(SqliteStore::open(patient(file)).unwrap());
         runtime().block_on(async {
@@ -175,10 +175,10 @@ fn what_was_answered_survives_kill_9() {
         });
         return;
     }
-    let folder = Folder::new();
+    let folder = SqliteTestFolder::new();
     let mut answered = BTreeMap::new();
     for round in 0..8 {
-        let test = "tests::processes::what_was_answered_survives_kill_9";
+        let test = "tests::processes::acknowledged_writes_survive_kill_9";
         let mut child = spawn(test, &folder.state(), &round.to_string());
         let mut lines = heard(&mut child);
         let mut note = |line: String| {
@@ -196,15 +196,15 @@ fn what_was_answered_survives_kill_9() {
             for (name, saved) in &answered {
                 let record = store.record(key(name)).await.unwrap().expect("what was claimed is there");
                 if *saved {
-                    assert!(matches!(record.state, RecordState::Done(_)), "{name}");
+                    assert!(matches!(record.state, DedupeState::Done(_)), "{name}");
                 }
             }
             let (name, _) = answered
                 .iter()
                 .find(|(_, saved)| !**saved)
                 .unwrap_or_else(|| answered.first_key_value().unwrap());
-            // Its process is gone, and nobody waits for a lease.
-            let verdict = store.claim(&claim(name), &Known::default()).await.unwrap();
+            // The process is gone, so there is no wait for a lease.
+            let verdict = store.claim(&claim(name), &LocalKnowledge::default()).await.unwrap();
             assert!(is_replay(&verdict) || matches!(verdict, ClaimVerdict::Unknown(_)), "{verdict:?}");
         });
         drop(store);

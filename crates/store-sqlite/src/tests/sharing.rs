@@ -1,4 +1,4 @@
-//! Callers of one process that share the writer, and other processes that hold the file.
+//! Tests with callers that share the writer, and with other processes that hold the file.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -8,22 +8,25 @@ use std::time::Duration;
 use rusqlite::Connection;
 use steadfast_core::Timestamp;
 use steadfast_core::call::StoreFault;
-use steadfast_core::dedupe::{Claim, ClaimVerdict, Intent, Known, Release};
+use steadfast_core::dedupe::{Claim, ClaimIntent, ClaimVerdict, LocalKnowledge, ReleaseRequest};
 use steadfast_store::{
-    DocumentKind, DocumentName, DocumentWrite, ManualClock, News, Store, StoreError, Trouble,
+    DocumentKind, DocumentName, DocumentWrite, ManualClock, StateStore, StoreError, StoreErrorKind,
+    StoreEvent,
 };
 
-use super::steps::Disk;
-use super::world::{Folder, PATIENCE, begin, claim, is_replay, key, mine, patient, run, save, take};
-use crate::tx::{SWEEP, Tx};
-use crate::view::View;
+use super::steps::HangingDisk;
+use super::world::{
+    PATIENCE, SqliteTestFolder, begin, claim, is_replay, key, mine, patient, run, save, take,
+};
+use crate::transaction::{SWEEP, WriteTransaction};
+use crate::view::FileView;
 use crate::{SqliteOptions, SqliteStore};
 
-/// Another process that holds the right to write, until it is dropped.
-struct Hog(#[expect(dead_code, reason = "holds its transaction")] Connection);
+/// Another process that holds the write lock until it is dropped.
+struct WriteLockHolder(#[expect(dead_code, reason = "holds its transaction")] Connection);
 
-impl Hog {
-    fn new(folder: &Folder) -> Self {
+impl WriteLockHolder {
+    fn new(folder: &SqliteTestFolder) -> Self {
         let file = folder.bare();
         file.execute_batch("BEGIN IMMEDIATE").unwrap();
         Self(file)
@@ -32,13 +35,13 @@ impl Hog {
 
 #[tokio::test]
 async fn callers_share_one_commit() {
-    let folder = Folder::new();
+    let folder = SqliteTestFolder::new();
     let store = folder.open();
     let mut saves = Vec::new();
     for n in 0..64 {
         saves.push(save(&take(&store, &format!("call {n}")).await, "paid"));
     }
-    let hog = Hog::new(&folder);
+    let hog = WriteLockHolder::new(&folder);
     let mut waiting: Vec<_> = saves.iter().map(|save| store.save(save)).collect();
     for future in &mut waiting {
         begin(future).await;
@@ -48,32 +51,35 @@ async fn callers_share_one_commit() {
     for future in waiting {
         future.await.unwrap();
     }
-    // The last may come when the writer has just taken the others.
+    // The last one may come when the writer has just taken the others.
     let commits = store.shared.steps.commits() - before;
     assert!(commits <= 2, "{commits} commits for 64 answers");
 }
 
 #[tokio::test]
-async fn what_needs_no_write_waits_for_nobody_and_leaves_the_log_alone() {
-    let folder = Folder::new();
+async fn operations_without_writes_do_not_wait_and_do_not_change_the_wal() {
+    let folder = SqliteTestFolder::new();
     let store = folder.open();
     run(&store, "done").await;
     let held = take(&store, "held").await;
     let log = || std::fs::metadata(folder.path.join("state.db-wal")).unwrap().modified().unwrap();
     let before = (log(), store.shared.steps.commits());
-    let hog = Hog::new(&folder);
-    assert!(is_replay(&store.claim(&claim("done"), &Known::default()).await.unwrap()));
-    assert_eq!(store.claim(&claim("held"), &Known::default()).await.unwrap(), ClaimVerdict::Follow(held.key));
-    let look = Claim { intent: Intent::Look, ..claim("nothing") };
-    assert_eq!(store.claim(&look, &Known::default()).await.unwrap(), ClaimVerdict::Nothing);
+    let hog = WriteLockHolder::new(&folder);
+    assert!(is_replay(&store.claim(&claim("done"), &LocalKnowledge::default()).await.unwrap()));
+    assert_eq!(
+        store.claim(&claim("held"), &LocalKnowledge::default()).await.unwrap(),
+        ClaimVerdict::Follow(held.key)
+    );
+    let look = Claim { intent: ClaimIntent::Look, ..claim("nothing") };
+    assert_eq!(store.claim(&look, &LocalKnowledge::default()).await.unwrap(), ClaimVerdict::Nothing);
     assert!(store.record(key("done")).await.unwrap().is_some());
 
-    // While the writer waits for the other process, too.
+    // Also while the writer waits for the other process.
     let stuck_claim = claim("stuck");
-    let nothing = Known::default();
+    let nothing = LocalKnowledge::default();
     let mut stuck = store.claim(&stuck_claim, &nothing);
     begin(&mut stuck).await;
-    assert!(is_replay(&store.claim(&claim("done"), &Known::default()).await.unwrap()));
+    assert!(is_replay(&store.claim(&claim("done"), &LocalKnowledge::default()).await.unwrap()));
     assert_eq!((log(), store.shared.steps.commits()), before, "nothing was written");
     drop(hog);
     mine(stuck.await.unwrap());
@@ -81,83 +87,87 @@ async fn what_needs_no_write_waits_for_nobody_and_leaves_the_log_alone() {
 
 #[tokio::test]
 async fn an_operation_does_not_wait_for_ever_for_another_process() {
-    let folder = Folder::new();
+    let folder = SqliteTestFolder::new();
     let options = SqliteOptions { patience: Duration::from_millis(50), ..patient(folder.state()) };
     let store = SqliteStore::open(options).unwrap();
-    let mut news = store.news();
-    let hog = Hog::new(&folder);
-    let error = store.claim(&claim("a"), &Known::default()).await.unwrap_err();
-    assert_eq!((error.trouble(), error.fault()), (Trouble::Unreachable, StoreFault::NotDone));
+    let mut news = store.events();
+    let hog = WriteLockHolder::new(&folder);
+    let error = store.claim(&claim("a"), &LocalKnowledge::default()).await.unwrap_err();
+    assert_eq!((error.kind(), error.fault()), (StoreErrorKind::Unreachable, StoreFault::NotDone));
     assert!(error.to_string().contains("another process"), "{error}");
     drop(hog);
-    // One with so little patience may have to try more than once.
+    // With such a short timeout, several tries may be needed.
     let again = claim("a");
-    while store.claim(&again, &Known::default()).await.is_err() {}
-    assert!(matches!(news.recv().await.unwrap(), News::Lost(_)));
-    assert_eq!(news.recv().await.unwrap(), News::Back);
+    while store.claim(&again, &LocalKnowledge::default()).await.is_err() {}
+    assert!(matches!(news.recv().await.unwrap(), StoreEvent::Unavailable(_)));
+    assert_eq!(news.recv().await.unwrap(), StoreEvent::Available);
 }
 
-/// A thread that waits for its disk in the kernel cannot be called back. Its callers go on; what they asked for happens
-/// when the disk comes back, or never.
+/// A thread that waits for its disk in the kernel cannot be cancelled. Its callers continue. Their operations happen
+/// when the disk responds, or never.
 #[tokio::test]
 async fn an_operation_does_not_wait_for_ever_for_its_disk() {
-    let folder = Folder::new();
+    let folder = SqliteTestFolder::new();
     let store = folder.open();
-    let mut news = store.news();
+    let mut news = store.events();
     let held = take(&store, "held").await;
     store.shared.steps.disk.hang();
-    // No time passes but where everybody waits.
+    // Time passes only while all tasks wait.
     tokio::time::pause();
     let error = store.save(&save(&held, "paid")).await.unwrap_err();
-    assert_eq!((error.trouble(), error.fault()), (Trouble::Unreachable, StoreFault::Unanswered), "{error}");
+    assert_eq!(
+        (error.kind(), error.fault()),
+        (StoreErrorKind::Unreachable, StoreFault::Unanswered),
+        "{error}"
+    );
     assert!(error.to_string().contains("disk"), "{error}");
     tokio::time::resume();
-    assert!(matches!(news.recv().await.unwrap(), News::Lost(_)));
+    assert!(matches!(news.recv().await.unwrap(), StoreEvent::Unavailable(_)));
     store.shared.steps.disk.go_on();
     take(&store, "next").await;
-    assert!(is_replay(&store.claim(&claim("held"), &Known::default()).await.unwrap()));
-    assert_eq!(news.recv().await.unwrap(), News::Back);
+    assert!(is_replay(&store.claim(&claim("held"), &LocalKnowledge::default()).await.unwrap()));
+    assert_eq!(news.recv().await.unwrap(), StoreEvent::Available);
 }
 
 #[tokio::test]
-async fn a_look_does_not_wait_for_ever_for_the_disk() {
-    let folder = Folder::new();
+async fn a_lookup_does_not_wait_for_ever_for_the_disk() {
+    let folder = SqliteTestFolder::new();
     let store = folder.open();
-    let disk = Arc::new(Disk::default());
+    let disk = Arc::new(HangingDisk::default());
     disk.hang();
     tokio::time::pause();
     let reads = disk.clone();
-    let look = move |_: View<'_>| {
+    let look = move |_: FileView<'_>| {
         reads.wait();
         Ok(())
     };
     let error = store.look_up(look).await.unwrap_err();
-    assert_eq!((error.trouble(), error.fault()), (Trouble::Unreachable, StoreFault::NotDone), "{error}");
+    assert_eq!((error.kind(), error.fault()), (StoreErrorKind::Unreachable, StoreFault::NotDone), "{error}");
     disk.go_on();
 }
 
 #[tokio::test]
 async fn an_operation_happens_although_its_caller_is_gone() {
-    let folder = Folder::new();
+    let folder = SqliteTestFolder::new();
     let store = folder.open();
     let answer = save(&take(&store, "gone").await, "paid");
-    let hog = Hog::new(&folder);
+    let hog = WriteLockHolder::new(&folder);
     let mut gone = store.save(&answer);
     begin(&mut gone).await;
     drop(gone);
     drop(hog);
     take(&store, "next").await;
-    assert!(is_replay(&store.claim(&claim("gone"), &Known::default()).await.unwrap()));
+    assert!(is_replay(&store.claim(&claim("gone"), &LocalKnowledge::default()).await.unwrap()));
 }
 
 #[tokio::test]
-async fn what_was_asked_for_is_done_before_the_store_is_closed() {
-    let folder = Folder::new();
+async fn queued_operations_are_done_before_the_store_is_closed() {
+    let folder = SqliteTestFolder::new();
     let store = folder.open();
     let record = run(&store, "a").await;
     let receipt = store.record(record.key).await.unwrap().unwrap().receipt();
     let answer = save(&take(&store, "last").await, "paid");
-    let hog = Hog::new(&folder);
+    let hog = WriteLockHolder::new(&folder);
     let mut last = store.save(&answer);
     begin(&mut last).await;
     let mut mark = store.delivered(&receipt, store.now());
@@ -166,17 +176,17 @@ async fn what_was_asked_for_is_done_before_the_store_is_closed() {
     drop(hog);
     drop(store);
     let store = folder.open();
-    assert!(is_replay(&store.claim(&claim("last"), &Known::default()).await.unwrap()));
+    assert!(is_replay(&store.claim(&claim("last"), &LocalKnowledge::default()).await.unwrap()));
     assert!(store.record(key("a")).await.unwrap().unwrap().delivered.is_some());
 }
 
 #[tokio::test]
 async fn too_many_operations_are_refused_at_once() {
-    let folder = Folder::new();
+    let folder = SqliteTestFolder::new();
     let store = folder.open();
-    let not_started = Claim { intent: Intent::Take { started: false }, ..claim("a") };
-    let record = mine(store.claim(&not_started, &Known::default()).await.unwrap());
-    let hog = Hog::new(&folder);
+    let not_started = Claim { intent: ClaimIntent::Take { started: false }, ..claim("a") };
+    let record = mine(store.claim(&not_started, &LocalKnowledge::default()).await.unwrap());
+    let hog = WriteLockHolder::new(&folder);
     let mut waiting = Vec::new();
     let refused: StoreError = loop {
         assert!(waiting.len() <= crate::MOST_OPERATIONS + crate::writer::BATCH, "nobody is refused");
@@ -187,13 +197,13 @@ async fn too_many_operations_are_refused_at_once() {
             Poll::Ready(Ok(verdict)) => panic!("{verdict:?}"),
         }
     };
-    assert_eq!((refused.trouble(), refused.fault()), (Trouble::Full, StoreFault::NotDone));
+    assert_eq!((refused.kind(), refused.fault()), (StoreErrorKind::Full, StoreFault::NotDone));
     drop(hog);
 }
 
 #[tokio::test]
-async fn an_operation_that_fails_takes_nobody_with_it() {
-    let folder = Folder::new();
+async fn a_failed_operation_does_not_affect_others() {
+    let folder = SqliteTestFolder::new();
     let store = folder.open();
     let victim = take(&store, "victim").await;
     let spoilt = take(&store, "spoilt").await;
@@ -205,7 +215,7 @@ async fn an_operation_that_fails_takes_nobody_with_it() {
     let pages: i64 = folder.bare().pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
     store.operate(move |tx| Ok(tx.sql.pragma_update(None, "max_page_count", pages + 20)?)).await.unwrap();
 
-    let hog = Hog::new(&folder);
+    let hog = WriteLockHolder::new(&folder);
     let large: String =
         (0_u64..4000).map(|n| steadfast_core::id::Digest::of(&n.to_le_bytes()).to_hex()).collect();
     let saves = [save(&victim, "paid"), save(&spoilt, "paid"), save(&too_large, &large)];
@@ -216,16 +226,16 @@ async fn an_operation_that_fails_takes_nobody_with_it() {
     drop(hog);
     let mut answers = Vec::new();
     for future in waiting {
-        answers.push(future.await.map(drop).map_err(|error| error.trouble()));
+        answers.push(future.await.map(drop).map_err(|error| error.kind()));
     }
-    assert_eq!(answers, [Ok(()), Err(Trouble::Unreadable), Err(Trouble::Full)]);
-    assert!(is_replay(&store.claim(&claim("victim"), &Known::default()).await.unwrap()));
+    assert_eq!(answers, [Ok(()), Err(StoreErrorKind::Unreadable), Err(StoreErrorKind::Full)]);
+    assert!(is_replay(&store.claim(&claim("victim"), &LocalKnowledge::default()).await.unwrap()));
 }
 
-/// Everything goes well until the commit itself: a promise that is checked only then is broken.
+/// Everything succeeds up to the commit: a deferred constraint fails only then.
 #[tokio::test]
-async fn nobody_is_answered_before_the_commit() {
-    let folder = Folder::new();
+async fn no_caller_gets_a_result_before_the_commit() {
+    let folder = SqliteTestFolder::new();
     let store = folder.open();
     let held = take(&store, "held").await;
     let break_it = "CREATE TABLE parent (id INTEGER PRIMARY KEY);
@@ -238,32 +248,33 @@ async fn nobody_is_answered_before_the_commit() {
 
     folder.bare().execute_batch("DROP TRIGGER orphan").unwrap();
     store.save(&save(&held, "paid")).await.unwrap();
-    assert!(is_replay(&store.claim(&claim("held"), &Known::default()).await.unwrap()));
+    assert!(is_replay(&store.claim(&claim("held"), &LocalKnowledge::default()).await.unwrap()));
 }
 
-/// Marks and journals may be lost with the power, and are not worth a sync of their own; answers are. Twice, because the
-/// one must not change how the other is written.
+/// Delivery marks and journals may be lost in a power cut, and get no sync of their own. Results do. Twice, because
+/// one kind must not change how the other is written.
 #[tokio::test]
-async fn only_what_may_be_lost_is_not_synced() {
+async fn only_writes_that_may_be_lost_are_not_synced() {
     const NORMAL: i64 = 1;
     const FULL: i64 = 2;
-    let folder = Folder::new();
+    let folder = SqliteTestFolder::new();
     let store = folder.open();
-    let level =
-        |tx: &mut Tx<'_>| Ok(tx.sql.pragma_query_value(None, "synchronous", |row| row.get::<_, i64>(0))?);
+    let level = |tx: &mut WriteTransaction<'_>| {
+        Ok(tx.sql.pragma_query_value(None, "synchronous", |row| row.get::<_, i64>(0))?)
+    };
     for _ in 0..2 {
         assert_eq!(store.operate(level).await.unwrap(), FULL);
         assert_eq!(store.operate_later(level).await.unwrap(), NORMAL);
     }
 }
 
-/// The counter of the file tells of a change once, however much changed.
+/// The change counter of the file shows only one change for many.
 #[tokio::test]
-async fn every_document_that_another_process_wrote_is_told() {
+async fn every_document_that_another_process_wrote_causes_an_event() {
     const MANY: usize = 600;
-    let folder = Folder::new();
+    let folder = SqliteTestFolder::new();
     let (store, other) = (folder.open(), folder.open());
-    let mut news = store.news();
+    let mut news = store.events();
     let name = |n: usize| DocumentName { kind: DocumentKind::Breaker, id: format!("tool {n:03}").into() };
     let written = other.operate(move |tx| {
         (0..MANY).try_for_each(|n| {
@@ -272,40 +283,43 @@ async fn every_document_that_another_process_wrote_is_told() {
         })
     });
     written.await.unwrap();
-    let last = News::DocumentChanged(name(MANY - 1));
+    let last = StoreEvent::DocumentChanged(name(MANY - 1));
     tokio::time::timeout(PATIENCE, async {
-        // One that lags behind is told so, and goes on with the newest.
+        // A receiver that lags gets an error, and continues with the newest event.
         while news.recv().await.ok().as_ref() != Some(&last) {}
     })
     .await
     .expect("the last one is told");
 }
 
-/// A fault of ours must not leave callers waiting for a thread that is gone.
+/// A panic must not leave callers waiting for a dead thread.
 #[tokio::test]
-async fn nobody_waits_for_a_thread_that_is_gone() {
-    let folder = Folder::new();
+async fn no_caller_waits_for_a_dead_thread() {
+    let folder = SqliteTestFolder::new();
     let store = folder.open();
     let held = take(&store, "held").await;
     let unanswered = store.operate(|_| -> Result<(), _> { panic!("as a test") }).await.unwrap_err();
-    assert_eq!((unanswered.trouble(), unanswered.fault()), (Trouble::Closed, StoreFault::Unanswered));
-    assert_eq!(store.claim(&claim("a"), &Known::default()).await.unwrap_err().trouble(), Trouble::Closed);
+    assert_eq!((unanswered.kind(), unanswered.fault()), (StoreErrorKind::Closed, StoreFault::Unanswered));
+    assert_eq!(
+        store.claim(&claim("a"), &LocalKnowledge::default()).await.unwrap_err().kind(),
+        StoreErrorKind::Closed
+    );
 
     assert!(store.look_up(|_| -> Result<(), _> { panic!("as a test") }).await.is_err());
-    // The other reader may still answer while the first one goes.
+    // The other reader may still respond while the first one ends.
     let closed = loop {
         match store.record(held.key).await {
             Ok(_) => tokio::task::yield_now().await,
             Err(error) => break error,
         }
     };
-    assert_eq!(closed.trouble(), Trouble::Closed);
+    assert_eq!(closed.kind(), StoreErrorKind::Closed);
     store.settled(held.key).await;
 }
 
 #[tokio::test]
 async fn the_file_is_kept_below_its_bounds_by_sweeps() {
-    let folder = Folder::new();
+    let folder = SqliteTestFolder::new();
     let store = SqliteStore::open(SqliteOptions { most_bytes: 1, ..patient(folder.state()) }).unwrap();
     let held = take(&store, "held").await;
     for n in 0..3 {
@@ -316,11 +330,11 @@ async fn the_file_is_kept_below_its_bounds_by_sweeps() {
     assert_eq!(store.record(held.key).await.unwrap(), Some(held), "what is open stays");
 }
 
-/// Between its look at the file and its word that it waits, the change it waits for may be made and seen by the watch,
-/// which does not see the same change twice.
+/// A follower reads the record and then registers. In between, the change that it waits for may be written and seen
+/// by the watcher, which does not see the same change twice.
 #[tokio::test]
-async fn whoever_begins_to_wait_while_what_it_waits_for_is_written_is_woken() {
-    let folder = Folder::new();
+async fn a_follower_that_registers_during_the_write_is_woken() {
+    let folder = SqliteTestFolder::new();
     let (here, elsewhere) = (folder.open(), folder.open());
     let (awaited, other) = (take(&elsewhere, "awaited").await, take(&elsewhere, "other").await);
     let mut seen = here.settled(other.key);
@@ -331,7 +345,7 @@ async fn whoever_begins_to_wait_while_what_it_waits_for_is_written_is_woken() {
         for record in [&awaited, &other] {
             elsewhere.save(&save(record, "paid")).await.unwrap();
         }
-        // Its watch has seen both by now.
+        // The watcher has seen both by now.
         seen.await;
         holder
     };
@@ -339,15 +353,15 @@ async fn whoever_begins_to_wait_while_what_it_waits_for_is_written_is_woken() {
     tokio::time::timeout(PATIENCE, woken).await.expect("it is woken");
 }
 
-/// No index has them: sweeps go through the file in portions, and begin anew at its end.
+/// No index contains them: sweeps scan the file in portions, and restart at its end.
 #[tokio::test]
 async fn an_open_record_that_ended_is_found_behind_many_others() {
-    let folder = Folder::new();
+    let folder = SqliteTestFolder::new();
     let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_794_770_526_000)));
     let options = SqliteOptions { clock: clock.clone(), ..patient(folder.state()) };
     let store = SqliteStore::open(options).unwrap();
     let first = take(&store, "first").await;
-    // These never end.
+    // These never expire.
     folder
         .bare()
         .execute_batch(
@@ -373,10 +387,10 @@ async fn an_open_record_that_ended_is_found_behind_many_others() {
     assert_eq!(swept, [0, 1], "the new one lies at the end");
 }
 
-/// What ended is looked for in one transaction and removed in another.
+/// Expired records are found in one transaction and removed in another.
 #[tokio::test]
 async fn a_record_that_lives_again_when_the_sweep_comes_to_it_stays() {
-    let folder = Folder::new();
+    let folder = SqliteTestFolder::new();
     let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_794_770_526_000)));
     let options = SqliteOptions { clock: clock.clone(), ..patient(folder.state()) };
     let store = SqliteStore::open(options).unwrap();
@@ -392,27 +406,27 @@ async fn a_record_that_lives_again_when_the_sweep_comes_to_it_stays() {
     let swept = store.operate(move |tx| tx.sweep(&ended)).await.unwrap();
     assert_eq!((swept.removed, swept.more), (1, false));
     assert_eq!(
-        store.claim(&claim("claimed again"), &Known::default()).await.unwrap(),
+        store.claim(&claim("claimed again"), &LocalKnowledge::default()).await.unwrap(),
         ClaimVerdict::Follow(held.key)
     );
-    assert!(is_replay(&store.claim(&claim("run again"), &Known::default()).await.unwrap()));
+    assert!(is_replay(&store.claim(&claim("run again"), &LocalKnowledge::default()).await.unwrap()));
 }
 
-/// The count of records is read once for all who share a commit.
+/// The number of records is read once for all operations in a commit.
 #[tokio::test]
-async fn what_one_caller_gives_back_is_room_for_the_next_in_the_same_commit() {
-    let folder = Folder::new();
+async fn a_released_record_is_room_for_the_next_claim_in_the_same_commit() {
+    let folder = SqliteTestFolder::new();
     let store = SqliteStore::open(SqliteOptions { most_records: 2, ..patient(folder.state()) }).unwrap();
     let first = take(&store, "first").await;
-    let release = Release { key: first.key, index: first.index, owner: first.owner };
+    let release = ReleaseRequest { key: first.key, index: first.index, owner: first.owner };
     take(&store, "second").await;
     let shared = store.operate(move |tx| {
-        let before = tx.claim(&claim("before"), &Known::default())?;
+        let before = tx.claim(&claim("before"), &LocalKnowledge::default())?;
         tx.release(&release)?;
         Ok([
             before,
-            tx.claim(&claim("after"), &Known::default())?,
-            tx.claim(&claim("one too many"), &Known::default())?,
+            tx.claim(&claim("after"), &LocalKnowledge::default())?,
+            tx.claim(&claim("one too many"), &LocalKnowledge::default())?,
         ])
     });
     let [before, after, too_many] = shared.await.unwrap();

@@ -1,30 +1,30 @@
-//! Counting the steps of the writer, holding it up, and dying at one of them.
+//! Counts the steps of the writer, delays it, and ends the process at one of them.
 
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::shared::Step;
+use crate::shared::WriterStep;
 
 #[derive(Debug, Default)]
-pub(crate) struct Steps {
+pub(crate) struct WriterStepCounter {
     taken: AtomicU64,
     commits: AtomicU64,
-    /// The step at which the process ends; none if it is 0.
+    /// The step at which the process ends, or 0 for none.
     last: AtomicU64,
-    /// Holds up every commit.
-    pub(crate) disk: Disk,
+    /// Delays every commit.
+    pub(crate) disk: HangingDisk,
 }
 
 /// A disk that can be made to hang.
 #[derive(Debug, Default)]
-pub(crate) struct Disk {
+pub(crate) struct HangingDisk {
     hangs: Mutex<bool>,
     changed: Condvar,
 }
 
-impl Disk {
+impl HangingDisk {
     pub(crate) fn hang(&self) {
         *self.hangs.lock() = true;
     }
@@ -39,12 +39,12 @@ impl Disk {
     }
 }
 
-impl Steps {
-    pub(crate) fn take(&self, step: Step) {
-        if step == Step::Commit {
+impl WriterStepCounter {
+    pub(crate) fn take(&self, step: WriterStep) {
+        if step == WriterStep::Commit {
             self.disk.wait();
         }
-        if step == Step::Committed {
+        if step == WriterStep::Committed {
             self.commits.fetch_add(1, Ordering::SeqCst);
         }
         if self.taken.fetch_add(1, Ordering::SeqCst) + 1 == self.last.load(Ordering::SeqCst) {
@@ -52,7 +52,7 @@ impl Steps {
         }
     }
 
-    /// Dies at the nth step from here.
+    /// Ends the process at the nth step from here.
     pub(crate) fn die_at(&self, nth: u64) {
         self.last.store(self.taken.load(Ordering::SeqCst) + nth, Ordering::SeqCst);
     }

@@ -1,4 +1,4 @@
-//! What the tests speak in.
+//! The vocabulary of the tests.
 
 use std::future::poll_fn;
 use std::path::PathBuf;
@@ -9,30 +9,31 @@ use std::{env, fs, process};
 
 use rusqlite::Connection;
 use steadfast_core::dedupe::{
-    Address, Claim, ClaimVerdict, Ending, Intent, Known, Owner, Record, Role, Rules, RunId, Save,
+    Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord, DedupeRules, LocalKnowledge,
+    RecordAddress, RunId, RunOutcome, SaveRequest,
 };
 use steadfast_core::id::{Digest, Namespace, RequestId, SessionKey, ToolName, ToolRef};
-use steadfast_core::key::Key;
-use steadfast_core::output::{Output, RawJson};
-use steadfast_core::policy::{DedupePolicy, Profile, ToolClass};
-use steadfast_store::{Store, this_process};
+use steadfast_core::key::RecordKey;
+use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::policy::{DedupePolicy, PolicyProfile, ToolClass};
+use steadfast_store::{StateStore, this_process};
 
 use crate::{SqliteOptions, SqliteStore};
 
-/// A guard against hanging, and nothing that is measured.
+/// A guard against hanging tests, not a measured limit.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A state file by which no disk that answers is too slow.
+/// Options of a state file for which no working disk is too slow.
 pub(crate) fn patient(path: impl Into<PathBuf>) -> SqliteOptions {
     SqliteOptions { patience: PATIENCE, ..SqliteOptions::at(path) }
 }
 
-/// A folder that is gone when the test is.
-pub(crate) struct Folder {
+/// A folder that is removed after the test.
+pub(crate) struct SqliteTestFolder {
     pub(crate) path: PathBuf,
 }
 
-impl Folder {
+impl SqliteTestFolder {
     pub(crate) fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -49,14 +50,14 @@ impl Folder {
         SqliteStore::open(patient(self.state())).unwrap()
     }
 
-    /// The file as anybody can open it.
+    /// Opens the file without the store.
     pub(crate) fn bare(&self) -> Connection {
         let file = Connection::open(self.state()).unwrap();
         file.busy_timeout(PATIENCE).unwrap();
         file
     }
 
-    /// The names of what is in it.
+    /// Returns the names of the files in the folder.
     pub(crate) fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.path).unwrap();
         let mut names: Vec<_> =
@@ -66,26 +67,26 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for SqliteTestFolder {
     fn drop(&mut self) {
-        // A folder that is left over harms nobody.
+        // A folder that remains does no harm.
         let _ = fs::remove_dir_all(&self.path);
     }
 }
 
-pub(crate) fn key(name: &str) -> Key {
-    Key(Digest::of(name.as_bytes()))
+pub(crate) fn key(name: &str) -> RecordKey {
+    RecordKey(Digest::of(name.as_bytes()))
 }
 
-/// A call under a key of its own, of a tool that must not run twice.
+/// A call with a key of its own, to a tool that must not run twice.
 pub(crate) fn claim(name: &str) -> Claim {
     static CALL: AtomicU32 = AtomicU32::new(1);
     let call = CALL.fetch_add(1, Ordering::Relaxed).into();
     Claim {
-        address: Address::Explicit(key(name)),
-        intent: Intent::Take { started: true },
-        role: Role::Fresh,
-        owner: Owner { process: this_process(), call, claim: 1 },
+        address: RecordAddress::Explicit(key(name)),
+        intent: ClaimIntent::Take { started: true },
+        role: ClaimRole::Fresh,
+        owner: ClaimOwner { process: this_process(), call, claim: 1 },
         digest: Digest::of(b"arguments"),
         retry_safe: false,
         best_effort: false,
@@ -93,7 +94,7 @@ pub(crate) fn claim(name: &str) -> Claim {
         age: Duration::ZERO,
         seen_end_within: None,
         run: RunId(format!("run-{name}").into()),
-        rules: Rules::from(&Profile::Standard.policy(ToolClass::Mutating)),
+        rules: DedupeRules::from(&PolicyProfile::Standard.policy(ToolClass::Mutating)),
         tool: ToolRef { namespace: Namespace::new("bank").unwrap(), tool: ToolName::new("pay").unwrap() },
         request: RequestId::new(format!("request-{name}")).unwrap(),
         tool_call: None,
@@ -104,10 +105,10 @@ pub(crate) fn claim(name: &str) -> Claim {
     }
 }
 
-pub(crate) fn save(record: &Record, text: &str) -> Save {
-    Save {
+pub(crate) fn save(record: &DedupeRecord, text: &str) -> SaveRequest {
+    SaveRequest {
         claimed: std::sync::Arc::new(record.clone()),
-        ending: Ending::Done(Some(Output { content: RawJson::string(text), metadata: None })),
+        ending: RunOutcome::Done(Some(ToolOutput { content: RawJson::string(text), metadata: None })),
         attempts: Vec::new(),
         delivered: None,
         hold: false,
@@ -115,18 +116,18 @@ pub(crate) fn save(record: &Record, text: &str) -> Save {
     }
 }
 
-pub(crate) async fn take(store: &SqliteStore, name: &str) -> Record {
-    mine(store.claim(&claim(name), &Known::default()).await.unwrap())
+pub(crate) async fn take(store: &SqliteStore, name: &str) -> DedupeRecord {
+    mine(store.claim(&claim(name), &LocalKnowledge::default()).await.unwrap())
 }
 
-pub(crate) async fn run(store: &SqliteStore, name: &str) -> Record {
+pub(crate) async fn run(store: &SqliteStore, name: &str) -> DedupeRecord {
     let record = take(store, name).await;
     store.save(&save(&record, "paid")).await.unwrap();
     record
 }
 
-pub(crate) fn mine(verdict: ClaimVerdict) -> Record {
-    let ClaimVerdict::Mine(record) = verdict else { panic!("expected mine, got {verdict:?}") };
+pub(crate) fn mine(verdict: ClaimVerdict) -> DedupeRecord {
+    let ClaimVerdict::Acquired(record) = verdict else { panic!("expected mine, got {verdict:?}") };
     std::sync::Arc::unwrap_or_clone(record)
 }
 
@@ -134,7 +135,7 @@ pub(crate) fn is_replay(verdict: &ClaimVerdict) -> bool {
     matches!(verdict, ClaimVerdict::Replay(_))
 }
 
-/// Has it begun, so that it is on its way whatever becomes of it.
+/// Polls a future once, so that its operation is queued whatever happens to the future.
 pub(crate) async fn begin<F: Future + Unpin>(future: &mut F) {
     poll_fn(|context| {
         assert!(std::pin::Pin::new(&mut *future).poll(context).is_pending());

@@ -1,14 +1,14 @@
-//! A folder of a test, gone when the test is.
+//! A folder that is removed after the test.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, fs, process};
 
-pub(crate) struct Folder {
+pub(crate) struct SqliteSuiteFolder {
     path: PathBuf,
 }
 
-impl Folder {
+impl SqliteSuiteFolder {
     pub(crate) fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -22,9 +22,9 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for SqliteSuiteFolder {
     fn drop(&mut self) {
-        // A folder that is left over harms nobody.
+        // A folder that remains does no harm.
         let _ = fs::remove_dir_all(&self.path);
     }
 }

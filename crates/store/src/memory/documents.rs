@@ -7,33 +7,35 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
 
-use crate::document::{Document, DocumentKind, DocumentName, DocumentWrite, Written};
-use crate::error::{StoreError, Trouble};
+use crate::document::{Document, DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome};
+use crate::error::{StoreError, StoreErrorKind};
 
-/// The most documents. Breakers, tenants and sessions are far fewer; who makes up names without end is stopped here.
+/// The most documents. There are far fewer breakers, tenants and sessions. The limit stops a caller that invents
+/// endless names.
 const MOST: usize = 25_000;
 
 #[derive(Debug, Default)]
-pub(super) struct Documents {
-    shelf: Mutex<Shelf>,
+pub(super) struct DocumentMap {
+    state: Mutex<DocumentMapState>,
 }
 
 #[derive(Debug, Default)]
-struct Shelf {
-    documents: BTreeMap<DocumentName, Stored>,
-    /// One count for all of them: so no name gets a version twice, and nothing has to be kept of what was removed.
+struct DocumentMapState {
+    documents: BTreeMap<DocumentName, DocumentSlot>,
+    /// A single counter for all documents. So no name gets a version twice, and no data of removed documents is
+    /// needed.
     versions: u64,
 }
 
 #[derive(Debug)]
-struct Stored {
+struct DocumentSlot {
     document: Document,
     expires: Option<Timestamp>,
 }
 
-impl Documents {
+impl DocumentMap {
     pub(super) fn read(&self, name: &DocumentName, now: Timestamp) -> Option<Document> {
-        self.shelf.lock().current(name, now).cloned()
+        self.state.lock().current(name, now).cloned()
     }
 
     pub(super) fn write(
@@ -41,34 +43,37 @@ impl Documents {
         name: &DocumentName,
         write: DocumentWrite,
         now: Timestamp,
-    ) -> Result<Written, StoreError> {
-        let mut shelf = self.shelf.lock();
+    ) -> Result<DocumentWriteOutcome, StoreError> {
+        let mut shelf = self.state.lock();
         let current = shelf.current(name, now);
         if current.map(|document| document.version) != write.replaces {
-            return Ok(Written::Stale(current.cloned()));
+            return Ok(DocumentWriteOutcome::Stale(current.cloned()));
         }
         if write.body.is_some() && current.is_none() && shelf.documents.len() >= MOST {
             shelf.sweep(now);
             if shelf.documents.len() >= MOST {
-                return Err(StoreError::not_done(Trouble::Full, "the memory store is full of documents"));
+                return Err(StoreError::not_done(
+                    StoreErrorKind::Full,
+                    "the memory store is full of documents",
+                ));
             }
         }
         shelf.versions += 1;
         let version = shelf.versions;
         match write.body {
             Some(body) => {
-                let stored = Stored { document: Document { version, body }, expires: write.expires };
+                let stored = DocumentSlot { document: Document { version, body }, expires: write.expires };
                 shelf.documents.insert(name.clone(), stored);
             }
             None => {
                 shelf.documents.remove(name);
             }
         }
-        Ok(Written::As(version))
+        Ok(DocumentWriteOutcome::Written(version))
     }
 
     pub(super) fn of(&self, kind: DocumentKind, now: Timestamp) -> Vec<(DocumentName, Document)> {
-        let shelf = self.shelf.lock();
+        let shelf = self.state.lock();
         let first = DocumentName { kind, id: Arc::from("") };
         let from_first = shelf.documents.range((Bound::Included(first), Bound::Unbounded));
         from_first
@@ -79,11 +84,11 @@ impl Documents {
     }
 
     pub(super) fn sweep(&self, now: Timestamp) -> u64 {
-        self.shelf.lock().sweep(now)
+        self.state.lock().sweep(now)
     }
 }
 
-impl Shelf {
+impl DocumentMapState {
     fn current(&self, name: &DocumentName, now: Timestamp) -> Option<&Document> {
         self.documents.get(name).filter(|stored| !stored.is_expired(now)).map(|stored| &stored.document)
     }
@@ -95,7 +100,7 @@ impl Shelf {
     }
 }
 
-impl Stored {
+impl DocumentSlot {
     fn is_expired(&self, now: Timestamp) -> bool {
         self.expires.is_some_and(|expires| expires <= now)
     }

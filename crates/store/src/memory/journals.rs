@@ -5,31 +5,37 @@ use std::collections::VecDeque;
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
 
-use crate::journal::{Entry, Journal, Keep, Position, Query};
+use crate::journal::{Journal, JournalEntry, JournalLimits, JournalPosition, JournalQuery};
 
-/// The most entries of one journal, whatever its writer asks for: here they cost memory.
+/// The most entries of one journal, whatever its limits are, because they cost memory here.
 const MOST: u64 = 25_000;
 
 #[derive(Debug, Default)]
-pub(super) struct Journals {
-    history: Mutex<Log>,
-    traces: Mutex<Log>,
-    audit: Mutex<Log>,
-    failures: Mutex<Log>,
+pub(super) struct JournalSet {
+    history: Mutex<JournalBuffer>,
+    traces: Mutex<JournalBuffer>,
+    audit: Mutex<JournalBuffer>,
+    failures: Mutex<JournalBuffer>,
 }
 
 #[derive(Debug, Default)]
-struct Log {
+struct JournalBuffer {
     /// Oldest first, each with its number.
-    entries: VecDeque<(u64, Entry)>,
-    /// The number of the next one.
+    entries: VecDeque<(u64, JournalEntry)>,
+    /// The number of the next entry.
     next: u64,
-    /// As its last writer asked for.
-    keep: Option<Keep>,
+    /// The limits from the last append.
+    keep: Option<JournalLimits>,
 }
 
-impl Journals {
-    pub(super) fn append(&self, journal: Journal, entries: &[Entry], keep: Keep, now: Timestamp) {
+impl JournalSet {
+    pub(super) fn append(
+        &self,
+        journal: Journal,
+        entries: &[JournalEntry],
+        keep: JournalLimits,
+        now: Timestamp,
+    ) {
         let mut log = self.log(journal).lock();
         log.keep = Some(keep);
         for entry in entries {
@@ -41,19 +47,19 @@ impl Journals {
         log.trim(now);
     }
 
-    pub(super) fn read(&self, query: &Query) -> Vec<(Position, Entry)> {
+    pub(super) fn read(&self, query: &JournalQuery) -> Vec<(JournalPosition, JournalEntry)> {
         let log = self.log(query.journal).lock();
-        let asked_for = |entry: &Entry| {
+        let asked_for = |entry: &JournalEntry| {
             entry.at >= query.since && query.subject.as_ref().is_none_or(|subject| entry.subject == *subject)
         };
-        // What stands behind a place are the older ones.
-        let behind = query.behind.map_or(u64::MAX, |Position(number, _)| number);
+        // The query continues with older entries, which have lower numbers.
+        let behind = query.before.map_or(u64::MAX, |JournalPosition(number, _)| number);
         let older = log.entries.partition_point(|(number, _)| *number < behind);
         let numbered = log.entries.range(..older).rev();
         numbered
             .filter(|(_, entry)| asked_for(entry))
             .take(query.limit)
-            .map(|(number, entry)| (Position(*number, 0), entry.clone()))
+            .map(|(number, entry)| (JournalPosition(*number, 0), entry.clone()))
             .collect()
     }
 
@@ -61,7 +67,7 @@ impl Journals {
         Journal::ALL.into_iter().map(|journal| self.log(journal).lock().trim(now)).sum()
     }
 
-    fn log(&self, journal: Journal) -> &Mutex<Log> {
+    fn log(&self, journal: Journal) -> &Mutex<JournalBuffer> {
         match journal {
             Journal::History => &self.history,
             Journal::Traces => &self.traces,
@@ -71,7 +77,7 @@ impl Journals {
     }
 }
 
-impl Log {
+impl JournalBuffer {
     fn trim(&mut self, now: Timestamp) -> u64 {
         let Some(keep) = self.keep else { return 0 };
         let before = self.entries.len();
@@ -85,7 +91,7 @@ impl Log {
     }
 
     /// Removes the oldest entry about a subject if there is one too many.
-    fn trim_subject(&mut self, subject: &str, keep: Keep) {
+    fn trim_subject(&mut self, subject: &str, keep: JournalLimits) {
         let Some(most) = keep.most_per_subject else { return };
         let mut about = self.entries.iter().enumerate().filter(|(_, (_, entry))| *entry.subject == *subject);
         let (oldest, count) = (about.next().map(|(at, _)| at), 1 + about.count() as u64);

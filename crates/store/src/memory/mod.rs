@@ -1,19 +1,19 @@
-//! The store of one process: a map, sharded, bounded, and gone with the process.
+//! The store of one process: a sharded, bounded map, which is lost when the process ends.
 //!
-//! Every operation is done when it is asked for, under the locks of the shards it touches; the futures it gives back
-//! are ready. What is decided is decided by the tables of the core, and what they say is carried out in [`shards`].
+//! Every operation is done when it is called, under the locks of the shards that it touches, and the returned futures
+//! are ready. The tables of the core decide, and [`shards`] executes their decisions.
 //!
-//! It holds so many records and no more. Open ones are pinned; of the finished ones the least useful goes first
-//! (see [`evict`](Shards::make_room)). A store that is full of open ones says so, and the call is refused: forgetting
-//! one of them would mean to run it twice.
+//! The number of records is limited. Open records are pinned. Of the finished ones, the least useful are evicted
+//! first (see [`evict`](RecordShards::make_room)). If the store is full of open records, the call is refused: evicting an
+//! open record could run its call twice.
 
 mod documents;
-mod evict;
+mod eviction;
+mod followers;
 mod journals;
 mod shards;
 #[cfg(test)]
 mod tests;
-mod waiting;
 
 use std::collections::BinaryHeap;
 use std::future::{Future, ready};
@@ -22,51 +22,52 @@ use std::sync::Arc;
 
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Absence, Claim, ClaimVerdict, Found, Known, LeaseSight, Owner, Process, Receipt, Record, Release,
-    RenewVerdict, Resolve, ResolveVerdict, Role, Rules, Save, SaveVerdict, StartVerdict, Write,
+    Claim, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord, DedupeRules, DeliveryReceipt, FoundRecords,
+    LeaseOwnerState, LocalKnowledge, ProcessIdentity, RecordAbsence, RecordWrite, ReleaseRequest,
+    RenewVerdict, ResolutionRequest, ResolveVerdict, SaveRequest, SaveVerdict, StartVerdict,
     decide_abandoned, decide_claim, decide_delivered, decide_release, decide_renew, decide_resolve,
     decide_save, decide_start,
 };
-use steadfast_core::key::Key;
-use steadfast_core::policy::Lifetimes;
+use steadfast_core::key::RecordKey;
+use steadfast_core::policy::RecordLifetimes;
 use tokio::sync::broadcast;
 
-use self::documents::Documents;
-use self::journals::Journals;
-use self::shards::{Carried, Shards};
-use crate::clock::{Clock, SystemClock};
-use crate::document::{Document, DocumentKind, DocumentName, DocumentWrite, Written};
-use crate::error::{StoreError, Trouble};
-use crate::journal::{Entry, Journal, Keep, Position, Query};
-use crate::news::News;
-use crate::process::{Neighbours, Sight, this_process};
-use crate::select::{Flush, Page, Selection, Swept};
-use crate::{Store, StoreFuture};
+use self::documents::DocumentMap;
+use self::journals::JournalSet;
+use self::shards::{RecordShards, ShardWriteOutcome};
+use crate::clock::{SystemClock, TimeSource};
+use crate::document::{Document, DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome};
+use crate::error::{StoreError, StoreErrorKind};
+use crate::event::StoreEvent;
+use crate::journal::{Journal, JournalEntry, JournalLimits, JournalPosition, JournalQuery};
+use crate::process::{LocalProcessMonitor, ProcessMonitor, this_process};
+use crate::selection::{FlushTarget, RecordFilter, RecordPage, SweepResult};
+use crate::{StateStore, StoreFuture};
 
-/// How a memory store is made.
+/// Options of a memory store.
 #[derive(Clone, Debug)]
 pub struct MemoryOptions {
-    /// The most records. Each costs about a kilobyte and its output.
+    /// The most records. Each needs about 1 KiB, and its output.
     pub most: usize,
-    /// The most bytes of outputs: 25,000 records of the largest output would be more than any machine has.
+    /// The most bytes of outputs: 25,000 records with the largest output would exceed any memory.
     pub most_bytes: usize,
-    /// Where the time comes from.
-    pub clock: Arc<dyn Clock>,
-    /// The process whose calls are kept here: as long as it lives, so do its claims.
-    pub process: Process,
-    /// What is known of other processes, should their records get here.
-    pub sight: Arc<dyn Sight>,
+    /// The clock.
+    pub clock: Arc<dyn TimeSource>,
+    /// The process whose calls are stored. Its claims live as long as the process.
+    pub process: ProcessIdentity,
+    /// Judges other processes, if their records get here.
+    pub sight: Arc<dyn ProcessMonitor>,
 }
 
 impl MemoryOptions {
-    /// The usual bounds, with this clock and the claims of this process.
-    pub fn new(clock: Arc<dyn Clock>) -> Self {
+    /// Returns the default limits with this clock, for the claims of this process.
+    pub fn new(clock: Arc<dyn TimeSource>) -> Self {
         let process = this_process();
         Self {
             most: 25_000,
             most_bytes: 256 << 20,
             clock,
-            sight: Arc::new(Neighbours::of(process.clone())),
+            sight: Arc::new(LocalProcessMonitor::of(process.clone())),
             process,
         }
     }
@@ -78,26 +79,26 @@ impl Default for MemoryOptions {
     }
 }
 
-/// Keeps everything in memory.
+/// A store in memory.
 #[derive(Debug)]
 pub struct MemoryStore {
-    shards: Shards,
-    documents: Documents,
-    journals: Journals,
-    clock: Arc<dyn Clock>,
-    process: Process,
-    sight: Arc<dyn Sight>,
-    /// Never sent on: nobody else writes here, and what is lost is lost with the process.
-    news: broadcast::Sender<News>,
+    shards: RecordShards,
+    documents: DocumentMap,
+    journals: JournalSet,
+    clock: Arc<dyn TimeSource>,
+    process: ProcessIdentity,
+    sight: Arc<dyn ProcessMonitor>,
+    /// Never sent on: there are no other writers, and the data is only lost with the process.
+    news: broadcast::Sender<StoreEvent>,
 }
 
 impl MemoryStore {
-    /// An empty store.
+    /// Creates an empty store.
     pub fn new(options: MemoryOptions) -> Self {
         Self {
-            shards: Shards::new(options.most, options.most_bytes),
-            documents: Documents::default(),
-            journals: Journals::default(),
+            shards: RecordShards::new(options.most, options.most_bytes),
+            documents: DocumentMap::default(),
+            journals: JournalSet::default(),
             clock: options.clock,
             process: options.process,
             sight: options.sight,
@@ -105,47 +106,47 @@ impl MemoryStore {
         }
     }
 
-    fn sight(&self, owner: &Owner) -> LeaseSight {
-        self.sight.sight(&owner.process)
+    fn sight(&self, owner: &ClaimOwner) -> LeaseOwnerState {
+        self.sight.check_process(&owner.process)
     }
 
-    /// One try of a claim; nothing if it would need room that there is not.
-    fn try_claim(&self, claim: &Claim, known: &Known, now: Timestamp) -> Option<ClaimVerdict> {
+    /// Tries to claim. Returns `None` if there is no room.
+    fn try_claim(&self, claim: &Claim, known: &LocalKnowledge, now: Timestamp) -> Option<ClaimVerdict> {
         let (own, index) = (claim.address.own(), claim.address.index());
         let followed = match claim.role {
-            Role::Waiter { followed } => Some(followed),
-            Role::Fresh => None,
+            ClaimRole::Waiter { followed } => Some(followed),
+            ClaimRole::Fresh => None,
         };
-        let see = |record: &'_ Record| self.sight(&record.owner);
+        let see = |record: &'_ DedupeRecord| self.sight(&record.owner);
         self.shards.atomically([Some(own), index, followed], |locked| {
             let own = locked.record(own)?;
             let indexed = locked.indexed(index)?;
             let followed = followed.map_or(Ok(None), |key| locked.record(key))?;
-            let found = Found {
+            let found = FoundRecords {
                 followed: followed.map(|record| (record, see(record))),
                 own: own.map(|record| (record, see(record))),
                 indexed: indexed.map(|record| (record, see(record))),
             };
             let decided = decide_claim(claim, found, known, now);
             Ok(match locked.carry_out(decided.write)? {
-                Carried::Out => Some(decided.verdict),
-                Carried::NoRoom => None,
+                ShardWriteOutcome::Out => Some(decided.verdict),
+                ShardWriteOutcome::NoRoom => None,
             })
         })
     }
 
-    fn try_save(&self, save: &Save, now: Timestamp) -> Option<SaveVerdict> {
+    fn try_save(&self, save: &SaveRequest, now: Timestamp) -> Option<SaveVerdict> {
         let (key, index) = (save.claimed.key, save.claimed.index);
         self.shards.atomically([Some(key), index, None], |locked| {
             let decided = decide_save(save, locked.record(key)?, locked.indexed(index)?, now);
             Ok(match locked.carry_out(decided.write)? {
-                Carried::Out => Some(decided.verdict),
-                Carried::NoRoom => None,
+                ShardWriteOutcome::Out => Some(decided.verdict),
+                ShardWriteOutcome::NoRoom => None,
             })
         })
     }
 
-    /// Tries until there was room; nothing if there is none to be made.
+    /// Tries until there is room. Returns `None` if no room can be made.
     fn with_room<V>(&self, now: Timestamp, mut attempt: impl FnMut() -> Option<V>) -> Option<V> {
         loop {
             if let Some(verdict) = attempt() {
@@ -157,8 +158,9 @@ impl MemoryStore {
         }
     }
 
-    /// Decides over the one record under this key. Such writes replace what they found, so there is always room.
-    fn change<V>(&self, key: Key, decide: impl Fn(Option<&Record>) -> (V, Write)) -> V {
+    /// Applies a decision to the one record under this key. Such writes replace an existing record, so there is
+    /// always room.
+    fn change<V>(&self, key: RecordKey, decide: impl Fn(Option<&DedupeRecord>) -> (V, RecordWrite)) -> V {
         self.shards.atomically([Some(key), None, None], |locked| {
             let (verdict, write) = decide(locked.record(key)?);
             locked.carry_out(write)?;
@@ -166,21 +168,21 @@ impl MemoryStore {
         })
     }
 
-    fn flush_finished(&self, selection: &Selection) -> u64 {
+    fn flush_finished(&self, selection: &RecordFilter) -> u64 {
         let mut flushed = 0;
-        for key in self.shards.keys(|record| !record.is_open() && selection.holds(record)) {
-            let finished = |record: &Record| !record.is_open() && selection.holds(record);
+        for key in self.shards.keys(|record| !record.is_open() && selection.matches(record)) {
+            let finished = |record: &DedupeRecord| !record.is_open() && selection.matches(record);
             flushed += u64::from(self.shards.remove_if(key, finished));
         }
         flushed
     }
 
-    /// The first so many keys behind the start of the page.
-    fn page(&self, selection: &Selection, page: Page, now: Timestamp) -> Vec<Key> {
+    /// Returns the keys of a page.
+    fn page(&self, selection: &RecordFilter, page: RecordPage, now: Timestamp) -> Vec<RecordKey> {
         let mut first = BinaryHeap::new();
         self.shards.each(|record| {
             let behind = page.after.is_none_or(|after| record.key > after);
-            if behind && selection.holds(record) && !record.is_expired(now) {
+            if behind && selection.matches(record) && !record.is_expired(now) {
                 first.push(record.key);
                 if first.len() > page.limit {
                     first.pop();
@@ -197,7 +199,7 @@ impl Default for MemoryStore {
     }
 }
 
-impl Store for MemoryStore {
+impl StateStore for MemoryStore {
     fn kind(&self) -> &'static str {
         "memory"
     }
@@ -206,14 +208,14 @@ impl Store for MemoryStore {
         self.clock.now()
     }
 
-    fn claim<'a>(&'a self, claim: &'a Claim, known: &'a Known) -> StoreFuture<'a, ClaimVerdict> {
+    fn claim<'a>(&'a self, claim: &'a Claim, known: &'a LocalKnowledge) -> StoreFuture<'a, ClaimVerdict> {
         let now = self.clock.now();
         let verdict = self.with_room(now, || self.try_claim(claim, known, now));
         self.shards.bound_pointers();
         done(verdict.unwrap_or(ClaimVerdict::Full))
     }
 
-    fn start<'a>(&'a self, key: Key, owner: &'a Owner) -> StoreFuture<'a, StartVerdict> {
+    fn start<'a>(&'a self, key: RecordKey, owner: &'a ClaimOwner) -> StoreFuture<'a, StartVerdict> {
         let now = self.clock.now();
         done(self.change(key, |found| {
             let decided = decide_start(owner, found, now);
@@ -221,25 +223,30 @@ impl Store for MemoryStore {
         }))
     }
 
-    fn renew<'a>(&'a self, claimed: &'a Record, keep: &'a Lifetimes) -> StoreFuture<'a, RenewVerdict> {
+    fn renew<'a>(
+        &'a self,
+        claimed: &'a DedupeRecord,
+        keep: &'a RecordLifetimes,
+    ) -> StoreFuture<'a, RenewVerdict> {
         let now = self.clock.now();
         done(self.change(claimed.key, |found| {
-            let decided = decide_renew(claimed, keep, found, Absence::Removed, now);
+            let decided = decide_renew(claimed, keep, found, RecordAbsence::Removed, now);
             (decided.verdict, decided.write)
         }))
     }
 
-    fn save<'a>(&'a self, save: &'a Save) -> StoreFuture<'a, SaveVerdict> {
+    fn save<'a>(&'a self, save: &'a SaveRequest) -> StoreFuture<'a, SaveVerdict> {
         let now = self.clock.now();
         let verdict = self.with_room(now, || self.try_save(save, now));
         if self.shards.is_heavy() {
             self.shards.make_room(now);
         }
-        let full = || StoreError::not_done(Trouble::Full, "the memory store is full of calls in flight");
+        let full =
+            || StoreError::not_done(StoreErrorKind::Full, "the memory store is full of calls in flight");
         Box::pin(ready(verdict.ok_or_else(full)))
     }
 
-    fn release<'a>(&'a self, release: &'a Release) -> StoreFuture<'a, ()> {
+    fn release<'a>(&'a self, release: &'a ReleaseRequest) -> StoreFuture<'a, ()> {
         self.shards.atomically([Some(release.key), release.index, None], |locked| {
             let own = locked.record(release.key)?;
             let write = decide_release(release, own, locked.indexed(release.index)?);
@@ -249,12 +256,16 @@ impl Store for MemoryStore {
         done(())
     }
 
-    fn delivered<'a>(&'a self, receipt: &'a Receipt, at: Timestamp) -> StoreFuture<'a, ()> {
+    fn delivered<'a>(&'a self, receipt: &'a DeliveryReceipt, at: Timestamp) -> StoreFuture<'a, ()> {
         self.change(receipt.key, |found| ((), decide_delivered(receipt, at, found)));
         done(())
     }
 
-    fn resolve<'a>(&'a self, resolve: &'a Resolve, rules: &'a Rules) -> StoreFuture<'a, ResolveVerdict> {
+    fn resolve<'a>(
+        &'a self,
+        resolve: &'a ResolutionRequest,
+        rules: &'a DedupeRules,
+    ) -> StoreFuture<'a, ResolveVerdict> {
         let now = self.clock.now();
         done(self.change(resolve.key, |found| {
             let found = found.map(|record| (record, self.sight(&record.owner)));
@@ -263,7 +274,11 @@ impl Store for MemoryStore {
         }))
     }
 
-    fn mark_abandoned<'a>(&'a self, key: Key, rules: &'a Rules) -> StoreFuture<'a, Option<Record>> {
+    fn mark_abandoned<'a>(
+        &'a self,
+        key: RecordKey,
+        rules: &'a DedupeRules,
+    ) -> StoreFuture<'a, Option<DedupeRecord>> {
         let now = self.clock.now();
         let marked = self.change(key, |found| {
             let decided =
@@ -273,42 +288,50 @@ impl Store for MemoryStore {
         done(marked.map(Arc::unwrap_or_clone))
     }
 
-    fn settled<'a>(&'a self, key: Key) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+    fn settled<'a>(&'a self, key: RecordKey) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         Box::pin(self.wait_until_settled(key))
     }
 
-    fn record(&self, key: Key) -> StoreFuture<'_, Option<Record>> {
+    fn record(&self, key: RecordKey) -> StoreFuture<'_, Option<DedupeRecord>> {
         let now = self.clock.now();
         done(self.shards.look(key, |record| (!record.is_expired(now)).then(|| record.clone())))
     }
 
-    fn records<'a>(&'a self, selection: &'a Selection, page: Page) -> StoreFuture<'a, Vec<Record>> {
+    fn records<'a>(
+        &'a self,
+        selection: &'a RecordFilter,
+        page: RecordPage,
+    ) -> StoreFuture<'a, Vec<DedupeRecord>> {
         let now = self.clock.now();
         let keys = self.page(selection, page, now);
-        let holds = |record: &Record| selection.holds(record) && !record.is_expired(now);
+        let holds = |record: &DedupeRecord| selection.matches(record) && !record.is_expired(now);
         let copy = |key| self.shards.look(key, |record| holds(record).then(|| record.clone()));
         done(keys.into_iter().filter_map(copy).collect())
     }
 
-    fn flush<'a>(&'a self, flush: &'a Flush) -> StoreFuture<'a, u64> {
+    fn flush<'a>(&'a self, flush: &'a FlushTarget) -> StoreFuture<'a, u64> {
         done(match flush {
-            Flush::Key(key) => u64::from(self.shards.remove_if(*key, |_| true)),
-            Flush::Finished(selection) => self.flush_finished(selection),
+            FlushTarget::Key(key) => u64::from(self.shards.remove_if(*key, |_| true)),
+            FlushTarget::Finished(selection) => self.flush_finished(selection),
         })
     }
 
-    fn sweep(&self) -> StoreFuture<'_, Swept> {
+    fn sweep(&self) -> StoreFuture<'_, SweepResult> {
         let now = self.clock.now();
         let swept = self.shards.sweep(now);
         let removed = swept.removed + self.documents.sweep(now) + self.journals.sweep(now);
-        done(Swept { removed, ..swept })
+        done(SweepResult { removed, ..swept })
     }
 
     fn read<'a>(&'a self, name: &'a DocumentName) -> StoreFuture<'a, Option<Document>> {
         done(self.documents.read(name, self.clock.now()))
     }
 
-    fn write<'a>(&'a self, name: &'a DocumentName, write: DocumentWrite) -> StoreFuture<'a, Written> {
+    fn write<'a>(
+        &'a self,
+        name: &'a DocumentName,
+        write: DocumentWrite,
+    ) -> StoreFuture<'a, DocumentWriteOutcome> {
         Box::pin(ready(self.documents.write(name, write, self.clock.now())))
     }
 
@@ -316,21 +339,29 @@ impl Store for MemoryStore {
         done(self.documents.of(kind, self.clock.now()))
     }
 
-    fn append<'a>(&'a self, journal: Journal, entries: &'a [Entry], keep: Keep) -> StoreFuture<'a, ()> {
+    fn append<'a>(
+        &'a self,
+        journal: Journal,
+        entries: &'a [JournalEntry],
+        keep: JournalLimits,
+    ) -> StoreFuture<'a, ()> {
         self.journals.append(journal, entries, keep, self.clock.now());
         done(())
     }
 
-    fn entries<'a>(&'a self, query: &'a Query) -> StoreFuture<'a, Vec<(Position, Entry)>> {
+    fn entries<'a>(
+        &'a self,
+        query: &'a JournalQuery,
+    ) -> StoreFuture<'a, Vec<(JournalPosition, JournalEntry)>> {
         done(self.journals.read(query))
     }
 
-    fn news(&self) -> broadcast::Receiver<News> {
+    fn events(&self) -> broadcast::Receiver<StoreEvent> {
         self.news.subscribe()
     }
 }
 
-/// Everything here is done before its future is looked at.
+/// Every operation here is done before its future is polled.
 fn done<'a, T: Send + 'a>(value: T) -> StoreFuture<'a, T> {
     Box::pin(ready(Ok(value)))
 }

@@ -1,9 +1,9 @@
 //! Records and the index of equal arguments, spread over shards.
 //!
-//! An operation touches up to four keys: its own, the index of its arguments, what the index points to, and what it
-//! followed. It begins with the shards of the keys it knows. Where it meets a key of another shard, it gives all
-//! locks back, takes them again with that one more, in order, and decides from the start; so no decision is made on
-//! what was seen before, and no two operations wait for each other in a circle.
+//! An operation touches up to four keys: its own, the index of its arguments, the key in the index, and the key that
+//! it followed. It starts with the shards of the keys it knows. If it needs a key of another shard, it releases all
+//! locks, takes them again with that one added, in order, and decides from the start. So no decision uses outdated
+//! data, and no deadlock is possible.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -12,91 +12,92 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use steadfast_core::Timestamp;
-use steadfast_core::dedupe::{IndexMove, Origin, Record, RecordState, Write};
-use steadfast_core::key::Key;
+use steadfast_core::dedupe::{DedupeRecord, DedupeState, IndexUpdate, RecordOrigin, RecordWrite};
+use steadfast_core::key::RecordKey;
 use tokio::sync::Notify;
 
-use super::waiting::Waiting;
+use super::followers::RecordWaiters;
 
-/// How many shards there are: as many as a set of them has bits.
+/// Number of shards: the number of bits in a shard set.
 const SHARDS: usize = 64;
-/// The most shards that are locked at once. Three are known from the start; what the index points to and the index
-/// of a record that is removed come to it. More only while others keep moving the index, and then it starts afresh.
+/// The most shards that are locked at once. Three are known from the start. The key in the index and the index of a
+/// removed record are added. More are needed only while other operations keep changing the index. Then the operation
+/// starts again.
 const MOST_LOCKED: usize = 8;
 
 #[derive(Debug)]
-pub(super) struct Shards {
-    shards: Vec<Mutex<Shard>>,
-    pub(super) room: Room,
+pub(super) struct RecordShards {
+    shards: Vec<Mutex<RecordShard>>,
+    pub(super) room: StoreCapacity,
 }
 
-/// A part of the records.
+/// A shard of the records.
 #[derive(Debug)]
-pub(super) struct Shard {
-    pub(super) records: Map<Kept>,
-    pub(super) index: Map<Key>,
-    pub(super) waiting: Map<Waiting>,
-    /// Finished records that are hardly of use any more, in the order of their last write.
-    pub(super) spare: VecDeque<Finished>,
-    /// The other finished ones.
-    pub(super) kept: VecDeque<Finished>,
+pub(super) struct RecordShard {
+    pub(super) records: KeyMap<SharedRecord>,
+    pub(super) index: KeyMap<RecordKey>,
+    pub(super) waiting: KeyMap<RecordWaiters>,
+    /// Finished records of little use, ordered by their last write.
+    pub(super) spare: VecDeque<FinishedRecord>,
+    /// The other finished records.
+    pub(super) kept: VecDeque<FinishedRecord>,
 }
 
-/// A record as it is kept: as it came out of the table.
-pub(super) type Kept = Arc<Record>;
+/// A shared record.
+pub(super) type SharedRecord = Arc<DedupeRecord>;
 
-pub(super) type Map<V> = HashMap<Key, V, Spread>;
+pub(super) type KeyMap<V> = HashMap<RecordKey, V, KeyHasherBuilder>;
 
-/// A finished record as it was when it was written; passed over if it has changed since.
+/// A finished record at the time of its write. Skipped if it has changed since.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Finished {
-    pub(super) key: Key,
+pub(super) struct FinishedRecord {
+    pub(super) key: RecordKey,
     pub(super) version: u64,
 }
 
-/// What there is, and what there may be.
+/// Current size and limits of the store.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct StoreCapacity {
     pub(super) most: usize,
     pub(super) most_bytes: usize,
     records: AtomicUsize,
     bytes: AtomicUsize,
     pub(super) pointers: AtomicUsize,
-    /// When records were last looked through for expired ones because there was no room.
+    /// Time of the last search for expired records for lack of room.
     pub(super) searched: Mutex<Timestamp>,
 }
 
-/// What became of a write.
+/// The result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Carried {
-    /// It is carried out.
+pub(super) enum ShardWriteOutcome {
+    /// The write was done.
     Out,
-    /// Nothing was written: it needs a place that there is not.
+    /// Nothing was written, because there is no room for another record.
     NoRoom,
 }
 
 /// The shards that one operation has locked.
-pub(super) struct Locked<'a> {
+pub(super) struct LockedShards<'a> {
     set: ShardSet,
-    guards: [Option<MutexGuard<'a, Shard>>; MOST_LOCKED],
-    room: &'a Room,
+    guards: [Option<MutexGuard<'a, RecordShard>>; MOST_LOCKED],
+    room: &'a StoreCapacity,
     woken: Vec<Arc<Notify>>,
 }
 
-/// A key lies in a shard that is not locked yet.
-pub(super) struct Elsewhere(usize);
+/// The error for a key in a shard that is not locked yet.
+pub(super) struct UnlockedShard(usize);
 
-impl Shards {
+impl RecordShards {
     pub(super) fn new(most: usize, most_bytes: usize) -> Self {
-        let spread = Spread::random();
-        let shard = || Shard {
+        let spread = KeyHasherBuilder::random();
+        let shard = || RecordShard {
             records: HashMap::with_hasher(spread),
             index: HashMap::with_hasher(spread),
             waiting: HashMap::with_hasher(spread),
             spare: VecDeque::new(),
             kept: VecDeque::new(),
         };
-        let room = Room {
+        let room = StoreCapacity {
             most,
             most_bytes,
             records: AtomicUsize::new(0),
@@ -107,12 +108,12 @@ impl Shards {
         Self { shards: (0..SHARDS).map(|_| Mutex::new(shard())).collect(), room }
     }
 
-    /// Runs an operation under the locks of everything it touches, and wakes whom it concerns. The operation may
-    /// run several times; it writes last, after it has seen everything.
+    /// Runs an operation under the locks of everything it touches, and then wakes the waiters. The operation may run
+    /// several times. It writes last, after all its reads.
     pub(super) fn atomically<R>(
         &self,
-        keys: [Option<Key>; 3],
-        mut operation: impl FnMut(&mut Locked<'_>) -> Result<R, Elsewhere>,
+        keys: [Option<RecordKey>; 3],
+        mut operation: impl FnMut(&mut LockedShards<'_>) -> Result<R, UnlockedShard>,
     ) -> R {
         let known = keys.into_iter().flatten().fold(ShardSet(0), |set, key| set.with(shard_of(&key)));
         let mut set = known;
@@ -126,7 +127,7 @@ impl Shards {
             }
             match result {
                 Ok(result) => return result,
-                Err(Elsewhere(shard)) => {
+                Err(UnlockedShard(shard)) => {
                     set = set.with(shard);
                     if set.len() > MOST_LOCKED {
                         set = known.with(shard);
@@ -136,44 +137,44 @@ impl Shards {
         }
     }
 
-    fn lock(&self, set: ShardSet) -> Locked<'_> {
+    fn lock(&self, set: ShardSet) -> LockedShards<'_> {
         let mut guards = [const { None }; MOST_LOCKED];
         for (guard, shard) in guards.iter_mut().zip(set.iter()) {
             *guard = self.shards.get(shard).map(Mutex::lock);
         }
-        Locked { set, guards, room: &self.room, woken: Vec::new() }
+        LockedShards { set, guards, room: &self.room, woken: Vec::new() }
     }
 
-    /// Looks at one record.
-    pub(super) fn look<R>(&self, key: Key, look: impl FnOnce(&Record) -> Option<R>) -> Option<R> {
+    /// Reads one record.
+    pub(super) fn look<R>(&self, key: RecordKey, look: impl FnOnce(&DedupeRecord) -> Option<R>) -> Option<R> {
         self.in_shard_of(&key, |shard| shard.records.get(&key).and_then(|record| look(record)))
     }
 
-    /// Does something in the one shard of this key.
-    pub(super) fn in_shard_of<R>(&self, key: &Key, act: impl FnOnce(&mut Shard) -> R) -> R {
+    /// Runs a function on the shard of this key.
+    pub(super) fn in_shard_of<R>(&self, key: &RecordKey, act: impl FnOnce(&mut RecordShard) -> R) -> R {
         #[expect(clippy::indexing_slicing, reason = "a shard's number is below the number of shards")]
         act(&mut self.shards[shard_of(key)].lock())
     }
 
-    /// Does something in every shard, one after the other.
-    pub(super) fn in_each_shard(&self, mut act: impl FnMut(usize, &mut Shard)) {
+    /// Runs a function on every shard in turn.
+    pub(super) fn in_each_shard(&self, mut act: impl FnMut(usize, &mut RecordShard)) {
         for (number, shard) in self.shards.iter().enumerate() {
             act(number, &mut shard.lock());
         }
     }
 
-    /// Does something in one shard.
-    pub(super) fn in_shard<R>(&self, number: usize, act: impl FnOnce(&mut Shard) -> R) -> Option<R> {
+    /// Runs a function on one shard.
+    pub(super) fn in_shard<R>(&self, number: usize, act: impl FnOnce(&mut RecordShard) -> R) -> Option<R> {
         self.shards.get(number).map(|shard| act(&mut shard.lock()))
     }
 
-    /// Looks at every record; one shard is locked at a time.
-    pub(super) fn each(&self, mut look: impl FnMut(&Record)) {
+    /// Visits every record, with one shard locked at a time.
+    pub(super) fn each(&self, mut look: impl FnMut(&DedupeRecord)) {
         self.in_each_shard(|_, shard| shard.records.values().for_each(|record| look(record)));
     }
 
-    /// The keys of the records that are meant.
-    pub(super) fn keys(&self, meant: impl Fn(&Record) -> bool) -> Vec<Key> {
+    /// Returns the keys of the matching records.
+    pub(super) fn keys(&self, meant: impl Fn(&DedupeRecord) -> bool) -> Vec<RecordKey> {
         let mut keys = Vec::new();
         self.each(|record| {
             if meant(record) {
@@ -183,30 +184,30 @@ impl Shards {
         keys
     }
 
-    /// Removes a record, and the index entry that points to it, if it is still meant.
-    pub(super) fn remove_if(&self, key: Key, meant: impl Fn(&Record) -> bool) -> bool {
+    /// Removes a record, and the index entry that points to it, if it still matches.
+    pub(super) fn remove_if(&self, key: RecordKey, meant: impl Fn(&DedupeRecord) -> bool) -> bool {
         self.atomically([Some(key), None, None], |locked| {
             let Some(record) = locked.record(key)?.filter(|record| meant(record)) else {
                 return Ok(false);
             };
-            let write = Write::Remove { key, index: record.index };
+            let write = RecordWrite::Remove { key, index: record.index };
             locked.carry_out(write)?;
             Ok(true)
         })
     }
 
-    /// Whether the outputs take more than they may.
+    /// Returns true if the outputs exceed their limit.
     pub(super) fn is_heavy(&self) -> bool {
         self.room.bytes.load(Ordering::Relaxed) > self.room.most_bytes
     }
 }
 
-impl Room {
+impl StoreCapacity {
     pub(super) fn records(&self) -> usize {
         self.records.load(Ordering::Relaxed)
     }
 
-    /// Records, bytes of outputs, index entries.
+    /// Returns the number of records, bytes of outputs, and index entries.
     #[cfg(test)]
     pub(super) fn counted(&self) -> (usize, usize, usize) {
         let count = |number: &AtomicUsize| number.load(Ordering::SeqCst);
@@ -219,46 +220,46 @@ impl Room {
     }
 }
 
-impl Locked<'_> {
-    /// The record under this key.
-    pub(super) fn record(&self, key: Key) -> Result<Option<&Record>, Elsewhere> {
+impl LockedShards<'_> {
+    /// Returns the record under this key.
+    pub(super) fn record(&self, key: RecordKey) -> Result<Option<&DedupeRecord>, UnlockedShard> {
         Ok(self.shard(&key)?.records.get(&key).map(|record| &**record))
     }
 
-    /// The record that the index points to.
-    pub(super) fn indexed(&self, index: Option<Key>) -> Result<Option<&Record>, Elsewhere> {
+    /// Returns the record that the index points to.
+    pub(super) fn indexed(&self, index: Option<RecordKey>) -> Result<Option<&DedupeRecord>, UnlockedShard> {
         let Some(index) = index else { return Ok(None) };
         self.pointer(index)?.map_or(Ok(None), |key| self.record(key))
     }
 
-    /// What the index points to.
-    pub(super) fn pointer(&self, index: Key) -> Result<Option<Key>, Elsewhere> {
+    /// Returns the key in the index.
+    pub(super) fn pointer(&self, index: RecordKey) -> Result<Option<RecordKey>, UnlockedShard> {
         Ok(self.shard(&index)?.index.get(&index).copied())
     }
 
-    /// Carries out what a table decided, as [`steadfast_core::dedupe::Records::apply`] does. All of it or nothing.
-    pub(super) fn carry_out(&mut self, write: Write) -> Result<Carried, Elsewhere> {
+    /// Executes the decision of a table, as [`steadfast_core::dedupe::Records::apply`] does. All of it or nothing.
+    pub(super) fn carry_out(&mut self, write: RecordWrite) -> Result<ShardWriteOutcome, UnlockedShard> {
         match write {
-            Write::Nothing => Ok(Carried::Out),
-            Write::Put { record, index, remove } => {
+            RecordWrite::Nothing => Ok(ShardWriteOutcome::Out),
+            RecordWrite::Put { record, index, remove } => {
                 let mut places = usize::from(self.record(record.key)?.is_some());
                 for gone in &remove {
                     places += usize::from(self.record(*gone)?.is_some());
                 }
                 let points_from = match (record.index, index) {
-                    (None, _) | (Some(_), IndexMove::Keep) => None,
-                    (Some(entry), IndexMove::Point) => self.shard(&entry).map(|_| Some(entry))?,
-                    (Some(entry), IndexMove::PointIfFree) => {
+                    (None, _) | (Some(_), IndexUpdate::Keep) => None,
+                    (Some(entry), IndexUpdate::Point) => self.shard(&entry).map(|_| Some(entry))?,
+                    (Some(entry), IndexUpdate::PointIfFree) => {
                         self.indexed(Some(entry))?.is_none().then_some(entry)
                     }
                 };
-                // It takes one of the places of what it replaces, and gives the others back.
+                // The write takes the place of one record that it replaces, and frees the others.
                 match places.checked_sub(1) {
                     Some(left) => {
                         self.room.records.fetch_sub(left, Ordering::Relaxed);
                     }
                     None if self.room.take() => {}
-                    None => return Ok(Carried::NoRoom),
+                    None => return Ok(ShardWriteOutcome::NoRoom),
                 }
                 for gone in remove {
                     self.remove(gone)?;
@@ -269,9 +270,9 @@ impl Locked<'_> {
                     self.room.pointers.fetch_add(1, Ordering::Relaxed);
                 }
                 self.put(record)?;
-                Ok(Carried::Out)
+                Ok(ShardWriteOutcome::Out)
             }
-            Write::Remove { key, index } => {
+            RecordWrite::Remove { key, index } => {
                 let entry = match index {
                     Some(entry) => (self.pointer(entry)? == Some(key)).then_some(entry),
                     None => None,
@@ -281,24 +282,24 @@ impl Locked<'_> {
                 if let Some(entry) = entry {
                     self.unpoint(entry)?;
                 }
-                Ok(Carried::Out)
+                Ok(ShardWriteOutcome::Out)
             }
         }
     }
 
-    /// Forgets an index entry.
-    pub(super) fn unpoint(&mut self, index: Key) -> Result<(), Elsewhere> {
+    /// Removes an index entry.
+    pub(super) fn unpoint(&mut self, index: RecordKey) -> Result<(), UnlockedShard> {
         if self.shard_mut(&index)?.index.remove(&index).is_some() {
             self.room.pointers.fetch_sub(1, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    fn put(&mut self, record: Kept) -> Result<(), Elsewhere> {
+    fn put(&mut self, record: SharedRecord) -> Result<(), UnlockedShard> {
         let key = record.key;
         self.room.bytes.fetch_add(weight(&record), Ordering::Relaxed);
         let shard = self.shard_mut(&key)?;
-        let settles = !matches!(record.state, RecordState::Inflight);
+        let settles = !matches!(record.state, DedupeState::Inflight);
         if !record.is_open() {
             shard.note_finished(&record);
         }
@@ -307,77 +308,77 @@ impl Locked<'_> {
         if let Some(before) = before {
             self.room.bytes.fetch_sub(weight(&before), Ordering::Relaxed);
         }
-        self.woken.extend(woken.map(Waiting::into_notify));
+        self.woken.extend(woken.map(RecordWaiters::into_notify));
         Ok(())
     }
 
-    /// Says whether there was one. Its place is not given back yet.
-    fn remove(&mut self, key: Key) -> Result<bool, Elsewhere> {
+    /// Removes a record and returns true if it existed. Does not free its place yet.
+    fn remove(&mut self, key: RecordKey) -> Result<bool, UnlockedShard> {
         let shard = self.shard_mut(&key)?;
         let (before, woken) = (shard.records.remove(&key), shard.waiting.remove(&key));
         if let Some(before) = &before {
             self.room.bytes.fetch_sub(weight(before), Ordering::Relaxed);
         }
-        self.woken.extend(woken.map(Waiting::into_notify));
+        self.woken.extend(woken.map(RecordWaiters::into_notify));
         Ok(before.is_some())
     }
 
-    fn shard(&self, key: &Key) -> Result<&Shard, Elsewhere> {
+    fn shard(&self, key: &RecordKey) -> Result<&RecordShard, UnlockedShard> {
         let shard = shard_of(key);
-        self.guards.get(self.place(shard)?).and_then(Option::as_deref).ok_or(Elsewhere(shard))
+        self.guards.get(self.place(shard)?).and_then(Option::as_deref).ok_or(UnlockedShard(shard))
     }
 
-    fn shard_mut(&mut self, key: &Key) -> Result<&mut Shard, Elsewhere> {
+    fn shard_mut(&mut self, key: &RecordKey) -> Result<&mut RecordShard, UnlockedShard> {
         let shard = shard_of(key);
         let place = self.place(shard)?;
-        self.guards.get_mut(place).and_then(Option::as_deref_mut).ok_or(Elsewhere(shard))
+        self.guards.get_mut(place).and_then(Option::as_deref_mut).ok_or(UnlockedShard(shard))
     }
 
-    fn place(&self, shard: usize) -> Result<usize, Elsewhere> {
-        self.set.place(shard).ok_or(Elsewhere(shard))
+    fn place(&self, shard: usize) -> Result<usize, UnlockedShard> {
+        self.set.place(shard).ok_or(UnlockedShard(shard))
     }
 }
 
-impl Shard {
-    /// Remembers when a record was finished, for whoever has to make room.
-    fn note_finished(&mut self, record: &Record) {
+impl RecordShard {
+    /// Records that a record is finished, for eviction.
+    fn note_finished(&mut self, record: &DedupeRecord) {
         let is_spare = match record.state {
-            // An answer that only the index finds, and that has arrived, is replayed to nobody but a double dispatch.
-            RecordState::Done(_) => record.origin == Origin::Run && record.delivered.is_some(),
-            RecordState::Failed(_) | RecordState::Cancelled => true,
-            RecordState::Inflight | RecordState::Unknown(_) => return,
+            // A delivered result that is found only through the index can only be replayed to a double dispatch.
+            DedupeState::Done(_) => record.origin == RecordOrigin::Run && record.delivered.is_some(),
+            DedupeState::Failed(_) | DedupeState::Cancelled => true,
+            DedupeState::Inflight | DedupeState::Unknown(_) => return,
         };
         let records = &self.records;
         let queue = if is_spare { &mut self.spare } else { &mut self.kept };
         if queue.len() > 2 * records.len() + 32 {
             queue.retain(|finished| finished.is_current(records));
         }
-        queue.push_back(Finished { key: record.key, version: record.version });
+        queue.push_back(FinishedRecord { key: record.key, version: record.version });
     }
 }
 
-impl Finished {
-    /// Whether it is still so.
-    pub(super) fn is_current(&self, records: &Map<Kept>) -> bool {
+impl FinishedRecord {
+    /// Returns true if the record has not changed.
+    pub(super) fn is_current(&self, records: &KeyMap<SharedRecord>) -> bool {
         records.get(&self.key).is_some_and(|record| record.version == self.version && !record.is_open())
     }
 }
 
-/// How many bytes of output a record holds.
-pub(super) fn weight(record: &Record) -> usize {
+/// Returns the bytes of output in a record.
+pub(super) fn weight(record: &DedupeRecord) -> usize {
     match &record.state {
-        RecordState::Done(output) => output.as_ref().map_or(0, |output| output.len()),
-        RecordState::Failed(failure) => {
+        DedupeState::Done(output) => output.as_ref().map_or(0, |output| output.len()),
+        DedupeState::Failed(failure) => {
             failure.message.len() + failure.output.as_ref().map_or(0, |output| output.len())
         }
-        RecordState::Unknown(unknown) => unknown.output.as_ref().map_or(0, |output| output.len()),
-        RecordState::Inflight | RecordState::Cancelled => 0,
+        DedupeState::Unknown(unknown) => unknown.output.as_ref().map_or(0, |output| output.len()),
+        DedupeState::Inflight | DedupeState::Cancelled => 0,
     }
 }
 
-/// Keys are hashes already, and any byte but the last four, which are those of its home, spreads them. The map
-/// inside a shard uses the first ones.
-fn shard_of(key: &Key) -> usize {
+/// Keys are already hashes. Any byte spreads them, except the last four, which are those of its home. The map inside
+/// a shard uses the first bytes.
+fn shard_of(key: &RecordKey) -> usize {
     let [.., byte, _, _, _, _] = *key.0.as_bytes();
     usize::from(byte) % SHARDS
 }
@@ -395,7 +396,7 @@ impl ShardSet {
         self.0.count_ones() as usize
     }
 
-    /// The shards in order.
+    /// Returns the shards in order.
     fn iter(self) -> impl Iterator<Item = usize> {
         let mut left = self.0;
         std::iter::from_fn(move || {
@@ -405,36 +406,36 @@ impl ShardSet {
         })
     }
 
-    /// The how manieth of the set it is.
+    /// Returns the position of a shard in the set.
     fn place(self, shard: usize) -> Option<usize> {
         let bit = 1_u64 << shard;
         (self.0 & bit != 0).then(|| (self.0 & (bit - 1)).count_ones() as usize)
     }
 }
 
-/// Hashes keys, which are hashes already, by mixing in a secret: whoever chooses arguments must not be able to
-/// choose places in our maps.
+/// A hasher for keys, which are already hashes. It mixes in a secret, so that a caller who chooses the arguments
+/// cannot choose positions in the maps.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Spread(u64);
+pub(super) struct KeyHasherBuilder(u64);
 
-impl Spread {
+impl KeyHasherBuilder {
     fn random() -> Self {
         Self(RandomState::new().hash_one(0))
     }
 }
 
-impl BuildHasher for Spread {
-    type Hasher = Mix;
+impl BuildHasher for KeyHasherBuilder {
+    type Hasher = KeyHasher;
 
-    fn build_hasher(&self) -> Mix {
-        Mix(self.0)
+    fn build_hasher(&self) -> KeyHasher {
+        KeyHasher(self.0)
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Mix(u64);
+pub(super) struct KeyHasher(u64);
 
-impl Hasher for Mix {
+impl Hasher for KeyHasher {
     fn write(&mut self, bytes: &[u8]) {
         if let Some(first) = bytes.first_chunk() {
             let product = u128::from(self.0 ^ u64::from_le_bytes(*first)) * 0x9e37_79b9_7f4a_7c15;
@@ -444,7 +445,7 @@ impl Hasher for Mix {
         }
     }
 
-    /// The length of a key is always the same.
+    /// All keys have the same length.
     fn write_usize(&mut self, _: usize) {}
 
     fn finish(&self) -> u64 {

@@ -1,4 +1,4 @@
-//! What only this store promises: its bounds, what it forgets first, and that nothing of what it counts is wrong.
+//! Tests of what only this store guarantees: its limits, the order of eviction, and its counters.
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "tests name what they expect")]
 
@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use steadfast_core::call::StoreFault;
 use steadfast_core::dedupe::{
-    Address, Ending, Intent, Observed, RecordState, Rules, RunId, SettlesIn, UnknownEnding,
+    ClaimIntent, DedupeRules, DedupeState, RecordAddress, RunId, RunOutcome, SettleDelay,
+    UnknownOutcomeReason, UnknownOutcomeReport,
 };
 use steadfast_core::id::{Digest, Namespace, RequestId, ToolName, ToolRef};
 use steadfast_core::key::run_key;
-use steadfast_core::output::{Output, RawJson};
-use steadfast_core::policy::{DedupePolicy, Profile, ToolClass};
+use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::policy::{DedupePolicy, PolicyProfile, ToolClass};
 
 use super::*;
 use crate::clock::ManualClock;
@@ -34,17 +35,17 @@ fn now<T>(future: StoreFuture<'_, T>) -> Result<T, StoreError> {
     }
 }
 
-fn key(text: &str) -> Key {
-    Key(Digest::of(text.as_bytes()))
+fn key(text: &str) -> RecordKey {
+    RecordKey(Digest::of(text.as_bytes()))
 }
 
-fn claim(address: Address, arguments: &str, call: u64) -> Claim {
+fn claim(address: RecordAddress, arguments: &str, call: u64) -> Claim {
     let (namespace, tool) = (Namespace::new("bank").unwrap(), ToolName::new("pay").unwrap());
     Claim {
         address,
-        intent: Intent::Take { started: true },
-        role: Role::Fresh,
-        owner: Owner { process: this_process(), call, claim: 1 },
+        intent: ClaimIntent::Take { started: true },
+        role: ClaimRole::Fresh,
+        owner: ClaimOwner { process: this_process(), call, claim: 1 },
         digest: Digest::of(arguments.as_bytes()),
         retry_safe: false,
         best_effort: false,
@@ -52,7 +53,7 @@ fn claim(address: Address, arguments: &str, call: u64) -> Claim {
         age: Duration::ZERO,
         seen_end_within: None,
         run: RunId("run".into()),
-        rules: Rules::from(&Profile::Standard.policy(ToolClass::Mutating)),
+        rules: DedupeRules::from(&PolicyProfile::Standard.policy(ToolClass::Mutating)),
         tool: ToolRef { namespace, tool },
         request: RequestId::new("request").unwrap(),
         tool_call: None,
@@ -64,31 +65,31 @@ fn claim(address: Address, arguments: &str, call: u64) -> Claim {
 }
 
 fn explicit(text: &str) -> Claim {
-    claim(Address::Explicit(key(text)), "arguments", 1)
+    claim(RecordAddress::Explicit(key(text)), "arguments", 1)
 }
 
 fn keyless(arguments: &str) -> Claim {
     let index = key(arguments);
     let run = run_key(index, &RunId(arguments.into()));
-    claim(Address::Keyless { run, index }, arguments, 1)
+    claim(RecordAddress::Keyless { run, index }, arguments, 1)
 }
 
-fn take(store: &MemoryStore, claim: &Claim) -> Arc<Record> {
-    match now(store.claim(claim, &Known::default())).unwrap() {
-        ClaimVerdict::Mine(record) => record,
+fn take(store: &MemoryStore, claim: &Claim) -> Arc<DedupeRecord> {
+    match now(store.claim(claim, &LocalKnowledge::default())).unwrap() {
+        ClaimVerdict::Acquired(record) => record,
         verdict => panic!("{verdict:?}"),
     }
 }
 
-fn saving(record: Arc<Record>, output: &str) -> Save {
-    let output = Output { content: RawJson::string(output), metadata: None };
+fn saving(record: Arc<DedupeRecord>, output: &str) -> SaveRequest {
+    let output = ToolOutput { content: RawJson::string(output), metadata: None };
     let keep = DedupePolicy::default().keep;
-    let ending = Ending::Done(Some(output));
-    Save { claimed: record, ending, attempts: Vec::new(), delivered: None, hold: false, keep }
+    let ending = RunOutcome::Done(Some(output));
+    SaveRequest { claimed: record, ending, attempts: Vec::new(), delivered: None, hold: false, keep }
 }
 
-/// A call that was answered, and whose answer has arrived.
-fn answered(store: &MemoryStore, claim: &Claim, output: &str) -> Key {
+/// A call with a delivered result.
+fn answered(store: &MemoryStore, claim: &Claim, output: &str) -> RecordKey {
     let record = take(store, claim);
     let key = record.key;
     let SaveVerdict::Saved(receipt) = now(store.save(&saving(record, output))).unwrap() else {
@@ -98,16 +99,18 @@ fn answered(store: &MemoryStore, claim: &Claim, output: &str) -> Key {
     key
 }
 
-fn holds(store: &MemoryStore, key: Key) -> bool {
+fn holds(store: &MemoryStore, key: RecordKey) -> bool {
     now(store.record(key)).unwrap().is_some()
 }
 
 #[test]
-fn what_is_hardly_of_use_any_more_is_forgotten_first() {
+fn the_least_useful_records_are_evicted_first() {
     let (store, clock) = store(20);
-    let of_keys: Vec<Key> = (0..10).map(|n| answered(&store, &explicit(&n.to_string()), "paid")).collect();
+    let of_keys: Vec<RecordKey> =
+        (0..10).map(|n| answered(&store, &explicit(&n.to_string()), "paid")).collect();
     clock.advance(SECOND);
-    let of_runs: Vec<Key> = (0..10).map(|n| answered(&store, &keyless(&n.to_string()), "paid")).collect();
+    let of_runs: Vec<RecordKey> =
+        (0..10).map(|n| answered(&store, &keyless(&n.to_string()), "paid")).collect();
     for number in 0..10 {
         take(&store, &explicit(&format!("new {number}")));
     }
@@ -116,9 +119,9 @@ fn what_is_hardly_of_use_any_more_is_forgotten_first() {
 }
 
 #[test]
-fn among_equals_the_oldest_is_forgotten_first() {
+fn among_equals_the_oldest_is_evicted_first() {
     let (store, clock) = store(20);
-    let keys: Vec<Key> = (0..20)
+    let keys: Vec<RecordKey> = (0..20)
         .map(|number| {
             clock.advance(SECOND);
             answered(&store, &explicit(&number.to_string()), "paid")
@@ -129,7 +132,10 @@ fn among_equals_the_oldest_is_forgotten_first() {
         assert!(!holds(&store, *oldest), "the {number}th");
         assert!(keys[number + 1..].iter().all(|newer| holds(&store, *newer)), "the {number}th");
     }
-    assert_eq!(now(store.claim(&explicit("one too many"), &Known::default())).unwrap(), ClaimVerdict::Full);
+    assert_eq!(
+        now(store.claim(&explicit("one too many"), &LocalKnowledge::default())).unwrap(),
+        ClaimVerdict::Full
+    );
 }
 
 #[test]
@@ -137,43 +143,43 @@ fn outputs_are_bounded_in_bytes() {
     let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_000_000)));
     let store = MemoryStore::new(MemoryOptions { most_bytes: 10_000, ..MemoryOptions::new(clock) });
     let large = "x".repeat(998);
-    let keys: Vec<Key> =
+    let keys: Vec<RecordKey> =
         (0..50).map(|number| answered(&store, &explicit(&number.to_string()), &large)).collect();
     let held = keys.iter().filter(|key| holds(&store, **key)).count();
     assert_eq!(held, 10, "as many as fit");
     assert!(holds(&store, keys[49]));
 }
 
-/// What a tool said of a call whose outcome is unknown is kept like an answer, and is as heavy; but it is not forgotten.
+/// The output of a call with an unknown outcome is stored like a result and counts the same, but it is not evicted.
 #[test]
-fn what_is_open_makes_room_for_itself_among_the_answers() {
+fn open_records_evict_finished_ones() {
     let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_000_000)));
     let store = MemoryStore::new(MemoryOptions { most_bytes: 10_000, ..MemoryOptions::new(clock) });
     let large = "x".repeat(998);
-    let answers: Vec<Key> =
+    let answers: Vec<RecordKey> =
         (0..10).map(|number| answered(&store, &explicit(&number.to_string()), &large)).collect();
     let save = saving(take(&store, &explicit("cut")), &large);
-    let Ending::Done(output) = save.ending.clone() else { panic!("it says what was answered") };
+    let RunOutcome::Done(output) = save.ending.clone() else { panic!("it says what was answered") };
     let cut = |settles| {
-        let unknown = UnknownEnding {
+        let unknown = UnknownOutcomeReport {
             settles,
             output: output.clone(),
-            ..UnknownEnding::settled(Observed::ErrorAnswer)
+            ..UnknownOutcomeReport::settled(UnknownOutcomeReason::ErrorAnswer)
         };
-        Save { ending: Ending::Unknown(unknown), ..save.clone() }
+        SaveRequest { ending: RunOutcome::Unknown(unknown), ..save.clone() }
     };
-    for settles in [SettlesIn::WhenOwnerSays, SettlesIn::Settled] {
+    for settles in [SettleDelay::WhenOwnerReports, SettleDelay::Settled] {
         now(store.save(&cut(settles))).unwrap();
         let held = answers.iter().filter(|key| holds(&store, **key)).count();
         assert_eq!(held, 9, "the oldest has made room, and no other one: {settles:?}");
         check_the_books(&store);
     }
     let record = now(store.record(save.claimed.key)).unwrap().unwrap();
-    assert!(matches!(record.state, RecordState::Unknown(unknown) if unknown.output == output));
+    assert!(matches!(record.state, DedupeState::Unknown(unknown) if unknown.output == output));
 }
 
 #[test]
-fn a_full_store_finds_room_in_what_is_past_its_lifetime() {
+fn a_full_store_evicts_expired_records() {
     let (store, clock) = store(10);
     let mut held = keyless("0");
     held.rules.keep.open = 5 * SECOND;
@@ -181,33 +187,33 @@ fn a_full_store_finds_room_in_what_is_past_its_lifetime() {
     for number in 1..10 {
         take(&store, &keyless(&number.to_string()));
     }
-    assert_eq!(now(store.claim(&explicit("new"), &Known::default())).unwrap(), ClaimVerdict::Full);
+    assert_eq!(now(store.claim(&explicit("new"), &LocalKnowledge::default())).unwrap(), ClaimVerdict::Full);
     clock.advance(6 * SECOND);
     take(&store, &explicit("new"));
 }
 
 #[test]
-fn an_answer_without_a_record_and_without_room_was_not_saved() {
+fn a_result_without_a_record_and_without_room_is_not_saved() {
     let (store, _) = store(10);
     let lost = take(&store, &explicit("lost"));
-    now(store.flush(&Flush::Key(lost.key))).unwrap();
+    now(store.flush(&FlushTarget::Key(lost.key))).unwrap();
     let held: Vec<_> = (0..10).map(|number| take(&store, &keyless(&number.to_string()))).collect();
     let save = saving(lost, "paid");
     let refused = now(store.save(&save)).unwrap_err();
-    assert_eq!((refused.fault(), refused.trouble()), (StoreFault::NotDone, Trouble::Full));
+    assert_eq!((refused.fault(), refused.kind()), (StoreFault::NotDone, StoreErrorKind::Full));
     let [first, ..] = held.as_slice() else { panic!() };
-    now(store.flush(&Flush::Key(first.key))).unwrap();
+    now(store.flush(&FlushTarget::Key(first.key))).unwrap();
     assert!(
         matches!(now(store.save(&save)), Ok(SaveVerdict::Saved(_))),
         "it is kept, and saved when there is room"
     );
 }
 
-/// Counts how often somebody is woken.
+/// Counts wake-ups.
 #[derive(Default)]
-struct Alarm(AtomicUsize);
+struct CountingWaker(AtomicUsize);
 
-impl Wake for Alarm {
+impl Wake for CountingWaker {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
@@ -216,19 +222,21 @@ impl Wake for Alarm {
 #[test]
 fn a_follower_in_this_process_is_woken_by_the_end_and_by_nothing_else() {
     let (store, _) = store(10);
-    let save = |record: &Record| drop(now(store.save(&saving(Arc::new(record.clone()), "paid"))).unwrap());
-    let release = |record: &Record| {
-        let release = Release { key: record.key, index: record.index, owner: record.owner.clone() };
+    let save =
+        |record: &DedupeRecord| drop(now(store.save(&saving(Arc::new(record.clone()), "paid"))).unwrap());
+    let release = |record: &DedupeRecord| {
+        let release = ReleaseRequest { key: record.key, index: record.index, owner: record.owner.clone() };
         now(store.release(&release)).unwrap();
     };
-    let flush = |record: &Record| assert_eq!(now(store.flush(&Flush::Key(record.key))).unwrap(), 1);
-    let ends: [&dyn Fn(&Record); 3] = [&save, &release, &flush];
+    let flush =
+        |record: &DedupeRecord| assert_eq!(now(store.flush(&FlushTarget::Key(record.key))).unwrap(), 1);
+    let ends: [&dyn Fn(&DedupeRecord); 3] = [&save, &release, &flush];
     for (number, end) in ends.into_iter().enumerate() {
         let record = take(&store, &explicit(&number.to_string()));
-        let alarm = Arc::new(Alarm::default());
+        let alarm = Arc::new(CountingWaker::default());
         let waker = Waker::from(Arc::clone(&alarm));
         let mut context = Context::from_waker(&waker);
-        // No runtime is here: whoever waits by the clock would panic.
+        // There is no runtime here, so a timer would panic.
         let mut follower = store.settled(record.key);
         assert!(follower.as_mut().poll(&mut context).is_pending());
         now(store.renew(&record, &DedupePolicy::default().keep)).unwrap();
@@ -265,9 +273,9 @@ fn neither_the_index_nor_the_order_of_records_grows_with_one_that_changes() {
     let id = key("dispatch");
     for number in 0..1000 {
         let arguments = number.to_string();
-        take(&store, &claim(Address::CallId { id, index: key(&arguments) }, &arguments, number));
-        answered(&store, &claim(Address::Explicit(key("again")), "arguments", number), "paid");
-        now(store.flush(&Flush::Key(key("again")))).unwrap();
+        take(&store, &claim(RecordAddress::CallId { id, index: key(&arguments) }, &arguments, number));
+        answered(&store, &claim(RecordAddress::Explicit(key("again")), "arguments", number), "paid");
+        now(store.flush(&FlushTarget::Key(key("again")))).unwrap();
     }
     store.shards.in_each_shard(|_, shard| {
         assert!(shard.index.len() <= 21 && shard.kept.len() <= 40 && shard.spare.len() <= 40);
@@ -286,7 +294,7 @@ fn documents_are_bounded_and_make_room_for_those_that_expired() {
     for number in 1..25_000 {
         write(number, None).unwrap();
     }
-    assert_eq!(write(25_000, None).unwrap_err().trouble(), Trouble::Full);
+    assert_eq!(write(25_000, None).unwrap_err().kind(), StoreErrorKind::Full);
     clock.advance(2 * SECOND);
     write(25_000, None).unwrap();
 }
@@ -294,7 +302,7 @@ fn documents_are_bounded_and_make_room_for_those_that_expired() {
 #[test]
 fn a_store_of_one_process_has_no_news() {
     let (store, _) = store(10);
-    let mut news = store.news();
+    let mut news = store.events();
     let name = DocumentName { kind: DocumentKind::Breaker, id: "bank/pay".into() };
     now(store.write(&name, DocumentWrite { replaces: None, body: Some("x".into()), expires: None })).unwrap();
     assert!(news.try_recv().is_err());
@@ -317,46 +325,47 @@ fn the_books_are_right_after_many_threads() {
     assert_eq!((books.records, books.pointers), (0, 0), "everything ends");
 }
 
-/// One step of one thread: calls on few keys, in every pairing, some answered, some given back, some left.
+/// One step of one thread: calls on few keys, in every combination, some finished, some released, some left open.
 fn act(store: &MemoryStore, clock: &ManualClock, thread: u64, step: u64) {
     let (arguments, id) = (step * 7 % 11, (step * 5 + thread) % 13);
     let index = key(&format!("arguments {arguments}"));
     let address = match step % 3 {
-        0 => Address::Explicit(key(&format!("key {id}"))),
-        1 => Address::CallId { id: key(&format!("id {id}")), index },
-        _ => Address::Keyless { run: key(&format!("run {thread} {step}")), index },
+        0 => RecordAddress::Explicit(key(&format!("key {id}"))),
+        1 => RecordAddress::CallId { id: key(&format!("id {id}")), index },
+        _ => RecordAddress::Keyless { run: key(&format!("run {thread} {step}")), index },
     };
     let claim = claim(address, &arguments.to_string(), thread << 32 | step);
     if step.is_multiple_of(100) {
         clock.advance(SECOND);
     }
-    match now(store.claim(&claim, &Known::default())).unwrap() {
-        ClaimVerdict::Mine(record) if step % 5 < 3 => {
+    match now(store.claim(&claim, &LocalKnowledge::default())).unwrap() {
+        ClaimVerdict::Acquired(record) if step % 5 < 3 => {
             if let Ok(SaveVerdict::Saved(receipt)) = now(store.save(&saving(record, "paid"))) {
                 now(store.delivered(&receipt, store.now())).unwrap();
             }
         }
-        ClaimVerdict::Mine(record) if step % 5 == 3 => {
-            let release = Release { key: record.key, index: record.index, owner: record.owner.clone() };
+        ClaimVerdict::Acquired(record) if step % 5 == 3 => {
+            let release =
+                ReleaseRequest { key: record.key, index: record.index, owner: record.owner.clone() };
             now(store.release(&release)).unwrap();
         }
         ClaimVerdict::Follow(key) if step.is_multiple_of(4) => {
-            now(store.flush(&Flush::Key(key))).unwrap();
+            now(store.flush(&FlushTarget::Key(key))).unwrap();
         }
         ClaimVerdict::Full => {
-            now(store.flush(&Flush::Key(claim.address.own()))).unwrap();
+            now(store.flush(&FlushTarget::Key(claim.address.own()))).unwrap();
         }
         _ => {}
     }
 }
 
-struct Books {
+struct StoreCounts {
     records: usize,
     pointers: usize,
 }
 
-/// What is counted is what is there, and every index entry leads somewhere it may.
-fn check_the_books(store: &MemoryStore) -> Books {
+/// Checks that the counters match the content, and that every index entry points to a valid record.
+fn check_the_books(store: &MemoryStore) -> StoreCounts {
     let (mut records, mut bytes, mut pointers) = (0, 0, 0);
     store.shards.in_each_shard(|_, shard| {
         records += shard.records.len();
@@ -364,5 +373,5 @@ fn check_the_books(store: &MemoryStore) -> Books {
         pointers += shard.index.len();
     });
     assert_eq!(store.shards.room.counted(), (records, bytes, pointers));
-    Books { records, pointers }
+    StoreCounts { records, pointers }
 }

@@ -1,20 +1,20 @@
-//! The claim table, row by row, each in its four columns. The first call goes through one handle, the second through
-//! the other.
+//! The claim table, row by row, each in its four columns. The first call uses one handle, the second call the other.
 
 use std::time::Duration;
 
 use steadfast_core::dedupe::{
-    Claim, ClaimVerdict, End, Intent, Known, LeaseSight, Observed, Record, RecordState, Replay, Role, Rules,
-    Settles, SettlesIn, StartVerdict, UnknownOutcome,
+    Claim, ClaimIntent, ClaimRole, ClaimVerdict, DedupeRecord, DedupeRules, DedupeState, LeaseOwnerState,
+    LocalKnowledge, ReplayedResult, SettleDelay, SettleStatus, SettleTime, StartVerdict, UnknownOutcome,
+    UnknownOutcomeReason,
 };
-use steadfast_core::policy::{AfterUnknown, CacheFailures};
+use steadfast_core::policy::{FailureReplayPolicy, UnknownOutcomePolicy};
 
 use super::world::{
-    COLUMNS, Column, Failed, LONG, World, done, failed, failure, output, rules, save, tool, unknown,
-    unknown_for_good,
+    COLUMNS, FailurePermanence, LONG, SuiteColumn, SuiteWorld, done, failed, failure, output, rules, save,
+    tool, unknown, unknown_for_good,
 };
 
-pub(super) async fn a_claim_that_finds_nothing_is_mine(world: World) {
+pub(super) async fn a_claim_that_finds_nothing_is_mine(world: SuiteWorld) {
     for column in COLUMNS {
         let claim = world.leader(column, "new");
         let record = world.take(&claim).await;
@@ -22,29 +22,29 @@ pub(super) async fn a_claim_that_finds_nothing_is_mine(world: World) {
             (record.key, &record.owner, &record.run, record.digest, record.version),
             (claim.address.own(), &claim.owner, &claim.run, claim.digest, 1),
         );
-        assert!(record.started && record.state == RecordState::Inflight);
+        assert!(record.started && record.state == DedupeState::Inflight);
         assert_eq!(world.found(record.key).await, record, "what was claimed is what is stored");
     }
 }
 
-pub(super) async fn a_claim_is_repeated_under_its_own_token(world: World) {
+pub(super) async fn a_claim_is_repeated_under_its_own_token(world: SuiteWorld) {
     for column in COLUMNS {
         let claim = world.leader(column, "repeated");
         let record = world.take(&claim).await;
         let again = world.take(&claim).await;
         assert_eq!((again.key, &again.run, again.version), (record.key, &record.run, 2));
-        let late = world.take(&Claim { intent: Intent::Take { started: false }, ..claim.clone() }).await;
+        let late = world.take(&Claim { intent: ClaimIntent::Take { started: false }, ..claim.clone() }).await;
         assert!(late.started, "what was started stays so");
-        // Others were told meanwhile that it is over, and may act on that.
+        // Other callers have received a final response meanwhile, and may act on it.
         world.save(&save(&late, unknown_for_good())).await.unwrap();
         assert_eq!(world.verdict(&claim).await, "tell final", "{column:?}");
-        // An answer is an answer, for the owner too.
+        // A result is final, also for the owner.
         world.save(&save(&late, done("paid"))).await.unwrap();
         assert!(world.verdict(&claim).await.starts_with("replay"), "{column:?}");
     }
 }
 
-pub(super) async fn a_claim_in_flight_is_followed(world: World) {
+pub(super) async fn a_claim_in_flight_is_followed(world: SuiteWorld) {
     for column in COLUMNS {
         let record = world.take(&world.leader(column, "held")).await;
         let second = world.duplicate(column, "held", &record);
@@ -52,14 +52,15 @@ pub(super) async fn a_claim_in_flight_is_followed(world: World) {
         assert_eq!(world.verdict(&second).await, "follow", "{column:?}");
         assert_eq!(world.found(record.key).await, record, "nothing is written");
     }
-    let best_effort = Claim { best_effort: true, ..world.leader(Column::Explicit, "held") };
+    let best_effort = Claim { best_effort: true, ..world.leader(SuiteColumn::Explicit, "held") };
     assert_eq!(world.verdict(&best_effort).await, "busy");
 }
 
-pub(super) async fn a_lapsed_claim_that_was_not_started_is_mine(world: World) {
+pub(super) async fn a_lapsed_claim_that_was_not_started_is_mine(world: SuiteWorld) {
     for column in COLUMNS {
         let claim = world.leader(column, "idle");
-        let first = world.take_and_lapse(Claim { intent: Intent::Take { started: false }, ..claim }).await;
+        let first =
+            world.take_and_lapse(Claim { intent: ClaimIntent::Take { started: false }, ..claim }).await;
         let second = world.duplicate(column, "idle", &first);
         let taken = world.take(&second).await;
         assert_eq!((&taken.owner, taken.version), (&second.owner, 2), "{column:?}");
@@ -68,7 +69,7 @@ pub(super) async fn a_lapsed_claim_that_was_not_started_is_mine(world: World) {
     }
 }
 
-pub(super) async fn a_lapsed_run_that_is_safe_to_repeat_is_taken_over(world: World) {
+pub(super) async fn a_lapsed_run_that_is_safe_to_repeat_is_taken_over(world: SuiteWorld) {
     for column in COLUMNS {
         let claim = Claim { retry_safe: true, ..world.leader(column, "safe") };
         let first = world.take_and_lapse(claim).await;
@@ -84,11 +85,11 @@ pub(super) async fn a_lapsed_run_that_is_safe_to_repeat_is_taken_over(world: Wor
     }
 }
 
-pub(super) async fn a_lapsed_run_that_is_not_safe_to_repeat_is_told_as_unknown(world: World) {
+pub(super) async fn a_lapsed_run_that_is_not_safe_to_repeat_is_reported_as_unknown(world: SuiteWorld) {
     for column in COLUMNS {
         let first = world.take_and_lapse(world.leader(column, "unsafe")).await;
         let second = world.duplicate(column, "unsafe", &first);
-        let look = Claim { intent: Intent::Look, ..second.clone() };
+        let look = Claim { intent: ClaimIntent::Look, ..second.clone() };
         let told = world.told(&look).await;
         let found = world.found(first.key).await;
         assert_eq!(world.verdict(&second).await, "tell not yet", "{column:?}");
@@ -103,35 +104,35 @@ pub(super) async fn a_lapsed_run_that_is_not_safe_to_repeat_is_told_as_unknown(w
             "its late answer counts"
         );
         assert_eq!(found.receipt(), told.receipt);
-        let UnknownOutcome { settles, observed, words, output } = unknown_outcome(&found);
+        let UnknownOutcome { settles, observed, details: words, output } = unknown_outcome(&found);
         let seen = match world.sight(&first.owner) {
-            LeaseSight::Gone => Observed::ProcessDied,
-            LeaseSight::Alive | LeaseSight::Time => Observed::NoAnswer,
+            LeaseOwnerState::Gone => UnknownOutcomeReason::ProcessDied,
+            LeaseOwnerState::Alive | LeaseOwnerState::Time => UnknownOutcomeReason::NoAnswer,
         };
         assert_eq!((observed, words, output), (seen, None, None));
         assert_eq!((told.observed, told.output), (seen, None));
-        assert!(matches!(settles, Settles::By(_)), "nobody can see its end: {settles:?}");
-        let End::NotYet(left) = told.end else { panic!("{column:?}") };
+        assert!(matches!(settles, SettleTime::By(_)), "nobody can see its end: {settles:?}");
+        let SettleStatus::NotYet(left) = told.end else { panic!("{column:?}") };
         assert!(world.is_left(left, LONG), "as long as it may linger: {left:?}");
     }
 }
 
-/// What is known of an outcome that must be unknown.
-fn unknown_outcome(record: &Record) -> UnknownOutcome {
-    let RecordState::Unknown(unknown) = &record.state else { panic!("expected unknown, got {record:?}") };
+/// Returns the details of an outcome that must be unknown.
+fn unknown_outcome(record: &DedupeRecord) -> UnknownOutcome {
+    let DedupeState::Unknown(unknown) = &record.state else { panic!("expected unknown, got {record:?}") };
     unknown.clone()
 }
 
-pub(super) async fn an_answer_that_did_not_arrive_is_replayed(world: World) {
+pub(super) async fn an_undelivered_result_is_replayed(world: SuiteWorld) {
     let expected = ["replay", "replay", "replay undelivered", "answer"];
     let too_late = ["replay", "replay", "mine", "answer"];
     for (place, column) in COLUMNS.into_iter().enumerate() {
         let (record, receipt) = world.run(&world.leader(column, "done"), done("paid")).await;
-        assert_eq!(record.state, RecordState::Done(Some(output("paid"))));
+        assert_eq!(record.state, DedupeState::Done(Some(output("paid"))));
         let second = world.duplicate(column, "done", &record);
         let verdict = world.ask(&second).await;
         let ClaimVerdict::Replay(replay) = &verdict else { panic!("{column:?}: {verdict:?}") };
-        let Replay { answer, receipt: given, .. } = &**replay;
+        let ReplayedResult { answer, receipt: given, .. } = &**replay;
         assert_eq!((answer, given), (&Ok(Some(output("paid"))), &receipt));
         for _ in 0..2 {
             assert_eq!(
@@ -140,12 +141,12 @@ pub(super) async fn an_answer_that_did_not_arrive_is_replayed(world: World) {
                 "as often as it is asked for: {column:?}"
             );
         }
-        let waited_long = Claim { rules: Rules { undelivered: Duration::ZERO, ..rules() }, ..second };
+        let waited_long = Claim { rules: DedupeRules { undelivered: Duration::ZERO, ..rules() }, ..second };
         assert_eq!(world.verdict(&waited_long).await, too_late[place], "{column:?}");
     }
 }
 
-pub(super) async fn an_answer_that_arrived_is_history_for_equal_arguments(world: World) {
+pub(super) async fn a_delivered_result_does_not_affect_equal_arguments(world: SuiteWorld) {
     let expected = ["replay", "replay", "mine", "answer"];
     for (place, column) in COLUMNS.into_iter().enumerate() {
         let (record, receipt) = world.run(&world.leader(column, "told"), done("paid")).await;
@@ -155,20 +156,21 @@ pub(super) async fn an_answer_that_arrived_is_history_for_equal_arguments(world:
     }
 }
 
-pub(super) async fn a_double_dispatch_is_one_call(world: World) {
+pub(super) async fn a_double_dispatch_is_one_call(world: SuiteWorld) {
     let twice = |claim: Claim| Claim {
-        intent: Intent::Look,
-        rules: Rules { double_dispatch: true, ..rules() },
+        intent: ClaimIntent::Look,
+        rules: DedupeRules { double_dispatch: true, ..rules() },
         ..claim
     };
     let (record, receipt) = world.run(&world.call_id("one", "equal"), done("paid")).await;
     world.delivered(&receipt, world.now()).await.unwrap();
-    let nothing = Known::default();
-    // The process that gave the answer knows which calls it had received by then.
-    let overlapped = |owner| Known { overlapped: vec![owner], ..Known::default() };
+    let nothing = LocalKnowledge::default();
+    // The process that returned the result knows which calls it had received by then.
+    let overlapped = |owner| LocalKnowledge { overlapped: vec![owner], ..LocalKnowledge::default() };
     let overlap = overlapped(record.owner.clone());
-    // An answer that could not be saved at once was given before.
-    let unsaved = Known { answered_unsaved: vec![record.owner.clone()], ..Known::default() };
+    // A result that could not be saved at once was returned before.
+    let unsaved =
+        LocalKnowledge { answered_unsaved: vec![record.owner.clone()], ..LocalKnowledge::default() };
     let not_twice = |claim: Claim| Claim { rules: rules(), ..twice(claim) };
     let old = |age: Duration| Claim { age, ..twice(world.keyless("equal")) };
     for (what, known, claim, expected) in [
@@ -185,13 +187,13 @@ pub(super) async fn a_double_dispatch_is_one_call(world: World) {
     }
 }
 
-/// No clock of one machine is compared with that of another: the call says how old it is.
-pub(super) async fn a_double_dispatch_through_another_process_is_one_call(world: World) {
+/// Clocks of different machines are not compared: the call carries its own age.
+pub(super) async fn a_double_dispatch_through_another_process_is_one_call(world: SuiteWorld) {
     let (_, receipt) = world.run(&world.call_id("one", "equal"), done("paid")).await;
     world.delivered(&receipt, world.now()).await.unwrap();
     let elsewhere = world.spawn();
     let dispatched = |claim: Claim, age: Duration| {
-        let mut claim = Claim { intent: Intent::Look, age, ..claim };
+        let mut claim = Claim { intent: ClaimIntent::Look, age, ..claim };
         claim.rules.double_dispatch = true;
         claim.owner.process = elsewhere.clone();
         claim
@@ -213,28 +215,28 @@ pub(super) async fn a_double_dispatch_through_another_process_is_one_call(world:
     }
 }
 
-pub(super) async fn a_delivery_that_the_store_does_not_know_counts(world: World) {
+pub(super) async fn a_delivery_that_the_store_does_not_know_counts(world: SuiteWorld) {
     let (_, receipt) = world.run(&world.keyless("known"), done("paid")).await;
-    let look = Claim { intent: Intent::Look, ..world.keyless("known") };
-    let known = Known { delivered: vec![(receipt, world.now())], ..Known::default() };
+    let look = Claim { intent: ClaimIntent::Look, ..world.keyless("known") };
+    let known = LocalKnowledge { delivered: vec![(receipt, world.now())], ..LocalKnowledge::default() };
     let verdict = world.verdict_knowing(&known, &look).await;
     assert_eq!(verdict, "nothing", "the caller knows that the answer has arrived");
     assert_eq!(world.verdict(&look).await, "replay undelivered");
 }
 
-pub(super) async fn a_failure_is_replayed_as_the_rules_say(world: World) {
+pub(super) async fn a_failure_is_replayed_as_the_rules_say(world: SuiteWorld) {
     for (place, column) in COLUMNS.into_iter().enumerate() {
         for (kind, cache, best_effort, explicit) in [
-            (Failed::ForGood, CacheFailures::Terminal, false, "replay"),
-            (Failed::ForNow, CacheFailures::Terminal, false, "mine"),
-            (Failed::ForGood, CacheFailures::None, false, "mine"),
-            (Failed::ForNow, CacheFailures::All, false, "replay"),
-            (Failed::ForNow, CacheFailures::All, true, "mine"),
+            (FailurePermanence::ForGood, FailureReplayPolicy::Terminal, false, "replay"),
+            (FailurePermanence::ForNow, FailureReplayPolicy::Terminal, false, "mine"),
+            (FailurePermanence::ForGood, FailureReplayPolicy::None, false, "mine"),
+            (FailurePermanence::ForNow, FailureReplayPolicy::All, false, "replay"),
+            (FailurePermanence::ForNow, FailureReplayPolicy::All, true, "mine"),
         ] {
             let name = format!("{kind:?} {cache:?} {best_effort}");
             let (record, _) = world.run(&world.leader(column, &name), failed(kind)).await;
-            assert_eq!(record.state, RecordState::Failed(failure(kind)), "word for word");
-            let rules = Rules { cache_failures: cache, ..rules() };
+            assert_eq!(record.state, DedupeState::Failed(failure(kind)), "word for word");
+            let rules = DedupeRules { cache_failures: cache, ..rules() };
             let second = Claim { rules, best_effort, ..world.duplicate(column, &name, &record) };
             let expected = [explicit, "mine", "mine", "answer"];
             assert_eq!(world.verdict(&second).await, expected[place], "{name} {column:?}");
@@ -242,18 +244,27 @@ pub(super) async fn a_failure_is_replayed_as_the_rules_say(world: World) {
     }
 }
 
-pub(super) async fn an_unknown_outcome_is_told(world: World) {
+pub(super) async fn an_unknown_outcome_is_reported(world: SuiteWorld) {
     for (place, column) in COLUMNS.into_iter().enumerate() {
         let (record, receipt) = world.run(&world.leader(column, "unknown"), unknown_for_good()).await;
         let second = world.duplicate(column, "unknown", &record);
         let told = world.told(&second).await;
-        assert_eq!((told.end, told.observed), (End::Settled, Observed::ErrorAnswer), "{column:?}");
+        assert_eq!(
+            (told.end, told.observed),
+            (SettleStatus::Settled, UnknownOutcomeReason::ErrorAnswer),
+            "{column:?}"
+        );
         assert_eq!((told.output, told.receipt), (Some(output("what it said")), receipt.clone()));
-        let at_once = Claim { rules: Rules { after_telling: Duration::ZERO, ..rules() }, ..second.clone() };
+        let at_once =
+            Claim { rules: DedupeRules { after_telling: Duration::ZERO, ..rules() }, ..second.clone() };
         assert_eq!(world.verdict(&at_once).await, "tell final", "nobody was told: {column:?}");
         world.delivered(&receipt, world.now()).await.unwrap();
         assert_eq!(world.verdict(&second).await, "tell final", "told a moment ago: {column:?}");
-        let hold = Rules { after_unknown: AfterUnknown::Hold, after_telling: Duration::ZERO, ..rules() };
+        let hold = DedupeRules {
+            after_unknown: UnknownOutcomePolicy::Hold,
+            after_telling: Duration::ZERO,
+            ..rules()
+        };
         let held = Claim { rules: hold, ..second.clone() };
         assert_eq!(world.verdict(&held).await, "tell final", "{column:?}");
         assert_eq!(world.told(&held).await.runs_in, None, "not by itself: {column:?}");
@@ -261,9 +272,11 @@ pub(super) async fn an_unknown_outcome_is_told(world: World) {
             world.pass(1).await;
             let runs_in = world.told(&second).await.runs_in;
             match column {
-                Column::Explicit => assert_eq!(runs_in, None, "a key is for one run"),
-                Column::Equal => assert_eq!(runs_in, Some(LONG - world.moment()), "what is left of the wait"),
-                Column::CallId | Column::Waiter => {}
+                SuiteColumn::Explicit => assert_eq!(runs_in, None, "a key is for one run"),
+                SuiteColumn::Equal => {
+                    assert_eq!(runs_in, Some(LONG - world.moment()), "what is left of the wait")
+                }
+                SuiteColumn::CallId | SuiteColumn::Waiter => {}
             }
         }
         let expected = ["tell final", "tell final", "mine", "tell final"];
@@ -271,9 +284,9 @@ pub(super) async fn an_unknown_outcome_is_told(world: World) {
     }
 }
 
-pub(super) async fn an_unknown_outcome_that_was_looked_into_runs_again(world: World) {
+pub(super) async fn an_unknown_outcome_that_was_verified_runs_again(world: SuiteWorld) {
     let expected = ["tell final", "tell final", "mine", "tell final"];
-    let looked_into = |owner| Known { verified: vec![owner], ..Known::default() };
+    let looked_into = |owner| LocalKnowledge { verified: vec![owner], ..LocalKnowledge::default() };
     for (place, column) in COLUMNS.into_iter().enumerate() {
         let (record, receipt) = world.run(&world.leader(column, "looked"), unknown_for_good()).await;
         let second = world.duplicate(column, "looked", &record);
@@ -284,42 +297,42 @@ pub(super) async fn an_unknown_outcome_that_was_looked_into_runs_again(world: Wo
         assert_eq!(world.verdict(&second).await, "tell final", "nobody has looked: {column:?}");
         let another = looked_into(world.owner());
         assert_eq!(world.verdict_knowing(&another, &second).await, "tell final", "{column:?}");
-        let rules = Rules { after_unknown: AfterUnknown::Hold, ..rules() };
+        let rules = DedupeRules { after_unknown: UnknownOutcomePolicy::Hold, ..rules() };
         let held = Claim { rules, ..second.clone() };
         assert_eq!(world.verdict_knowing(&looked, &held).await, "tell final", "{column:?}");
         assert_eq!(world.verdict_knowing(&looked, &second).await, expected[place], "{column:?}");
     }
-    // The store need not have been told that the answer has arrived.
+    // The delivery of the response need not be known to the store.
     let (record, receipt) = world.run(&world.keyless("known"), unknown_for_good()).await;
     let delivered = vec![(receipt, world.now())];
-    let known = Known { delivered, ..looked_into(record.owner) };
+    let known = LocalKnowledge { delivered, ..looked_into(record.owner) };
     assert_eq!(world.verdict_knowing(&known, &world.keyless("known")).await, "mine");
 }
 
-pub(super) async fn an_attempt_that_may_still_take_effect_is_told_as_not_yet(world: World) {
+pub(super) async fn an_attempt_that_may_still_take_effect_is_reported_as_pending(world: SuiteWorld) {
     for (name, settles, announced) in [
-        ("only its owner can say", SettlesIn::WhenOwnerSays, None),
-        ("nobody can see its end", SettlesIn::After(LONG), Some(LONG)),
+        ("only its owner can say", SettleDelay::WhenOwnerReports, None),
+        ("nobody can see its end", SettleDelay::After(LONG), Some(LONG)),
     ] {
         for column in COLUMNS {
             let (record, receipt) = world.run(&world.leader(column, name), unknown(settles)).await;
             let second = world.duplicate(column, name, &record);
             let told = world.told(&second).await;
-            let End::NotYet(left) = told.end else { panic!("{name}: {column:?}") };
+            let SettleStatus::NotYet(left) = told.end else { panic!("{name}: {column:?}") };
             match announced {
                 Some(span) => assert!(world.is_left(left, span), "{name}: {column:?}: {left:?}"),
                 None => assert_eq!(left, None, "{name}: {column:?}"),
             }
             assert_eq!((told.output, &told.receipt), (Some(output("what it said")), &receipt));
 
-            // Not even for one who was told, has waited long enough, and has looked.
+            // Not even for a caller that got a response, has waited long enough, and has checked.
             world.delivered(&receipt, world.now()).await.unwrap();
-            let known = Known {
+            let known = LocalKnowledge {
                 delivered: vec![(receipt, world.now())],
                 verified: vec![record.owner.clone()],
-                ..Known::default()
+                ..LocalKnowledge::default()
             };
-            let rules = Rules { after_telling: Duration::ZERO, ..rules() };
+            let rules = DedupeRules { after_telling: Duration::ZERO, ..rules() };
             let patient = Claim { rules, ..second };
             assert_eq!(world.verdict_knowing(&known, &patient).await, "tell not yet", "{name}: {column:?}");
             assert_eq!(world.found(record.key).await, record, "nothing is written: {name}: {column:?}");
@@ -327,36 +340,40 @@ pub(super) async fn an_attempt_that_may_still_take_effect_is_told_as_not_yet(wor
     }
 }
 
-pub(super) async fn an_attempt_is_over_when_its_time_has_come(world: World) {
+pub(super) async fn an_attempt_is_over_when_its_time_has_come(world: SuiteWorld) {
     let expected = ["tell final", "tell final", "mine", "tell final"];
     for (place, column) in COLUMNS.into_iter().enumerate() {
-        let ending = unknown(SettlesIn::After(2 * world.moment()));
+        let ending = unknown(SettleDelay::After(2 * world.moment()));
         let (record, receipt) = world.run(&world.leader(column, "over"), ending).await;
-        let rules = Rules { after_telling: Duration::ZERO, ..rules() };
+        let rules = DedupeRules { after_telling: Duration::ZERO, ..rules() };
         let second = Claim { rules, ..world.duplicate(column, "over", &record) };
         if world.stands_still() {
             world.pass(1).await;
-            assert_eq!(world.told(&second).await.end, End::NotYet(Some(world.moment())), "{column:?}");
+            assert_eq!(
+                world.told(&second).await.end,
+                SettleStatus::NotYet(Some(world.moment())),
+                "{column:?}"
+            );
         }
         world.pass(2).await;
         assert_eq!(world.verdict(&second).await, "tell final", "{column:?}");
         assert_eq!(world.found(record.key).await, record, "nobody has to write that down");
-        let Settles::By(end) = unknown_outcome(&record).settles else { panic!("{record:?}") };
+        let SettleTime::By(end) = unknown_outcome(&record).settles else { panic!("{record:?}") };
         world.delivered(&receipt, end).await.unwrap();
         assert_eq!(world.verdict(&second).await, expected[place], "{column:?}");
     }
 }
 
-pub(super) async fn an_attempt_whose_holder_is_gone_is_over_after_a_time(world: World) {
+pub(super) async fn an_attempt_whose_owner_is_gone_is_settled_after_a_time(world: SuiteWorld) {
     for column in COLUMNS {
         let first = world.take_and_lapse(world.leader(column, "gone")).await;
-        let ending = unknown(SettlesIn::WhenOwnerSays);
+        let ending = unknown(SettleDelay::WhenOwnerReports);
         world.save(&save(&first, ending.clone())).await.unwrap();
         let cut = world.found(first.key).await;
         let second = world.duplicate(column, "gone", &first);
-        let look = Claim { intent: Intent::Look, ..second.clone() };
+        let look = Claim { intent: ClaimIntent::Look, ..second.clone() };
         let told = world.told(&look).await;
-        let End::NotYet(left) = told.end else { panic!("{column:?}") };
+        let SettleStatus::NotYet(left) = told.end else { panic!("{column:?}") };
         assert!(world.is_left(left, LONG), "as long as it may linger: {left:?}");
         let found = world.found(first.key).await;
         assert_eq!((&found.owner, found.version), (&first.owner, cut.version + 1), "{column:?}");
@@ -368,11 +385,11 @@ pub(super) async fn an_attempt_whose_holder_is_gone_is_over_after_a_time(world: 
             "the time has begun with the first who asked: {column:?}"
         );
         let after = unknown_outcome(&found);
-        assert!(matches!(after.settles, Settles::By(_)), "{after:?}");
+        assert!(matches!(after.settles, SettleTime::By(_)), "{after:?}");
         let before = unknown_outcome(&cut);
         assert_eq!((after.observed, after.output), (before.observed, before.output), "as it was seen");
-        // What was announced stays, whoever asks.
-        let at_once = Rules { linger: Duration::ZERO, ..rules() };
+        // An announced time stays the same for all callers.
+        let at_once = DedupeRules { linger: Duration::ZERO, ..rules() };
         let third = Claim { rules: at_once, ..world.duplicate(column, "gone", &first) };
         assert_eq!(world.verdict(&third).await, "tell not yet", "{column:?}");
         assert_eq!(world.found(first.key).await, found, "{column:?}");
@@ -384,22 +401,23 @@ pub(super) async fn an_attempt_whose_holder_is_gone_is_over_after_a_time(world: 
     }
 }
 
-/// Where the holder would have seen the end, others know by when; and what it had handed on may take a while more.
-pub(super) async fn an_attempt_that_its_holder_would_have_seen_the_end_of_is_over_by_then(world: World) {
+/// If the owner would have seen the end of the attempt, other callers know the time limit for it. Work that the tool
+/// had handed on may take a while more.
+pub(super) async fn an_attempt_whose_owner_would_have_seen_its_end_is_settled_by_then(world: SuiteWorld) {
     let within = 3 * LONG;
     for column in COLUMNS {
         let claim = Claim { seen_end_within: Some(within), ..world.leader(column, "child") };
         let first = world.take_and_lapse(claim).await;
         let seen_by = first.seen_end_by.expect("its driver sees the end of an attempt");
         assert!(seen_by <= world.now() + within, "counted from the claim");
-        let rules = Rules { linger: Duration::ZERO, settle: LONG, ..rules() };
+        let rules = DedupeRules { linger: Duration::ZERO, settle: LONG, ..rules() };
         let second = Claim { rules, ..world.duplicate(column, "child", &first) };
         assert_eq!(world.verdict(&second).await, "tell not yet", "{column:?}");
-        let Settles::By(end) = unknown_outcome(&world.found(first.key).await).settles else {
+        let SettleTime::By(end) = unknown_outcome(&world.found(first.key).await).settles else {
             panic!("{column:?}")
         };
         if world.ends_with_process() {
-            // It is gone for certain, and all that it ran is being ended.
+            // The process is certainly gone, and everything that it ran is being ended.
             let now = world.now();
             assert!(end > now + LONG && end < now + 2 * LONG, "{column:?}: {end:?}");
         } else {
@@ -408,20 +426,21 @@ pub(super) async fn an_attempt_that_its_holder_would_have_seen_the_end_of_is_ove
     }
 }
 
-pub(super) async fn tr_4_the_same_key_with_other_arguments_is_a_conflict(world: World) {
-    let endings = [None, Some(done("paid")), Some(failed(Failed::ForGood)), Some(unknown_for_good())];
+pub(super) async fn tr_4_the_same_key_with_other_arguments_is_a_conflict(world: SuiteWorld) {
+    let endings =
+        [None, Some(done("paid")), Some(failed(FailurePermanence::ForGood)), Some(unknown_for_good())];
     for (number, ending) in endings.into_iter().enumerate() {
         let name = format!("conflict {number}");
-        let record = world.take(&world.leader(Column::Explicit, &name)).await;
+        let record = world.take(&world.leader(SuiteColumn::Explicit, &name)).await;
         if let Some(ending) = ending {
             world.save(&save(&record, ending)).await.unwrap();
         }
         let before = world.found(record.key).await;
         let other_arguments =
-            Claim { digest: world.explicit("").digest, ..world.leader(Column::Explicit, &name) };
-        let other_tool = Claim { tool: tool("refund"), ..world.leader(Column::Explicit, &name) };
+            Claim { digest: world.explicit("").digest, ..world.leader(SuiteColumn::Explicit, &name) };
+        let other_tool = Claim { tool: tool("refund"), ..world.leader(SuiteColumn::Explicit, &name) };
         for claim in [other_arguments, other_tool] {
-            let waiter = Claim { role: Role::Waiter { followed: record.key }, ..claim.clone() };
+            let waiter = Claim { role: ClaimRole::Waiter { followed: record.key }, ..claim.clone() };
             assert_eq!(world.verdict(&claim).await, "conflict", "{name}");
             assert_eq!(world.verdict(&waiter).await, "conflict", "{name}");
         }
@@ -429,29 +448,29 @@ pub(super) async fn tr_4_the_same_key_with_other_arguments_is_a_conflict(world: 
     }
 }
 
-pub(super) async fn a_call_id_with_other_arguments_is_another_call(world: World) {
+pub(super) async fn a_call_id_with_other_arguments_is_another_call(world: SuiteWorld) {
     let (record, _) = world.run(&world.call_id("again", "these"), done("paid")).await;
     let other = world.take(&world.call_id("again", "those")).await;
     assert_eq!((other.key, other.version), (record.key, record.version + 1));
-    // The record is that of the other call now, and nothing of the first is found in it.
-    let first = Claim { intent: Intent::Look, ..world.keyless("these") };
+    // The record now belongs to the other call, and contains nothing of the first one.
+    let first = Claim { intent: ClaimIntent::Look, ..world.keyless("these") };
     assert_eq!(world.verdict(&first).await, "nothing");
     assert_eq!(world.verdict(&world.keyless("those")).await, "follow");
 }
 
-pub(super) async fn a_look_writes_nothing(world: World) {
+pub(super) async fn a_lookup_writes_nothing(world: SuiteWorld) {
     for column in COLUMNS {
-        let look = Claim { intent: Intent::Look, ..world.leader(column, "looked for") };
+        let look = Claim { intent: ClaimIntent::Look, ..world.leader(column, "looked for") };
         assert_eq!(world.verdict(&look).await, "nothing");
         assert!(world.is_absent(look.address.own()).await, "{column:?}");
         let record = world.take(&world.leader(column, "looked for")).await;
-        let look = Claim { intent: Intent::Look, ..world.duplicate(column, "looked for", &record) };
+        let look = Claim { intent: ClaimIntent::Look, ..world.duplicate(column, "looked for", &record) };
         assert_eq!(world.verdict(&look).await, "follow");
         assert_eq!(world.found(record.key).await, record);
     }
 }
 
-pub(super) async fn a_record_that_only_the_index_finds_is_replaced(world: World) {
+pub(super) async fn a_record_that_only_the_index_finds_is_replaced(world: SuiteWorld) {
     let (old, receipt) = world.run(&world.keyless("pay"), done("paid")).await;
     world.delivered(&receipt, world.now()).await.unwrap();
     let new = world.take(&world.keyless("pay")).await;
@@ -461,7 +480,7 @@ pub(super) async fn a_record_that_only_the_index_finds_is_replaced(world: World)
     assert_eq!(world.ask(&world.call_id("with an id", "pay")).await, ClaimVerdict::Follow(new.key));
 }
 
-pub(super) async fn a_call_id_keeps_its_record_when_the_index_moves_on(world: World) {
+pub(super) async fn a_call_id_keeps_its_record_when_the_index_moves_on(world: SuiteWorld) {
     let (old, receipt) = world.run(&world.call_id("first", "pay"), done("paid")).await;
     world.delivered(&receipt, world.now()).await.unwrap();
     let new = world.take(&world.call_id("second", "pay")).await;
@@ -474,8 +493,8 @@ pub(super) async fn a_call_id_keeps_its_record_when_the_index_moves_on(world: Wo
     assert_eq!(world.ask(&world.keyless("pay")).await, ClaimVerdict::Follow(new.key));
 }
 
-pub(super) async fn a_dispatch_that_failed_stands_back_behind_an_equal_run(world: World) {
-    world.run(&world.call_id("dispatch", "pay"), failed(Failed::ForGood)).await;
+pub(super) async fn a_failed_dispatch_yields_to_an_equal_run(world: SuiteWorld) {
+    world.run(&world.call_id("dispatch", "pay"), failed(FailurePermanence::ForGood)).await;
     let equal = world.take(&world.call_id("another", "pay")).await;
     assert_eq!(world.ask(&world.call_id("dispatch", "pay")).await, ClaimVerdict::Follow(equal.key));
 }

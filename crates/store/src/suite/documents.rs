@@ -1,35 +1,42 @@
-//! Documents: compare and set, versions that are never given twice.
+//! Documents: compare and set, and unique versions.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use steadfast_core::Timestamp;
 
-use super::world::{World, within};
-use crate::Store;
-use crate::document::{Document, DocumentKind, DocumentName, DocumentWrite, Written};
-use crate::news::News;
+use super::world::{SuiteWorld, within};
+use crate::StateStore;
+use crate::document::{Document, DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome};
+use crate::event::StoreEvent;
 
-pub(super) async fn a_document_is_replaced_only_by_who_has_read_it(world: World) {
+pub(super) async fn a_document_is_replaced_only_by_a_writer_that_has_read_it(world: SuiteWorld) {
     let name = name(DocumentKind::Breaker, "bank/pay");
     assert_eq!(world.read(&name).await.unwrap(), None);
-    assert_eq!(put(&*world.first(), &name, Some(1), "early").await, Written::Stale(None), "there is none");
+    assert_eq!(
+        put(&*world.first(), &name, Some(1), "early").await,
+        DocumentWriteOutcome::Stale(None),
+        "there is none"
+    );
 
     let first = written(put(&*world.first(), &name, None, "closed").await);
     let closed = Document { version: first, body: "closed".into() };
     assert_eq!(world.second().read(&name).await.unwrap(), Some(closed.clone()));
-    let stale = Written::Stale(Some(closed));
+    let stale = DocumentWriteOutcome::Stale(Some(closed));
     assert_eq!(put(&*world.second(), &name, None, "open").await, stale, "there is one already");
     assert_eq!(put(&*world.second(), &name, Some(first + 1), "open").await, stale);
 
     let second = written(put(&*world.second(), &name, Some(first), "open").await);
     assert!(second > first);
     let open = Document { version: second, body: "open".into() };
-    assert_eq!(put(&*world.first(), &name, Some(first), "half").await, Written::Stale(Some(open.clone())));
+    assert_eq!(
+        put(&*world.first(), &name, Some(first), "half").await,
+        DocumentWriteOutcome::Stale(Some(open.clone()))
+    );
     assert_eq!(world.read(&name).await.unwrap(), Some(open), "who comes late changes nothing");
 }
 
-pub(super) async fn a_version_is_never_given_twice(world: World) {
+pub(super) async fn a_version_is_never_given_twice(world: SuiteWorld) {
     let name = name(DocumentKind::Approvals, "tenant");
     let mut given = BTreeSet::new();
     let mut latest = 0;
@@ -41,19 +48,25 @@ pub(super) async fn a_version_is_never_given_twice(world: World) {
         assert!(latest < first && first < second && second <= removed, "versions grow");
         latest = second;
         assert!(given.insert(first) && given.insert(second), "after a removal too");
-        // Whoever still holds an old version must not take the new document for the one it knows.
+        // A holder of an old version must not mistake the new document for the one it knows.
         let anew = written(put(&*world.first(), &name, None, "b").await);
         for old in &given {
-            assert!(matches!(put(&*world.second(), &name, Some(*old), "c").await, Written::Stale(Some(_))));
+            assert!(matches!(
+                put(&*world.second(), &name, Some(*old), "c").await,
+                DocumentWriteOutcome::Stale(Some(_))
+            ));
         }
         written(remove(&*world.second(), &name, Some(anew)).await);
         given.insert(anew);
         latest = latest.max(anew);
-        assert!(matches!(remove(&*world.first(), &name, Some(anew)).await, Written::Stale(None)));
+        assert!(matches!(
+            remove(&*world.first(), &name, Some(anew)).await,
+            DocumentWriteOutcome::Stale(None)
+        ));
     }
 }
 
-pub(super) async fn a_document_is_forgotten_when_it_expires(world: World) {
+pub(super) async fn a_document_is_removed_when_it_expires(world: SuiteWorld) {
     let name = name(DocumentKind::Session, "conversation");
     let write =
         |replaces, expires: Option<Timestamp>| DocumentWrite { replaces, body: Some("x".into()), expires };
@@ -65,7 +78,10 @@ pub(super) async fn a_document_is_forgotten_when_it_expires(world: World) {
     world.pass(5).await;
     assert_eq!(world.second().read(&name).await.unwrap(), None);
     assert_eq!(world.documents(DocumentKind::Session).await.unwrap(), []);
-    assert_eq!(world.write(&name, write(Some(first), None)).await.unwrap(), Written::Stale(None));
+    assert_eq!(
+        world.write(&name, write(Some(first), None)).await.unwrap(),
+        DocumentWriteOutcome::Stale(None)
+    );
     world.sweep().await.unwrap();
     let second = written(world.write(&name, write(None, None)).await.unwrap());
     assert!(second > first);
@@ -73,7 +89,7 @@ pub(super) async fn a_document_is_forgotten_when_it_expires(world: World) {
     assert!(world.read(&name).await.unwrap().is_some(), "one without an end stays");
 }
 
-pub(super) async fn documents_are_listed_by_kind(world: World) {
+pub(super) async fn documents_are_listed_by_kind(world: SuiteWorld) {
     for kind in DocumentKind::ALL {
         for id in ["b", "a/b", "a%b_", "ä\u{1f600}"] {
             written(put(&*world.first(), &name(kind, id), None, kind.name()).await);
@@ -88,7 +104,7 @@ pub(super) async fn documents_are_listed_by_kind(world: World) {
     }
 }
 
-pub(super) async fn one_of_many_writers_of_a_document_wins(world: World) {
+pub(super) async fn one_of_many_writers_of_a_document_wins(world: SuiteWorld) {
     let name = name(DocumentKind::Trust, "tenant");
     let mut replaces = None;
     for round in 0..4 {
@@ -100,7 +116,7 @@ pub(super) async fn one_of_many_writers_of_a_document_wins(world: World) {
         }
         let mut winner = None;
         while let Some(ended) = writers.join_next().await {
-            if let (Written::As(version), body) = ended.unwrap() {
+            if let (DocumentWriteOutcome::Written(version), body) = ended.unwrap() {
                 assert!(winner.is_none(), "two writers replaced one version");
                 winner = Some(Document { version, body: body.into() });
             }
@@ -111,11 +127,11 @@ pub(super) async fn one_of_many_writers_of_a_document_wins(world: World) {
     }
 }
 
-pub(super) async fn other_processes_hear_of_a_document(world: World) {
+pub(super) async fn other_processes_get_an_event_for_a_document(world: SuiteWorld) {
     if !world.is_shared() {
         return;
     }
-    let mut news = world.second().news();
+    let mut news = world.second().events();
     let name = name(DocumentKind::Breaker, "bank/pay");
     let first = written(put(&*world.first(), &name, None, "open").await);
     within("news of a new document", heard(&mut news, &name)).await;
@@ -125,11 +141,14 @@ pub(super) async fn other_processes_hear_of_a_document(world: World) {
     within("news of a removed document", heard(&mut news, &name)).await;
 }
 
-async fn heard(news: &mut tokio::sync::broadcast::Receiver<News>, name: &DocumentName) {
+async fn heard(news: &mut tokio::sync::broadcast::Receiver<StoreEvent>, name: &DocumentName) {
     loop {
         match news.recv().await.unwrap() {
-            News::DocumentChanged(changed) if changed == *name => return,
-            News::DocumentChanged(_) | News::Emptied | News::Lost(_) | News::Back => {}
+            StoreEvent::DocumentChanged(changed) if changed == *name => return,
+            StoreEvent::DocumentChanged(_)
+            | StoreEvent::Emptied
+            | StoreEvent::Unavailable(_)
+            | StoreEvent::Available => {}
         }
     }
 }
@@ -138,18 +157,23 @@ fn name(kind: DocumentKind, id: &str) -> DocumentName {
     DocumentName { kind, id: id.into() }
 }
 
-async fn put(store: &dyn Store, name: &DocumentName, replaces: Option<u64>, body: &str) -> Written {
+async fn put(
+    store: &dyn StateStore,
+    name: &DocumentName,
+    replaces: Option<u64>,
+    body: &str,
+) -> DocumentWriteOutcome {
     let body = Some(Arc::from(body));
     store.write(name, DocumentWrite { replaces, body, expires: None }).await.unwrap()
 }
 
-async fn remove(store: &dyn Store, name: &DocumentName, replaces: Option<u64>) -> Written {
+async fn remove(store: &dyn StateStore, name: &DocumentName, replaces: Option<u64>) -> DocumentWriteOutcome {
     store.write(name, DocumentWrite { replaces, body: None, expires: None }).await.unwrap()
 }
 
-fn written(written: Written) -> u64 {
+fn written(written: DocumentWriteOutcome) -> u64 {
     match written {
-        Written::As(version) => version,
-        Written::Stale(found) => panic!("stale, there is {found:?}"),
+        DocumentWriteOutcome::Written(version) => version,
+        DocumentWriteOutcome::Stale(found) => panic!("stale, there is {found:?}"),
     }
 }

@@ -4,73 +4,78 @@ use std::time::Duration;
 
 use steadfast_core::Timestamp;
 
-use super::world::{LONG, World};
-use crate::journal::{Entry, Journal, Keep, Position, Query, look_through};
+use super::world::{LONG, SuiteWorld};
+use crate::journal::{Journal, JournalEntry, JournalLimits, JournalPosition, JournalQuery, filter_entries};
 
-const KEEP: Keep = Keep { most: 1000, most_per_subject: None, age: LONG };
+const KEEP: JournalLimits = JournalLimits { most: 1000, most_per_subject: None, age: LONG };
 
-pub(super) async fn a_journal_is_read_newest_first(world: World) {
+pub(super) async fn a_journal_is_read_newest_first(world: SuiteWorld) {
     let begin = world.now();
-    let mut all: Vec<Entry> = (0..30).map(|number| entry(begin, number)).collect();
+    let mut all: Vec<JournalEntry> = (0..30).map(|number| entry(begin, number)).collect();
     for some in all.chunks(4) {
         world.append(Journal::History, some, KEEP).await.unwrap();
     }
     all.reverse();
     let query = everything(Journal::History);
     assert_eq!(read(&world, &query).await, all);
-    let last = Query { limit: 7, ..query.clone() };
+    let last = JournalQuery { limit: 7, ..query.clone() };
     assert_eq!(read(&world, &last).await, all[..7]);
-    let none = Query { limit: 0, ..query.clone() };
+    let none = JournalQuery { limit: 0, ..query.clone() };
     assert_eq!(read(&world, &none).await, []);
-    let since = Query { since: all[9].at, ..query.clone() };
+    let since = JournalQuery { since: all[9].at, ..query.clone() };
     assert_eq!(read(&world, &since).await, all[..10], "the moment itself included");
-    let subject = Query { subject: Some("odd".into()), limit: 3, ..query };
-    let odd: Vec<Entry> = all.iter().filter(|entry| &*entry.subject == "odd").take(3).cloned().collect();
+    let subject = JournalQuery { subject: Some("odd".into()), limit: 3, ..query };
+    let odd: Vec<JournalEntry> =
+        all.iter().filter(|entry| &*entry.subject == "odd").take(3).cloned().collect();
     assert_eq!(read(&world, &subject).await, odd);
 }
 
-/// Several entries have one time, so that time alone is no place to go on at; and it is written to while it is read.
-pub(super) async fn a_journal_is_read_page_by_page(world: World) {
+/// Several entries have the same time, so time alone cannot be a position. Also, entries are written during the
+/// reads.
+pub(super) async fn a_journal_is_read_page_by_page(world: SuiteWorld) {
     let begin = world.now();
-    let mut all: Vec<Entry> = (0..30).map(|number| entry(begin, number)).collect();
+    let mut all: Vec<JournalEntry> = (0..30).map(|number| entry(begin, number)).collect();
     for some in all.chunks(8) {
         world.append(Journal::History, some, KEEP).await.unwrap();
     }
     all.reverse();
     let about = |subject: Option<&str>| {
-        let fits = |entry: &&Entry| subject.is_none_or(|subject| *entry.subject == *subject);
+        let fits = |entry: &&JournalEntry| subject.is_none_or(|subject| *entry.subject == *subject);
         all.iter().filter(fits).cloned().collect::<Vec<_>>()
     };
     for (subject, limit) in [(None, 7), (None, 1), (None, 30), (Some("odd"), 4), (Some("even"), 15)] {
-        let mut query =
-            Query { subject: subject.map(Into::into), limit, ..Query::newest(Journal::History, limit) };
-        let mut paged: Vec<(Position, Entry)> = Vec::new();
+        let mut query = JournalQuery {
+            subject: subject.map(Into::into),
+            limit,
+            ..JournalQuery::newest(Journal::History, limit)
+        };
+        let mut paged: Vec<(JournalPosition, JournalEntry)> = Vec::new();
         loop {
             let page = world.entries(&query).await.unwrap();
             assert!(page.len() <= limit);
             let Some((last, _)) = page.last() else { break };
-            // What is handed out as text comes back as it was.
-            query.behind = Some(last.to_string().parse().unwrap());
+            // The text form of a position is parsed back to the same position.
+            query.before = Some(last.to_string().parse().unwrap());
             paged.extend(page);
             assert!(paged.len() < 500, "it comes to an end");
-            let new = Entry { subject: "new".into(), ..entry(begin, 30) };
+            let new = JournalEntry { subject: "new".into(), ..entry(begin, 30) };
             world.append(Journal::History, &[new], KEEP).await.unwrap();
         }
-        let places: Vec<Position> = paged.iter().map(|(place, _)| *place).collect();
+        let places: Vec<JournalPosition> = paged.iter().map(|(place, _)| *place).collect();
         assert!(places.is_sorted_by(|newer, older| newer > older), "each has its own place, in order");
-        let seen: Vec<Entry> = paged.into_iter().map(|(_, entry)| entry).collect();
-        let known: Vec<Entry> = seen.into_iter().filter(|entry| &*entry.subject != "new").collect();
+        let seen: Vec<JournalEntry> = paged.into_iter().map(|(_, entry)| entry).collect();
+        let known: Vec<JournalEntry> = seen.into_iter().filter(|entry| &*entry.subject != "new").collect();
         assert_eq!(known, about(subject), "each once, {limit} at a time");
     }
 }
 
-pub(super) async fn a_page_of_a_journal_goes_on_where_the_one_before_was_forgotten(world: World) {
+pub(super) async fn a_page_of_a_journal_continues_after_a_removed_position(world: SuiteWorld) {
     let begin = world.now();
-    let keep = Keep { most: 10, ..KEEP };
-    let all: Vec<Entry> = (0..25).map(|number| entry(begin, number)).collect();
+    let keep = JournalLimits { most: 10, ..KEEP };
+    let all: Vec<JournalEntry> = (0..25).map(|number| entry(begin, number)).collect();
     world.append(Journal::Audit, &all[..10], keep).await.unwrap();
-    let page = world.entries(&Query::newest(Journal::Audit, 4)).await.unwrap();
-    let behind = Query { behind: Some(page[3].0), ..everything(Journal::Audit) };
+    let page = world.entries(&JournalQuery::newest(Journal::Audit, 4)).await.unwrap();
+    let behind = JournalQuery { before: Some(page[3].0), ..everything(Journal::Audit) };
     world.append(Journal::Audit, &all[10..13], keep).await.unwrap();
     assert_eq!(
         read(&world, &behind).await,
@@ -81,64 +86,64 @@ pub(super) async fn a_page_of_a_journal_goes_on_where_the_one_before_was_forgott
     assert_eq!(read(&world, &behind).await, [], "and nothing that is newer");
 }
 
-pub(super) async fn looking_through_a_journal_says_where_to_go_on(world: World) {
+pub(super) async fn filtering_a_journal_returns_the_position_to_continue(world: SuiteWorld) {
     let begin = world.now();
-    let all: Vec<Entry> = (0..30).map(|number| entry(begin, number)).collect();
+    let all: Vec<JournalEntry> = (0..30).map(|number| entry(begin, number)).collect();
     world.append(Journal::Traces, &all, KEEP).await.unwrap();
-    let odd = |entry: &Entry| (&*entry.subject == "odd").then(|| entry.clone());
+    let odd = |entry: &JournalEntry| (&*entry.subject == "odd").then(|| entry.clone());
     let store = world.first();
     for (limit, most) in [(1, 100), (4, 100), (15, 100), (30, 100), (4, 1), (4, 3), (30, 7)] {
-        let mut query = Query::newest(Journal::Traces, limit);
+        let mut query = JournalQuery::newest(Journal::Traces, limit);
         let mut found = Vec::new();
         for round in 0.. {
             assert!(round < 100, "it comes to an end");
-            let part = look_through(&*store, &query, most, odd).await.unwrap();
+            let part = filter_entries(&*store, &query, most, odd).await.unwrap();
             assert!(part.found.len() <= limit.min(most), "{limit} of {most}");
             found.extend(part.found);
             let Some(next) = part.next else { break };
-            query.behind = Some(next);
+            query.before = Some(next);
         }
-        let expected: Vec<Entry> = all.iter().rev().filter_map(odd).collect();
+        let expected: Vec<JournalEntry> = all.iter().rev().filter_map(odd).collect();
         assert_eq!(found, expected, "{limit} at a time, looking through {most}");
     }
-    let whole = look_through(&*store, &Query::newest(Journal::Traces, 30), 30, odd).await.unwrap();
+    let whole = filter_entries(&*store, &JournalQuery::newest(Journal::Traces, 30), 30, odd).await.unwrap();
     assert_eq!(whole.next, None, "nothing is behind the last one");
 }
 
-pub(super) async fn a_journal_is_bounded_in_number(world: World) {
+pub(super) async fn a_journal_is_bounded_in_number(world: SuiteWorld) {
     let begin = world.now();
-    let all: Vec<Entry> = (0..50).map(|number| entry(begin, number)).collect();
-    let keep = Keep { most: 12, ..KEEP };
+    let all: Vec<JournalEntry> = (0..50).map(|number| entry(begin, number)).collect();
+    let keep = JournalLimits { most: 12, ..KEEP };
     for (number, some) in all.chunks(5).enumerate() {
         world.append(Journal::Audit, some, keep).await.unwrap();
         let kept = read(&world, &everything(Journal::Audit)).await;
         assert_eq!(kept.len(), (5 * (number + 1)).min(12));
     }
-    let newest: Vec<Entry> = all.iter().rev().take(12).cloned().collect();
+    let newest: Vec<JournalEntry> = all.iter().rev().take(12).cloned().collect();
     assert_eq!(read(&world, &everything(Journal::Audit)).await, newest);
 }
 
-pub(super) async fn a_journal_is_bounded_in_what_is_about_one_subject(world: World) {
+pub(super) async fn a_journal_is_bounded_by_subject(world: SuiteWorld) {
     let begin = world.now();
-    let about = |subject: &str, number| Entry { subject: subject.into(), ..entry(begin, number) };
-    let keep = Keep { most_per_subject: Some(3), ..KEEP };
+    let about = |subject: &str, number| JournalEntry { subject: subject.into(), ..entry(begin, number) };
+    let keep = JournalLimits { most_per_subject: Some(3), ..KEEP };
     let (quiet, loud) = (about("quiet", 0), (1..9).map(|number| about("loud", number)).collect::<Vec<_>>());
     world.append(Journal::Failures, std::slice::from_ref(&quiet), keep).await.unwrap();
     for some in loud.chunks(5) {
         world.append(Journal::Failures, some, keep).await.unwrap();
     }
-    let mut kept: Vec<Entry> = loud.iter().rev().take(3).cloned().collect();
-    let of_loud = Query { subject: Some("loud".into()), ..everything(Journal::Failures) };
+    let mut kept: Vec<JournalEntry> = loud.iter().rev().take(3).cloned().collect();
+    let of_loud = JournalQuery { subject: Some("loud".into()), ..everything(Journal::Failures) };
     assert_eq!(read(&world, &of_loud).await, kept);
     kept.push(quiet);
     assert_eq!(read(&world, &everything(Journal::Failures)).await, kept, "one that is loud costs no other");
-    // Places are as they were, also where something between them is gone.
-    let first = world.entries(&Query { limit: 1, ..everything(Journal::Failures) }).await.unwrap();
-    let behind = Query { behind: Some(first[0].0), ..everything(Journal::Failures) };
+    // Positions stay the same, also if entries between them are gone.
+    let first = world.entries(&JournalQuery { limit: 1, ..everything(Journal::Failures) }).await.unwrap();
+    let behind = JournalQuery { before: Some(first[0].0), ..everything(Journal::Failures) };
     assert_eq!(read(&world, &behind).await, kept[1..]);
 }
 
-pub(super) async fn a_journal_is_bounded_in_age(world: World) {
+pub(super) async fn a_journal_is_bounded_in_age(world: SuiteWorld) {
     let append = async |number, keep| {
         let entry = entry(world.now(), number);
         world.append(Journal::Traces, std::slice::from_ref(&entry), keep).await.unwrap();
@@ -148,8 +153,8 @@ pub(super) async fn a_journal_is_bounded_in_age(world: World) {
     let (oldest, old) = (append(0, KEEP).await, append(1, KEEP).await);
     let kept = async || read(&world, &everything(Journal::Traces)).await;
     assert_eq!(kept().await, [old.clone(), oldest.clone()], "neither is too old yet");
-    // The next one lets nothing be older than a moment.
-    let short = Keep { age: world.moment(), ..KEEP };
+    // The next append limits the age to a moment.
+    let short = JournalLimits { age: world.moment(), ..KEEP };
     let new = entry(world.now(), 2);
     world.append(Journal::Traces, std::slice::from_ref(&new), short).await.unwrap();
     let left = kept().await;
@@ -162,7 +167,7 @@ pub(super) async fn a_journal_is_bounded_in_age(world: World) {
     assert_eq!(kept().await, [], "by a sweep");
 }
 
-pub(super) async fn journals_are_apart(world: World) {
+pub(super) async fn journals_are_apart(world: SuiteWorld) {
     for (number, journal) in (0..).zip(Journal::ALL) {
         world.append(journal, &[entry(world.now(), number)], KEEP).await.unwrap();
     }
@@ -173,18 +178,18 @@ pub(super) async fn journals_are_apart(world: World) {
     }
 }
 
-fn entry(begin: Timestamp, number: u64) -> Entry {
-    Entry {
+fn entry(begin: Timestamp, number: u64) -> JournalEntry {
+    JournalEntry {
         at: begin + Duration::from_millis(number / 2),
         subject: if number.is_multiple_of(2) { "even" } else { "odd" }.into(),
         body: format!(r#"{{"number":{number}}}"#).into(),
     }
 }
 
-fn everything(journal: Journal) -> Query {
-    Query::newest(journal, 1000)
+fn everything(journal: Journal) -> JournalQuery {
+    JournalQuery::newest(journal, 1000)
 }
 
-async fn read(world: &World, query: &Query) -> Vec<Entry> {
+async fn read(world: &SuiteWorld, query: &JournalQuery) -> Vec<JournalEntry> {
     world.entries(query).await.unwrap().into_iter().map(|(_, entry)| entry).collect()
 }

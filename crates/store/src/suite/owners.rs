@@ -1,20 +1,21 @@
-//! What the owner of a record may do to it, and nobody else.
+//! Operations that only the owner of a record may do.
 
 use std::time::Duration;
 
 use steadfast_core::dedupe::{
-    AttemptFact, Claim, ClaimVerdict, Ending, Intent, Lease, Owner, Receipt, Record, RecordState, Release,
-    RenewVerdict, Resolution, Resolve, ResolveVerdict, Rules, Save, SaveVerdict, SettlesIn, StartVerdict,
+    AttemptRecord, Claim, ClaimIntent, ClaimOwner, ClaimVerdict, DedupeRecord, DedupeRules, DedupeState,
+    DeliveryReceipt, Lease, ReleaseRequest, RenewVerdict, Resolution, ResolutionRequest, ResolveVerdict,
+    RunOutcome, SaveRequest, SaveVerdict, SettleDelay, StartVerdict,
 };
-use steadfast_core::policy::Lifetimes;
+use steadfast_core::policy::RecordLifetimes;
 
 use super::world::{
-    COLUMNS, Failed, LONG, World, done, failed, lifetimes, long_after, output, release, rules, save, saved,
-    unknown, unknown_for_good,
+    COLUMNS, FailurePermanence, LONG, SuiteWorld, done, failed, lifetimes, long_after, output, release,
+    rules, save, saved, unknown, unknown_for_good,
 };
 
-pub(super) async fn a_start_is_written_once_and_for_its_owner_only(world: World) {
-    let idle = Claim { intent: Intent::Take { started: false }, ..world.explicit("k") };
+pub(super) async fn a_start_is_written_once_and_for_its_owner_only(world: SuiteWorld) {
+    let idle = Claim { intent: ClaimIntent::Take { started: false }, ..world.explicit("k") };
     let record = world.take(&idle).await;
     assert_eq!(world.start(record.key, &world.owner()).await.unwrap(), StartVerdict::Lost);
     assert_eq!(world.found(record.key).await, record, "a foreign token writes nothing");
@@ -32,9 +33,9 @@ pub(super) async fn a_start_is_written_once_and_for_its_owner_only(world: World)
     assert!(world.is_absent(nowhere).await);
 }
 
-pub(super) async fn a_renewal_extends_the_lease_of_its_owner_only(world: World) {
+pub(super) async fn a_renewal_extends_the_lease_of_its_owner_only(world: SuiteWorld) {
     let record = world.take(&world.explicit("k")).await;
-    let stranger = Record { owner: world.owner(), ..record.clone() };
+    let stranger = DedupeRecord { owner: world.owner(), ..record.clone() };
     assert_eq!(world.renew(&stranger, &lifetimes()).await.unwrap(), RenewVerdict::Lost);
     assert_eq!(world.found(record.key).await, record, "a foreign token writes nothing");
 
@@ -52,7 +53,7 @@ pub(super) async fn a_renewal_extends_the_lease_of_its_owner_only(world: World) 
     assert_eq!(world.found(record.key).await, unknown);
 }
 
-pub(super) async fn a_renewal_brings_nothing_back(world: World) {
+pub(super) async fn a_renewal_brings_nothing_back(world: SuiteWorld) {
     let record = world.take(&world.explicit("released")).await;
     world.release(&release(&record)).await.unwrap();
     assert_eq!(world.renew(&record, &lifetimes()).await.unwrap(), RenewVerdict::Lost);
@@ -63,35 +64,35 @@ pub(super) async fn a_renewal_brings_nothing_back(world: World) {
     assert_eq!(world.found(record.key).await, record);
 }
 
-pub(super) async fn an_answer_is_saved_under_the_fence(world: World) {
+pub(super) async fn a_result_is_saved_under_the_fence(world: SuiteWorld) {
     for column in COLUMNS {
         let record = world.take(&world.leader(column, "fence")).await;
-        let stranger = Record { owner: world.owner(), ..record.clone() };
-        for ending in [done("stolen"), failed(Failed::ForGood), unknown_for_good()] {
+        let stranger = DedupeRecord { owner: world.owner(), ..record.clone() };
+        for ending in [done("stolen"), failed(FailurePermanence::ForGood), unknown_for_good()] {
             let verdict = world.second().save(&save(&stranger, ending)).await.unwrap();
             assert_eq!(verdict, SaveVerdict::FenceLost);
             assert_eq!(world.found(record.key).await, record, "a foreign token writes nothing");
         }
         let attempts: Vec<_> = (0..20).map(|number| attempt(&world, number)).collect();
-        let answer = Save { attempts: attempts.clone(), ..save(&record, done("paid")) };
+        let answer = SaveRequest { attempts: attempts.clone(), ..save(&record, done("paid")) };
         let receipt = saved(world.save(&answer).await.unwrap());
         let kept = world.found(record.key).await;
         assert_eq!(kept.receipt(), receipt);
-        assert_eq!((&kept.state, kept.delivered), (&RecordState::Done(Some(output("paid"))), None));
+        assert_eq!((&kept.state, kept.delivered), (&DedupeState::Done(Some(output("paid"))), None));
         assert_eq!(kept.attempts, attempts[4..], "the last of them, word for word");
     }
     let record = world.take(&world.explicit("kept back")).await;
     let at = world.now();
-    let late = Save { delivered: Some(at), ..save(&record, Ending::Done(None)) };
+    let late = SaveRequest { delivered: Some(at), ..save(&record, RunOutcome::Done(None)) };
     saved(world.save(&late).await.unwrap());
     let kept = world.found(record.key).await;
-    assert_eq!((kept.state, kept.delivered), (RecordState::Done(None), Some(at)));
+    assert_eq!((kept.state, kept.delivered), (DedupeState::Done(None), Some(at)));
 }
 
-fn attempt(world: &World, number: u32) -> AttemptFact {
+fn attempt(world: &SuiteWorld, number: u32) -> AttemptRecord {
     let started = world.now() + Duration::from_millis(number.into());
     let rule = number.is_multiple_of(2).then(|| format!("rule {number}").into());
-    AttemptFact {
+    AttemptRecord {
         number,
         code: None,
         started,
@@ -101,10 +102,10 @@ fn attempt(world: &World, number: u32) -> AttemptFact {
     }
 }
 
-pub(super) async fn a_save_that_is_repeated_changes_nothing(world: World) {
+pub(super) async fn a_save_that_is_repeated_changes_nothing(world: SuiteWorld) {
     for (name, ending, other) in [
-        ("done", done("paid"), failed(Failed::ForGood)),
-        ("failed", failed(Failed::ForGood), done("paid")),
+        ("done", done("paid"), failed(FailurePermanence::ForGood)),
+        ("failed", failed(FailurePermanence::ForGood), done("paid")),
         ("done for good", done("paid"), unknown_for_good()),
     ] {
         let claim = world.explicit(name);
@@ -120,10 +121,10 @@ pub(super) async fn a_save_that_is_repeated_changes_nothing(world: World) {
     assert_eq!(saved(world.save(&save(&record, unknown_for_good())).await.unwrap()), receipt);
 }
 
-pub(super) async fn a_late_answer_turns_unknown_into_done(world: World) {
+pub(super) async fn a_late_result_turns_unknown_into_done(world: SuiteWorld) {
     for column in COLUMNS {
         let first = world.take_and_lapse(world.leader(column, "late")).await;
-        let rules = Rules { linger: Duration::ZERO, ..rules() };
+        let rules = DedupeRules { linger: Duration::ZERO, ..rules() };
         let second = Claim { rules, ..world.duplicate(column, "late", &first) };
         let told = world.told(&second).await.receipt;
         world.delivered(&told, long_after(world.now())).await.unwrap();
@@ -132,14 +133,14 @@ pub(super) async fn a_late_answer_turns_unknown_into_done(world: World) {
         let kept = world.found(first.key).await;
         assert_eq!(kept.receipt(), receipt);
         assert_eq!(kept.delivered, None, "what was told is not this answer");
-        // The mark of the telling comes late, and misses.
+        // The delivery of the earlier response is recorded late, and has no effect.
         world.delivered(&told, world.now()).await.unwrap();
         assert_eq!(world.found(first.key).await, kept);
         assert!(matches!(world.ask(&second).await, ClaimVerdict::Replay(_)), "{column:?}");
     }
-    // Whatever its owner has said of its end before.
-    for settles in [SettlesIn::WhenOwnerSays, SettlesIn::After(LONG), SettlesIn::Settled] {
-        for ending in [done("paid"), failed(Failed::ForGood)] {
+    // In any state that the owner has reported before.
+    for settles in [SettleDelay::WhenOwnerReports, SettleDelay::After(LONG), SettleDelay::Settled] {
+        for ending in [done("paid"), failed(FailurePermanence::ForGood)] {
             let name = format!("{settles:?} {ending:?}");
             let record = world.take(&world.explicit(&name)).await;
             let told = saved(world.save(&save(&record, unknown(settles))).await.unwrap());
@@ -147,7 +148,7 @@ pub(super) async fn a_late_answer_turns_unknown_into_done(world: World) {
             assert!(receipt.version > told.version, "{name}");
             let kept = world.found(record.key).await;
             assert!(!kept.is_open() && kept.receipt() == receipt, "{name}: {kept:?}");
-            // That it is unknown comes too late.
+            // Reporting an unknown outcome comes too late.
             let late = world.save(&save(&record, unknown(settles))).await.unwrap();
             assert_eq!(late, SaveVerdict::FenceLost, "{name}");
             assert_eq!(world.found(record.key).await, kept, "{name}");
@@ -155,8 +156,8 @@ pub(super) async fn a_late_answer_turns_unknown_into_done(world: World) {
     }
 }
 
-pub(super) async fn an_owner_that_knows_more_of_the_end_is_believed(world: World) {
-    let knowing = [SettlesIn::WhenOwnerSays, SettlesIn::After(LONG), SettlesIn::Settled];
+pub(super) async fn an_owner_that_knows_more_about_the_end_overrides(world: SuiteWorld) {
+    let knowing = [SettleDelay::WhenOwnerReports, SettleDelay::After(LONG), SettleDelay::Settled];
     for column in COLUMNS {
         let mut before = world.take(&world.leader(column, "end")).await;
         let claimed = before.clone();
@@ -166,12 +167,12 @@ pub(super) async fn an_owner_that_knows_more_of_the_end_is_believed(world: World
             let kept = world.found(claimed.key).await;
             assert_eq!((kept.receipt(), kept.version), (receipt.clone(), before.version + 1), "{settles:?}");
             for known in &knowing[..=step] {
-                // What was announced does not move.
+                // An announced time does not change.
                 let again = world.save(&save(&claimed, unknown(*known))).await.unwrap();
                 assert_eq!(saved(again), receipt, "{known:?} after {settles:?}");
                 assert_eq!(world.found(claimed.key).await, kept, "{known:?} after {settles:?}");
             }
-            // What was told before is not what is said now.
+            // The delivery of an earlier response does not count for the current one.
             world.delivered(&before.receipt(), world.now() + 2 * LONG).await.unwrap();
             assert_eq!(world.found(claimed.key).await, kept, "{settles:?}");
             before = kept;
@@ -181,9 +182,9 @@ pub(super) async fn an_owner_that_knows_more_of_the_end_is_believed(world: World
     }
 }
 
-pub(super) async fn a_final_answer_that_arrived_stays_one(world: World) {
+pub(super) async fn a_delivered_final_response_stays_delivered(world: SuiteWorld) {
     let record = world.take(&world.keyless("told")).await;
-    let over = unknown(SettlesIn::After(Duration::ZERO));
+    let over = unknown(SettleDelay::After(Duration::ZERO));
     let receipt = saved(world.save(&save(&record, over)).await.unwrap());
     let at = long_after(world.now());
     world.delivered(&receipt, at).await.unwrap();
@@ -198,7 +199,7 @@ pub(super) async fn a_final_answer_that_arrived_stays_one(world: World) {
     );
 }
 
-pub(super) async fn a_save_that_finds_nothing_writes(world: World) {
+pub(super) async fn a_save_that_finds_nothing_writes(world: SuiteWorld) {
     for column in COLUMNS {
         let record = world.take(&world.leader(column, "gone")).await;
         world.release(&release(&record)).await.unwrap();
@@ -215,7 +216,7 @@ pub(super) async fn a_save_that_finds_nothing_writes(world: World) {
     }
 }
 
-pub(super) async fn a_save_that_finds_nothing_leaves_a_newer_index_alone(world: World) {
+pub(super) async fn a_save_that_finds_nothing_leaves_a_newer_index_alone(world: SuiteWorld) {
     let old = world.take(&world.call_id("old", "pay")).await;
     world.release(&release(&old)).await.unwrap();
     let new = world.take(&world.call_id("new", "pay")).await;
@@ -224,24 +225,24 @@ pub(super) async fn a_save_that_finds_nothing_leaves_a_newer_index_alone(world: 
     assert_eq!(world.verdict(&world.call_id("old", "pay")).await, "replay", "it is found under its id");
 }
 
-pub(super) async fn a_save_finds_its_run_through_the_index(world: World) {
-    // The claim took another run over in place, and its answer was lost: the caller does not know the key.
+pub(super) async fn a_save_finds_its_run_through_the_index(world: SuiteWorld) {
+    // The claim took over another run, and its response was lost: the caller does not know the key.
     let claim = Claim { retry_safe: true, ..world.keyless("pay") };
     let first = world.take_and_lapse(claim).await;
     let second = world.keyless("pay");
     let taken = world.take(&second).await;
     assert_eq!(taken.key, first.key);
-    let believed = Record { key: second.address.own(), ..taken };
+    let believed = DedupeRecord { key: second.address.own(), ..taken };
     let receipt = saved(world.save(&save(&believed, done("paid"))).await.unwrap());
     assert_eq!(receipt.key, first.key);
     assert!(world.is_absent(second.address.own()).await);
     assert!(matches!(world.ask(&world.keyless("pay")).await, ClaimVerdict::Replay(_)));
 }
 
-pub(super) async fn a_release_gives_back_what_is_its_own(world: World) {
+pub(super) async fn a_release_affects_only_its_own_claim(world: SuiteWorld) {
     for column in COLUMNS {
         let record = world.take(&world.leader(column, "given back")).await;
-        let foreign = Release { owner: world.owner(), ..release(&record) };
+        let foreign = ReleaseRequest { owner: world.owner(), ..release(&record) };
         world.release(&foreign).await.unwrap();
         assert_eq!(world.found(record.key).await, record, "a foreign token removes nothing");
 
@@ -262,25 +263,25 @@ pub(super) async fn a_release_gives_back_what_is_its_own(world: World) {
     assert_eq!(world.found(record.key).await, record, "an answer stays");
 }
 
-pub(super) async fn a_release_finds_its_run_through_the_index(world: World) {
+pub(super) async fn a_release_finds_its_run_through_the_index(world: SuiteWorld) {
     let first = world.take_and_lapse(Claim { retry_safe: true, ..world.keyless("pay") }).await;
     let second = world.keyless("pay");
     let taken = world.take(&second).await;
     assert_eq!(taken.key, first.key);
-    let believed = Release { key: second.address.own(), ..release(&taken) };
+    let believed = ReleaseRequest { key: second.address.own(), ..release(&taken) };
     world.release(&believed).await.unwrap();
     assert!(world.is_absent(first.key).await);
     assert_eq!(world.verdict(&world.keyless("pay")).await, "mine");
 }
 
-pub(super) async fn a_delivery_marks_the_answer_it_names_and_no_other(world: World) {
+pub(super) async fn a_delivery_marks_only_the_result_with_its_receipt(world: SuiteWorld) {
     let at = world.now();
     let (record, receipt) = world.run(&world.explicit("k"), done("paid")).await;
-    let stranger = Owner { claim: 99, ..receipt.owner.clone() };
+    let stranger = ClaimOwner { claim: 99, ..receipt.owner.clone() };
     for wrong in [
-        Receipt { version: receipt.version + 1, ..receipt.clone() },
-        Receipt { version: receipt.version - 1, ..receipt.clone() },
-        Receipt { owner: stranger, ..receipt.clone() },
+        DeliveryReceipt { version: receipt.version + 1, ..receipt.clone() },
+        DeliveryReceipt { version: receipt.version - 1, ..receipt.clone() },
+        DeliveryReceipt { owner: stranger, ..receipt.clone() },
     ] {
         world.delivered(&wrong, at).await.unwrap();
         assert_eq!(world.found(record.key).await, record);
@@ -296,59 +297,67 @@ pub(super) async fn a_delivery_marks_the_answer_it_names_and_no_other(world: Wor
     world.delivered(&inflight.receipt(), at).await.unwrap();
     assert_eq!(world.found(inflight.key).await, inflight, "there is no answer yet");
     let nowhere = world.explicit("nowhere").address.own();
-    world.delivered(&Receipt { key: nowhere, ..receipt }, at).await.unwrap();
+    world.delivered(&DeliveryReceipt { key: nowhere, ..receipt }, at).await.unwrap();
     assert!(world.is_absent(nowhere).await);
 }
 
-pub(super) async fn an_answer_before_the_end_is_never_marked(world: World) {
+pub(super) async fn a_response_before_the_end_is_never_marked_as_delivered(world: SuiteWorld) {
     let now = world.now();
     for column in COLUMNS {
         for (settles, at) in [
-            (SettlesIn::WhenOwnerSays, now),
-            (SettlesIn::WhenOwnerSays, long_after(long_after(now))),
-            (SettlesIn::After(LONG), now),
+            (SettleDelay::WhenOwnerReports, now),
+            (SettleDelay::WhenOwnerReports, long_after(long_after(now))),
+            (SettleDelay::After(LONG), now),
         ] {
             let name = format!("{settles:?} {at:?}");
             let (record, receipt) = world.run(&world.leader(column, &name), unknown(settles)).await;
             world.delivered(&receipt, at).await.unwrap();
             assert_eq!(world.found(record.key).await, record, "{name}: {column:?}");
-            // It has no say later either: only what is told then.
+            // It does not count later either. Only a response from then on does.
             saved(world.save(&save(&record, unknown_for_good())).await.unwrap());
-            let rules = Rules { after_telling: Duration::ZERO, ..rules() };
+            let rules = DedupeRules { after_telling: Duration::ZERO, ..rules() };
             let second = Claim { rules, ..world.duplicate(column, &name, &record) };
             assert_eq!(world.verdict(&second).await, "tell final", "{name}: {column:?}");
         }
-        for (settles, at) in [(SettlesIn::Settled, now), (SettlesIn::After(LONG), now + 2 * LONG)] {
+        for (settles, at) in [(SettleDelay::Settled, now), (SettleDelay::After(LONG), now + 2 * LONG)] {
             let name = format!("{settles:?} {at:?}");
             let (record, receipt) = world.run(&world.leader(column, &name), unknown(settles)).await;
             world.delivered(&receipt, at).await.unwrap();
             let marked = world.found(record.key).await;
             assert_eq!((marked.delivered, marked.version), (Some(at), record.version + 1), "{name}");
-            // The wait is counted from the first one that arrived.
+            // The wait starts with the first response that was delivered.
             world.delivered(&marked.receipt(), long_after(at)).await.unwrap();
             assert_eq!(world.found(record.key).await, marked, "{name}");
         }
     }
 }
 
-pub(super) async fn an_operator_resolves_an_unknown_outcome(world: World) {
-    let keep = Lifetimes { done: 2 * LONG, ..lifetimes() };
-    let rules = || Rules { keep, ..rules() };
+pub(super) async fn an_operator_resolves_an_unknown_outcome(world: SuiteWorld) {
+    let keep = RecordLifetimes { done: 2 * LONG, ..lifetimes() };
+    let rules = || DedupeRules { keep, ..rules() };
     for column in COLUMNS {
         let (ran, _) = world.run(&world.leader(column, "ran"), unknown_for_good()).await;
-        let verdict =
-            world.second().resolve(&Resolve::by_hand(ran.key, Resolution::Ran), &rules()).await.unwrap();
+        let verdict = world
+            .second()
+            .resolve(&ResolutionRequest::by_operator(ran.key, Resolution::Ran), &rules())
+            .await
+            .unwrap();
         assert_eq!(verdict, ResolveVerdict::Resolved);
         let resolved = world.found(ran.key).await;
-        assert_eq!(resolved.state, RecordState::Done(None));
+        assert_eq!(resolved.state, DedupeState::Done(None));
         assert!(resolved.expires > ran.expires, "it lives as long as an answer");
-        let again = world.resolve(&Resolve::by_hand(ran.key, Resolution::DidNotRun), &rules()).await.unwrap();
+        let again = world
+            .resolve(&ResolutionRequest::by_operator(ran.key, Resolution::DidNotRun), &rules())
+            .await
+            .unwrap();
         assert_eq!(again, ResolveVerdict::NotUnknown, "there is nothing to resolve any more");
         assert_eq!(world.found(ran.key).await, resolved);
 
         let (idle, _) = world.run(&world.leader(column, "did not"), unknown_for_good()).await;
-        let verdict =
-            world.resolve(&Resolve::by_hand(idle.key, Resolution::DidNotRun), &rules()).await.unwrap();
+        let verdict = world
+            .resolve(&ResolutionRequest::by_operator(idle.key, Resolution::DidNotRun), &rules())
+            .await
+            .unwrap();
         assert_eq!(verdict, ResolveVerdict::Resolved);
         assert!(world.is_absent(idle.key).await);
         let second = world.duplicate(column, "did not", &idle);
@@ -357,20 +366,23 @@ pub(super) async fn an_operator_resolves_an_unknown_outcome(world: World) {
     let inflight = world.take(&world.explicit("in flight")).await;
     let nowhere = world.explicit("nowhere").address.own();
     for key in [inflight.key, nowhere] {
-        let verdict = world.resolve(&Resolve::by_hand(key, Resolution::Ran), &rules()).await.unwrap();
+        let verdict =
+            world.resolve(&ResolutionRequest::by_operator(key, Resolution::Ran), &rules()).await.unwrap();
         assert_eq!(verdict, ResolveVerdict::NotUnknown);
     }
     assert_eq!(world.found(inflight.key).await, inflight);
 }
 
-pub(super) async fn that_a_call_did_not_run_is_not_believed_before_its_end(world: World) {
+pub(super) async fn a_call_cannot_be_resolved_as_not_run_before_its_end(world: SuiteWorld) {
     for column in COLUMNS {
-        for (settles, announced) in [(SettlesIn::WhenOwnerSays, None), (SettlesIn::After(LONG), Some(LONG))] {
+        for (settles, announced) in
+            [(SettleDelay::WhenOwnerReports, None), (SettleDelay::After(LONG), Some(LONG))]
+        {
             let name = format!("{settles:?}");
             let (record, _) = world.run(&world.leader(column, &name), unknown(settles)).await;
             let verdict = world
                 .second()
-                .resolve(&Resolve::by_hand(record.key, Resolution::DidNotRun), &rules())
+                .resolve(&ResolutionRequest::by_operator(record.key, Resolution::DidNotRun), &rules())
                 .await
                 .unwrap();
             let ResolveVerdict::NotSettled(left) = verdict else { panic!("{name}: {column:?}: {verdict:?}") };
@@ -379,40 +391,48 @@ pub(super) async fn that_a_call_did_not_run_is_not_believed_before_its_end(world
                 None => assert_eq!(left, None, "{name}: {column:?}"),
             }
             assert_eq!(world.found(record.key).await, record, "nothing is written: {name}: {column:?}");
-            // That it did is known as soon as it is seen.
-            let verdict =
-                world.resolve(&Resolve::by_hand(record.key, Resolution::Ran), &rules()).await.unwrap();
+            // That it ran can be resolved as soon as it is seen.
+            let verdict = world
+                .resolve(&ResolutionRequest::by_operator(record.key, Resolution::Ran), &rules())
+                .await
+                .unwrap();
             assert_eq!(verdict, ResolveVerdict::Resolved, "{name}: {column:?}");
-            assert_eq!(world.found(record.key).await.state, RecordState::Done(None));
+            assert_eq!(world.found(record.key).await.state, DedupeState::Done(None));
         }
     }
     for column in COLUMNS {
-        // Its holder is gone, and nobody has asked since.
+        // The owner is gone, and no claim has come since.
         let record = world.take_and_lapse(world.leader(column, "gone")).await;
         for _ in 0..2 {
-            let verdict =
-                world.resolve(&Resolve::by_hand(record.key, Resolution::DidNotRun), &rules()).await.unwrap();
+            let verdict = world
+                .resolve(&ResolutionRequest::by_operator(record.key, Resolution::DidNotRun), &rules())
+                .await
+                .unwrap();
             let ResolveVerdict::NotSettled(left) = verdict else { panic!("{column:?}: {verdict:?}") };
             assert!(world.is_left(left, LONG), "as long as it may linger: {left:?}");
         }
         let second = world.duplicate(column, "gone", &record);
         assert_eq!(world.verdict(&second).await, "tell not yet", "its time has begun: {column:?}");
-        let at_once = Rules { linger: Duration::ZERO, ..rules() };
+        let at_once = DedupeRules { linger: Duration::ZERO, ..rules() };
         let brief = world.take_and_lapse(world.leader(column, "brief")).await;
-        let verdict =
-            world.resolve(&Resolve::by_hand(brief.key, Resolution::DidNotRun), &at_once).await.unwrap();
+        let verdict = world
+            .resolve(&ResolutionRequest::by_operator(brief.key, Resolution::DidNotRun), &at_once)
+            .await
+            .unwrap();
         assert_eq!(verdict, ResolveVerdict::Resolved, "{column:?}");
         assert!(world.is_absent(brief.key).await);
     }
-    let over = unknown(SettlesIn::After(Duration::ZERO));
+    let over = unknown(SettleDelay::After(Duration::ZERO));
     let (record, _) = world.run(&world.explicit("over"), over).await;
-    let verdict =
-        world.resolve(&Resolve::by_hand(record.key, Resolution::DidNotRun), &rules()).await.unwrap();
+    let verdict = world
+        .resolve(&ResolutionRequest::by_operator(record.key, Resolution::DidNotRun), &rules())
+        .await
+        .unwrap();
     assert_eq!(verdict, ResolveVerdict::Resolved);
     assert!(world.is_absent(record.key).await);
 }
 
-pub(super) async fn an_abandoned_run_is_recorded_as_unknown_once(world: World) {
+pub(super) async fn an_abandoned_run_is_recorded_as_unknown_once(world: SuiteWorld) {
     for column in COLUMNS {
         let held = world.take(&world.leader(column, "held")).await;
         assert_eq!(world.mark_abandoned(held.key, &rules()).await.unwrap(), None, "{column:?}");
@@ -422,13 +442,13 @@ pub(super) async fn an_abandoned_run_is_recorded_as_unknown_once(world: World) {
         let marked =
             world.second().mark_abandoned(gone.key, &rules()).await.unwrap().expect("it is abandoned");
         assert_eq!(world.found(gone.key).await, marked);
-        let RecordState::Unknown(unknown) = &marked.state else { panic!("{column:?}: {:?}", marked.state) };
+        let DedupeState::Unknown(unknown) = &marked.state else { panic!("{column:?}: {:?}", marked.state) };
         assert!(!unknown.is_settled(world.now()), "its time begins now: {column:?}");
         assert_eq!(world.mark_abandoned(gone.key, &rules()).await.unwrap(), None, "once: {column:?}");
         let second = world.duplicate(column, "gone", &gone);
         assert_eq!(world.verdict(&second).await, "tell not yet", "{column:?}");
     }
-    // What was not sent, or does no harm twice, is for the next one to run.
+    // A call that was not sent, or is safe to repeat, may be run by the next caller.
     let safe = world.take_and_lapse(Claim { retry_safe: true, ..world.explicit("safe") }).await;
     assert_eq!(world.mark_abandoned(safe.key, &rules()).await.unwrap(), None);
     let nowhere = world.explicit("nowhere").address.own();

@@ -1,32 +1,34 @@
-//! Random histories, step by step beside the reference: [`Records`] of the core, which is the tables and a map.
+//! Random histories, compared step by step with the reference: [`Records`] of the core, which is the tables and a
+//! map.
 //!
-//! Every verdict and every record must be the same. Both handles are used. Where time is real, spans are either
-//! nothing or longer than the case, so that no verdict depends on a millisecond, and moments are left out of the
-//! comparison.
+//! Every verdict and every record must be the same. Both handles are used. With real time, spans are either zero or
+//! longer than the case, so that no verdict depends on a millisecond, and times are not compared.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Absence, Address, Claim, ClaimVerdict, End, Ending, Intent, Known, Lease, LeaseSight, Observed, Owner,
-    Receipt, Record, RecordState, Records, Release, Resolution, Resolve, ResolveVerdict, Role, RunId, Save,
-    SaveVerdict, Settles, SettlesIn, UnknownEnding, Write,
+    Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord, DedupeState, DeliveryReceipt,
+    Lease, LeaseOwnerState, LocalKnowledge, MemoryRecords, RecordAbsence, RecordAddress, RecordWrite,
+    ReleaseRequest, Resolution, ResolutionRequest, ResolveVerdict, RunId, RunOutcome, SaveRequest,
+    SaveVerdict, SettleDelay, SettleStatus, SettleTime, UnknownOutcomeReason, UnknownOutcomeReport,
 };
 use steadfast_core::id::{Digest, SessionKey};
-use steadfast_core::key::{Key, run_key};
-use steadfast_core::policy::{AfterUnknown, CacheFailures, Lifetimes};
+use steadfast_core::key::{RecordKey, run_key};
+use steadfast_core::policy::{FailureReplayPolicy, RecordLifetimes, UnknownOutcomePolicy};
 
 use super::world::{
-    Failed, LONG, World, call_id, done, explicit, failed, index, lifetimes, output, rules, save, tool,
+    FailurePermanence, LONG, SuiteWorld, call_id, done, explicit, failed, index, lifetimes, output, rules,
+    save, tool,
 };
-use crate::select::{Flush, Page, Selection};
+use crate::selection::{FlushTarget, RecordFilter, RecordPage};
 
 const STEPS: u64 = 150;
 
-pub(super) async fn random_histories_go_as_in_the_reference(world: World) {
+pub(super) async fn random_histories_match_the_reference(world: SuiteWorld) {
     for seed in 0..world.histories() {
-        let mut history = History::new(&world, seed);
+        let mut history = RandomHistory::new(&world, seed);
         for step in 0..STEPS {
             history.step = step;
             history.step().await;
@@ -35,36 +37,36 @@ pub(super) async fn random_histories_go_as_in_the_reference(world: World) {
     }
 }
 
-/// The same thing as the store gave it and as the reference did: they differ in moments where time is real.
+/// The same value from the store and from the reference. They differ in times if time is real.
 #[derive(Clone, Debug)]
-struct Pair<T> {
+struct RealAndModel<T> {
     real: T,
     model: T,
 }
 
-struct History<'w> {
-    world: &'w World,
-    model: Records,
-    random: Random,
+struct RandomHistory<'w> {
+    world: &'w SuiteWorld,
+    model: MemoryRecords,
+    random: SuiteRandom,
     seed: u64,
     step: u64,
     session: SessionKey,
-    /// What was claimed, newest last.
+    /// Claims so far, newest last.
     claims: Vec<Claim>,
-    held: Vec<Pair<Record>>,
-    receipts: Vec<Pair<Receipt>>,
-    followed: Vec<Key>,
-    marks: Vec<(Pair<Receipt>, Timestamp)>,
-    /// What was done, for whoever has to understand a failure.
+    held: Vec<RealAndModel<DedupeRecord>>,
+    receipts: Vec<RealAndModel<DeliveryReceipt>>,
+    followed: Vec<RecordKey>,
+    marks: Vec<(RealAndModel<DeliveryReceipt>, Timestamp)>,
+    /// Log of the operations, to understand a failure.
     story: Vec<String>,
 }
 
-impl<'w> History<'w> {
-    fn new(world: &'w World, seed: u64) -> Self {
+impl<'w> RandomHistory<'w> {
+    fn new(world: &'w SuiteWorld, seed: u64) -> Self {
         Self {
             world,
-            model: Records::default(),
-            random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5eed),
+            model: MemoryRecords::default(),
+            random: SuiteRandom(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5eed),
             seed,
             step: 0,
             session: SessionKey::new(format!("history {seed}")).unwrap(),
@@ -93,56 +95,64 @@ impl<'w> History<'w> {
         self.compare_records().await;
     }
 
-    /// Leaves nothing behind, so that any number of histories fit into a store.
+    /// Removes everything, so that any number of histories fit into a store.
     async fn end(self) {
         for record in self.model.iter() {
-            self.world.flush(&Flush::Key(record.key)).await.unwrap();
+            self.world.flush(&FlushTarget::Key(record.key)).await.unwrap();
         }
     }
 
     async fn claim(&mut self) {
         let claim = match self.random.pick(&self.claims) {
-            // The answer was lost, and the claim is repeated.
+            // The response was lost, and the claim is repeated.
             Some(again) if self.random.one_in(6) => again.clone(),
             Some(_) | None => self.fresh_claim(),
         };
         let marks: Vec<_> = self.marks.iter().filter(|_| !self.random.one_in(4)).cloned().collect();
         let (overlapped, verified) = (self.some_runs(), self.some_runs());
-        let known = Known { delivered: Vec::new(), overlapped, answered_unsaved: verified.clone(), verified };
+        let known = LocalKnowledge {
+            delivered: Vec::new(),
+            overlapped,
+            answered_unsaved: verified.clone(),
+            verified,
+        };
         let of_store: Vec<_> = marks.iter().map(|(receipt, at)| (receipt.real.clone(), *at)).collect();
         let of_model: Vec<_> = marks.iter().map(|(receipt, at)| (receipt.model.clone(), *at)).collect();
-        let of_store = Known { delivered: of_store, ..known.clone() };
-        let of_model = Known { delivered: of_model, ..known };
+        let of_store = LocalKnowledge { delivered: of_store, ..known.clone() };
+        let of_model = LocalKnowledge { delivered: of_model, ..known };
         let (store, now) = (self.world.handle(self.random.next()), self.world.now());
         let verdict = store.claim(&claim, &of_store).await.unwrap();
-        let sight = |owner: &Owner| self.world.sight(owner);
+        let sight = |owner: &ClaimOwner| self.world.sight(owner);
         let expected = self.model.claim(&claim, &of_model, sight, now);
         self.story.push(format!("{claim:?} knowing {of_model:?}: {expected:?}"));
         self.claims.push(claim);
         self.same(&self.timeless_verdict(&verdict), &self.timeless_verdict(&expected));
         match (verdict, expected) {
-            (ClaimVerdict::Mine(real), ClaimVerdict::Mine(model)) => {
-                self.held.push(Pair { real: Arc::unwrap_or_clone(real), model: Arc::unwrap_or_clone(model) });
+            (ClaimVerdict::Acquired(real), ClaimVerdict::Acquired(model)) => {
+                self.held.push(RealAndModel {
+                    real: Arc::unwrap_or_clone(real),
+                    model: Arc::unwrap_or_clone(model),
+                });
             }
             (ClaimVerdict::Follow(key), _) => self.followed.push(key),
             (ClaimVerdict::Replay(real), ClaimVerdict::Replay(model)) => {
-                self.receipts.push(Pair { real: real.receipt, model: model.receipt });
+                self.receipts.push(RealAndModel { real: real.receipt, model: model.receipt });
             }
             (ClaimVerdict::Unknown(real), ClaimVerdict::Unknown(model)) => {
-                self.receipts.push(Pair { real: real.receipt, model: model.receipt });
+                self.receipts.push(RealAndModel { real: real.receipt, model: model.receipt });
             }
             _ => {}
         }
     }
 
-    /// Some of the runs that were claimed lately, as a process may know them.
-    fn some_runs(&mut self) -> Vec<Owner> {
+    /// Returns some of the recent runs, as a process may know them.
+    fn some_runs(&mut self) -> Vec<ClaimOwner> {
         let recent = self.held.len().saturating_sub(4);
         let recent = self.held[recent..].iter().filter(|_| self.random.one_in(2));
         recent.map(|held| held.real.owner.clone()).collect()
     }
 
-    /// A span that no machine is too slow or too quick for.
+    /// Returns a span that does not depend on the speed of the machine.
     fn span(&mut self) -> Duration {
         match self.random.below(4) {
             0 => Duration::ZERO,
@@ -151,7 +161,7 @@ impl<'w> History<'w> {
         }
     }
 
-    /// Few keys, ids and arguments, so that calls meet.
+    /// Few keys, ids and arguments, so that calls collide.
     fn fresh_claim(&mut self) -> Claim {
         let seed = self.seed;
         let mut rules = rules();
@@ -159,9 +169,9 @@ impl<'w> History<'w> {
         rules.after_telling = self.span();
         rules.linger = self.span();
         rules.settle = self.span();
-        rules.keep = Lifetimes { lease: self.span(), ..lifetimes() };
+        rules.keep = RecordLifetimes { lease: self.span(), ..lifetimes() };
         if self.world.stands_still() {
-            // Nothing that is open may end before it is looked at.
+            // An open record must not end before it is checked.
             rules.keep.done = self.span().max(self.world.moment());
             rules.keep.open = self.span().max(self.world.moment());
         }
@@ -176,21 +186,26 @@ impl<'w> History<'w> {
         let index = index(&arguments);
         let address = match random.below(3) {
             0 => explicit(&format!("history {seed} key {}", random.below(2))),
-            1 => Address::CallId { id: call_id(&format!("history {seed} id {}", random.below(3))), index },
-            _ => Address::Keyless { run: run_key(index, &run), index },
+            1 => RecordAddress::CallId {
+                id: call_id(&format!("history {seed} id {}", random.below(3))),
+                index,
+            },
+            _ => RecordAddress::Keyless { run: run_key(index, &run), index },
         };
         let role = match random.pick(&self.followed) {
-            Some(followed) if random.one_in(3) => Role::Waiter { followed: *followed },
-            Some(_) | None => Role::Fresh,
+            Some(followed) if random.one_in(3) => ClaimRole::Waiter { followed: *followed },
+            Some(_) | None => ClaimRole::Fresh,
         };
-        rules.cache_failures =
-            *random.pick(&[CacheFailures::None, CacheFailures::Terminal, CacheFailures::All]).unwrap();
-        rules.after_unknown = if random.one_in(4) { AfterUnknown::Hold } else { AfterUnknown::TellOnce };
+        rules.cache_failures = *random
+            .pick(&[FailureReplayPolicy::None, FailureReplayPolicy::Terminal, FailureReplayPolicy::All])
+            .unwrap();
+        rules.after_unknown =
+            if random.one_in(4) { UnknownOutcomePolicy::Hold } else { UnknownOutcomePolicy::TellOnce };
         rules.double_dispatch = !random.one_in(4);
         let intent = match random.below(5) {
-            0 => Intent::Look,
-            1 => Intent::Take { started: false },
-            _ => Intent::Take { started: true },
+            0 => ClaimIntent::Look,
+            1 => ClaimIntent::Take { started: false },
+            _ => ClaimIntent::Take { started: true },
         };
         Claim {
             address,
@@ -211,8 +226,8 @@ impl<'w> History<'w> {
         }
     }
 
-    /// One of the records that were claimed, mostly one of the last; sometimes under a foreign token.
-    fn some_held(&mut self) -> Option<Pair<Record>> {
+    /// Returns one of the claimed records, mostly a recent one, and sometimes with a foreign token.
+    fn some_held(&mut self) -> Option<RealAndModel<DedupeRecord>> {
         let recent = self.held.len().saturating_sub(4);
         let some = if self.random.one_in(4) { &self.held[..] } else { &self.held[recent..] };
         let mut held = self.random.pick(some)?.clone();
@@ -224,7 +239,7 @@ impl<'w> History<'w> {
         if self.random.one_in(10)
             && let Some(elsewhere) = self.random.pick(&self.claims)
         {
-            // Whoever lost the answer to its claim believes in another key.
+            // An owner that lost the response to its claim has another key.
             held.real.key = elsewhere.address.own();
             held.model.key = elsewhere.address.own();
         }
@@ -238,13 +253,17 @@ impl<'w> History<'w> {
         }
         let ending = match self.random.below(5) {
             0..2 => self.unknown(),
-            2 => failed(if self.random.one_in(2) { Failed::ForGood } else { Failed::ForNow }),
-            3 => Ending::Done(None),
+            2 => failed(if self.random.one_in(2) {
+                FailurePermanence::ForGood
+            } else {
+                FailurePermanence::ForNow
+            }),
+            3 => RunOutcome::Done(None),
             _ => done("paid"),
         };
         let hold = self.random.one_in(4);
         let delivered = self.random.one_in(8).then_some(Timestamp::from_millis(1_000_000));
-        let of = |record: &Record| Save { hold, delivered, ..save(record, ending.clone()) };
+        let of = |record: &DedupeRecord| SaveRequest { hold, delivered, ..save(record, ending.clone()) };
         let (store, now) = (self.world.handle(self.random.next()), self.world.now());
         let verdict = store.save(&of(&held.real)).await.unwrap();
         let expected = self.model.save(&of(&held.model), now);
@@ -252,35 +271,39 @@ impl<'w> History<'w> {
         match (verdict, expected) {
             (SaveVerdict::Saved(real), SaveVerdict::Saved(model)) => {
                 self.same(&self.timeless_receipt(&real), &self.timeless_receipt(&model));
-                self.receipts.push(Pair { real, model });
+                self.receipts.push(RealAndModel { real, model });
             }
             (verdict, expected) => self.same(&verdict, &expected),
         }
     }
 
-    /// Whether the record is gone, and its entry in the index leads to that of another call: a call id that came again with
-    /// other arguments. Some stores forget such an entry and some do not, so that a save finds it free or taken.
-    fn is_left_in_the_index(&self, held: &Record) -> bool {
+    /// Returns true if the record is gone, and its index entry points to the record of another call: a call id that
+    /// was reused with other arguments. Some stores remove such an entry and some do not, so that a save finds it
+    /// free or taken.
+    fn is_left_in_the_index(&self, held: &DedupeRecord) -> bool {
         let other = self.model.indexed(held.index).filter(|other| other.index != held.index);
         other.is_some() && self.model.get(&held.key).is_none()
     }
 
-    fn unknown(&mut self) -> Ending {
+    fn unknown(&mut self) -> RunOutcome {
         let settles = match self.random.below(3) {
-            0 => SettlesIn::WhenOwnerSays,
-            1 => SettlesIn::After(self.span()),
-            _ => SettlesIn::Settled,
+            0 => SettleDelay::WhenOwnerReports,
+            1 => SettleDelay::After(self.span()),
+            _ => SettleDelay::Settled,
         };
-        let observed = *self.random.pick(&[Observed::NoAnswer, Observed::ConnectionLost]).unwrap();
+        let observed = *self
+            .random
+            .pick(&[UnknownOutcomeReason::NoAnswer, UnknownOutcomeReason::ConnectionLost])
+            .unwrap();
         let output = self.random.one_in(2).then(|| output("what it said"));
         let words = self.random.one_in(2).then(|| "how it was said".into());
-        Ending::Unknown(UnknownEnding { settles, observed, words, output })
+        RunOutcome::Unknown(UnknownOutcomeReport { settles, observed, details: words, output })
     }
 
     async fn release(&mut self) {
         let Some(held) = self.some_held() else { return };
         let index = if self.random.one_in(4) { None } else { held.real.index };
-        let release = Release { key: held.real.key, index, owner: held.real.owner };
+        let release = ReleaseRequest { key: held.real.key, index, owner: held.real.owner };
         self.story.push(format!("{release:?}"));
         self.world.handle(self.random.next()).release(&release).await.unwrap();
         self.model.release(&release);
@@ -299,35 +322,36 @@ impl<'w> History<'w> {
         let Some(held) = self.some_held() else { return };
         let (store, now) = (self.world.handle(self.random.next()), self.world.now());
         let verdict = store.renew(&held.real, &lifetimes()).await.unwrap();
-        let expected = self.model.renew(&held.model, &lifetimes(), Absence::Removed, now);
+        let expected = self.model.renew(&held.model, &lifetimes(), RecordAbsence::Removed, now);
         self.story.push(format!("renew as {:?}: {expected:?}", held.real.owner));
         self.same(&verdict, &expected);
     }
 
     async fn deliver(&mut self) {
-        // Mostly of an answer that was just given.
+        // Mostly a recent result.
         let recent = if self.random.one_in(3) { 0 } else { self.receipts.len().saturating_sub(2) };
         let Some(receipt) = self.random.pick(&self.receipts[recent..]).cloned() else { return };
         let at = self.world.now();
-        // Where time is real, what was over at once was so long ago, and what takes long is far from over.
+        // With real time, a span of zero ended long ago, and a long one is far from its end.
         let at = if self.world.stands_still() { at } else { at + LONG / 2 };
         self.story.push(format!("delivered {:?}", receipt.model));
         if self.random.one_in(3) {
-            // The process knows it, and the store is told later, or never.
+            // The process knows of the delivery, and the store gets it later, or never.
             self.marks.push((receipt, at));
             return;
         }
         self.world.handle(self.random.next()).delivered(&receipt.real, at).await.unwrap();
-        self.model.delivered(&receipt.model, at);
+        self.model.mark_delivered(&receipt.model, at);
     }
 
     async fn resolve(&mut self) {
-        let Some(Pair { real, .. }) = self.random.pick(&self.receipts).cloned() else { return };
+        let Some(RealAndModel { real, .. }) = self.random.pick(&self.receipts).cloned() else { return };
         let resolution = if self.random.one_in(2) { Resolution::Ran } else { Resolution::DidNotRun };
         let (store, now) = (self.world.handle(self.random.next()), self.world.now());
-        let verdict = store.resolve(&Resolve::by_hand(real.key, resolution), &rules()).await.unwrap();
+        let verdict =
+            store.resolve(&ResolutionRequest::by_operator(real.key, resolution), &rules()).await.unwrap();
         let expected = self.model.resolve(
-            &Resolve::by_hand(real.key, resolution),
+            &ResolutionRequest::by_operator(real.key, resolution),
             &rules(),
             |owner| self.world.sight(owner),
             now,
@@ -343,28 +367,28 @@ impl<'w> History<'w> {
             return;
         }
         self.story.push(format!("flush {key:?}"));
-        let flushed = self.world.handle(self.random.next()).flush(&Flush::Key(key)).await.unwrap();
+        let flushed = self.world.handle(self.random.next()).flush(&FlushTarget::Key(key)).await.unwrap();
         let found = self.model.get(&key).map(|record| record.index);
         self.same(&flushed, &u64::from(found.is_some()));
         if let Some(index) = found {
-            self.model.apply(Write::Remove { key, index });
+            self.model.apply(RecordWrite::Remove { key, index });
         }
     }
 
     fn end_a_process(&mut self) {
         let Some(claim) = self.random.pick(&self.claims) else { return };
         let process = claim.owner.process.clone();
-        // The process that most of them live in stays.
+        // The process of most owners stays alive.
         if self.world.ends_with_process() && process != self.world.owner().process {
             let owner = claim.owner.clone();
-            if self.world.sight(&owner) == LeaseSight::Alive {
+            if self.world.sight(&owner) == LeaseOwnerState::Alive {
                 self.story.push(format!("the end of {process:?}"));
                 self.world.kill(&process);
             }
         }
     }
 
-    /// Time passes, where it can be moved; and what is past its lifetime goes, here and there.
+    /// Advances the time, if it is manual, and sweeps now and then.
     async fn pass(&mut self) {
         if !self.world.stands_still() {
             return;
@@ -376,13 +400,13 @@ impl<'w> History<'w> {
     }
 
     async fn compare_records(&mut self) {
-        // Reading everything after every step is much to ask of a server.
+        // Reading everything after every step is slow on a server.
         if !self.world.stands_still() && !self.step.is_multiple_of(10) {
             return;
         }
-        let selection = Selection { session: Some(self.session.clone()), ..Selection::default() };
+        let selection = RecordFilter { session: Some(self.session.clone()), ..RecordFilter::default() };
         let store = self.world.handle(self.random.next());
-        let page = Page { after: None, limit: 10_000 };
+        let page = RecordPage { after: None, limit: 10_000 };
         let records = store.records(&selection, page).await.unwrap();
         let records: Vec<_> = records.iter().map(|record| self.timeless(record)).collect();
         let expected: Vec<_> = self.model.iter().map(|record| self.timeless(record)).collect();
@@ -410,7 +434,7 @@ impl<'w> History<'w> {
 
     fn timeless_verdict(&self, verdict: &ClaimVerdict) -> ClaimVerdict {
         match verdict {
-            ClaimVerdict::Mine(record) => ClaimVerdict::Mine(Arc::new(self.timeless(record))),
+            ClaimVerdict::Acquired(record) => ClaimVerdict::Acquired(Arc::new(self.timeless(record))),
             ClaimVerdict::Replay(replay) if !self.world.stands_still() => {
                 let mut replay = replay.clone();
                 replay.age = Duration::ZERO;
@@ -420,8 +444,8 @@ impl<'w> History<'w> {
             ClaimVerdict::Unknown(told) if !self.world.stands_still() => {
                 let mut told = told.clone();
                 told.end = match told.end {
-                    End::Settled => End::Settled,
-                    End::NotYet(left) => End::NotYet(left.map(|_| Duration::ZERO)),
+                    SettleStatus::Settled => SettleStatus::Settled,
+                    SettleStatus::NotYet(left) => SettleStatus::NotYet(left.map(|_| Duration::ZERO)),
                 };
                 told.runs_in = told.runs_in.map(|_| Duration::ZERO);
                 told.receipt = self.timeless_receipt(&told.receipt);
@@ -434,17 +458,17 @@ impl<'w> History<'w> {
             | ClaimVerdict::Conflict
             | ClaimVerdict::Nothing
             | ClaimVerdict::Full
-            | ClaimVerdict::Closed
+            | ClaimVerdict::StoreRecovering
             | ClaimVerdict::RecordsLost => verdict.clone(),
         }
     }
 
-    /// A record without what depends on the millisecond.
-    fn timeless(&self, record: &Record) -> Record {
+    /// Returns a record without the parts that depend on the millisecond.
+    fn timeless(&self, record: &DedupeRecord) -> DedupeRecord {
         if self.world.stands_still() {
             return record.clone();
         }
-        Record {
+        DedupeRecord {
             lease: match record.lease {
                 Lease::Record => Lease::Record,
                 Lease::Until(_) => Lease::Until(Timestamp::ZERO),
@@ -459,30 +483,30 @@ impl<'w> History<'w> {
         }
     }
 
-    fn timeless_receipt(&self, receipt: &Receipt) -> Receipt {
-        Receipt { version: self.timeless_version(receipt.version), ..receipt.clone() }
+    fn timeless_receipt(&self, receipt: &DeliveryReceipt) -> DeliveryReceipt {
+        DeliveryReceipt { version: self.timeless_version(receipt.version), ..receipt.clone() }
     }
 
-    /// A record that was lost begins again at a version made of the time.
+    /// A record that was lost starts again with a version made from the time.
     fn timeless_version(&self, version: u64) -> u64 {
         if self.world.stands_still() { version } else { version.min(1_000_000) }
     }
 }
 
-fn timeless_state(state: &RecordState) -> RecordState {
+fn timeless_state(state: &DedupeState) -> DedupeState {
     let mut state = state.clone();
-    if let RecordState::Unknown(unknown) = &mut state
-        && let Settles::By(at) = &mut unknown.settles
+    if let DedupeState::Unknown(unknown) = &mut state
+        && let SettleTime::By(at) = &mut unknown.settles
     {
         *at = Timestamp::ZERO;
     }
     state
 }
 
-/// A generator whose every number is told by its seed (splitmix64).
-struct Random(u64);
+/// A random number generator that depends only on its seed (splitmix64).
+struct SuiteRandom(u64);
 
-impl Random {
+impl SuiteRandom {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;

@@ -1,33 +1,36 @@
-//! Waiting for a record to be settled. Each case has a limit; nobody may wait for ever.
+//! Waiting for a record to be settled. Each case has a time limit.
 
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
-use steadfast_core::dedupe::{Claim, Record, Resolution, Resolve, ResolveVerdict, Rules, SettlesIn};
-use steadfast_core::key::Key;
-use steadfast_core::policy::Lifetimes;
+use steadfast_core::dedupe::{
+    Claim, DedupeRecord, DedupeRules, Resolution, ResolutionRequest, ResolveVerdict, SettleDelay,
+};
+use steadfast_core::key::RecordKey;
+use steadfast_core::policy::RecordLifetimes;
 use tokio::task::JoinHandle;
 
 use super::world::{
-    Failed, World, done, failed, lifetimes, release, rules, save, unknown, unknown_for_good, within,
+    FailurePermanence, SuiteWorld, done, failed, lifetimes, release, rules, save, unknown, unknown_for_good,
+    within,
 };
-use crate::Store;
-use crate::select::Flush;
+use crate::StateStore;
+use crate::selection::FlushTarget;
 
-pub(super) async fn what_is_settled_is_not_waited_for(world: World) {
+pub(super) async fn a_settled_record_is_not_waited_for(world: SuiteWorld) {
     let nothing = world.explicit("nothing").address.own();
     let (answered, _) = world.run(&world.explicit("done"), done("paid")).await;
-    let (refused, _) = world.run(&world.explicit("failed"), failed(Failed::ForNow)).await;
+    let (refused, _) = world.run(&world.explicit("failed"), failed(FailurePermanence::ForNow)).await;
     let (unknown_at_last, _) = world.run(&world.explicit("unknown"), unknown_for_good()).await;
-    let (cut, _) = world.run(&world.explicit("cut"), unknown(SettlesIn::WhenOwnerSays)).await;
+    let (cut, _) = world.run(&world.explicit("cut"), unknown(SettleDelay::WhenOwnerReports)).await;
     let lapsed = world.take_and_lapse(world.explicit("lapsed")).await;
     for key in [nothing, answered.key, refused.key, unknown_at_last.key, cut.key, lapsed.key] {
         within("a record that nobody holds", world.settled(key)).await;
     }
 }
 
-pub(super) async fn a_follower_is_woken_by_every_end(world: World) {
+pub(super) async fn a_follower_is_woken_by_every_end(world: SuiteWorld) {
     for end in ENDS {
         let record = world.take(&world.explicit(&format!("{end:?}"))).await;
         let follower = follow(world.first(), record.key).await;
@@ -36,7 +39,7 @@ pub(super) async fn a_follower_is_woken_by_every_end(world: World) {
     }
 }
 
-pub(super) async fn a_follower_of_another_handle_is_woken(world: World) {
+pub(super) async fn a_follower_of_another_handle_is_woken(world: SuiteWorld) {
     for end in ENDS {
         let record = world.take(&world.explicit(&format!("{end:?}"))).await;
         let follower = follow(world.second(), record.key).await;
@@ -45,9 +48,9 @@ pub(super) async fn a_follower_of_another_handle_is_woken(world: World) {
     }
 }
 
-pub(super) async fn a_follower_is_woken_when_the_lease_ends(world: World) {
-    let keep = Lifetimes { lease: 2 * world.moment(), ..lifetimes() };
-    let mut claim = Claim { rules: Rules { keep, ..rules() }, ..world.explicit("k") };
+pub(super) async fn a_follower_is_woken_when_the_lease_ends(world: SuiteWorld) {
+    let keep = RecordLifetimes { lease: 2 * world.moment(), ..lifetimes() };
+    let mut claim = Claim { rules: DedupeRules { keep, ..rules() }, ..world.explicit("k") };
     claim.owner.process = world.spawn();
     let record = world.take(&claim).await;
     let follower = follow(world.second(), record.key).await;
@@ -60,14 +63,14 @@ pub(super) async fn a_follower_is_woken_when_the_lease_ends(world: World) {
     assert_eq!(world.verdict(&world.explicit("k")).await, "tell not yet");
 }
 
-pub(super) async fn every_follower_is_woken(world: World) {
+pub(super) async fn every_follower_is_woken(world: SuiteWorld) {
     let records = [world.take(&world.explicit("a")).await, world.take(&world.keyless("b")).await];
     let mut followers = Vec::new();
     for number in 0..40 {
         let record = if number < 20 { &records[0] } else { &records[1] };
         followers.push(follow(world.handle(number), record.key).await);
     }
-    // Some give up, and take nobody with them.
+    // Some followers give up, without an effect on the others.
     for follower in followers.iter().step_by(7) {
         follower.abort();
     }
@@ -80,37 +83,46 @@ pub(super) async fn every_follower_is_woken(world: World) {
     }
 }
 
-/// How a record can cease to be in flight.
+/// A way in which a record leaves the in-flight state.
 #[derive(Clone, Copy, Debug)]
-enum End {
+enum FlightEnd {
     Done,
     Failed,
     Unknown,
-    /// Its caller does not wait any longer, and nobody knows yet when it will be over.
+    /// The caller has stopped waiting, and the end of the attempt is not known yet.
     Cut,
     Released,
     Flushed,
     SettledByOperator,
 }
 
-const ENDS: [End; 7] =
-    [End::Done, End::Failed, End::Unknown, End::Cut, End::Released, End::Flushed, End::SettledByOperator];
+const ENDS: [FlightEnd; 7] = [
+    FlightEnd::Done,
+    FlightEnd::Failed,
+    FlightEnd::Unknown,
+    FlightEnd::Cut,
+    FlightEnd::Released,
+    FlightEnd::Flushed,
+    FlightEnd::SettledByOperator,
+];
 
-impl End {
-    async fn bring(self, world: &World, store: &dyn Store, record: &Record) {
+impl FlightEnd {
+    async fn bring(self, world: &SuiteWorld, store: &dyn StateStore, record: &DedupeRecord) {
         match self {
             Self::Done => drop(store.save(&save(record, done("paid"))).await.unwrap()),
-            Self::Failed => drop(store.save(&save(record, failed(Failed::ForNow))).await.unwrap()),
+            Self::Failed => drop(store.save(&save(record, failed(FailurePermanence::ForNow))).await.unwrap()),
             Self::Unknown => drop(store.save(&save(record, unknown_for_good())).await.unwrap()),
-            Self::Cut => drop(store.save(&save(record, unknown(SettlesIn::WhenOwnerSays))).await.unwrap()),
+            Self::Cut => {
+                drop(store.save(&save(record, unknown(SettleDelay::WhenOwnerReports))).await.unwrap())
+            }
             Self::Released => store.release(&release(record)).await.unwrap(),
-            Self::Flushed => assert_eq!(store.flush(&Flush::Key(record.key)).await.unwrap(), 1),
+            Self::Flushed => assert_eq!(store.flush(&FlushTarget::Key(record.key)).await.unwrap(), 1),
             Self::SettledByOperator => {
                 store.save(&save(record, unknown_for_good())).await.unwrap();
                 let resolution = Resolution::DidNotRun;
                 let resolved = world
                     .second()
-                    .resolve(&Resolve::by_hand(record.key, resolution), &rules())
+                    .resolve(&ResolutionRequest::by_operator(record.key, resolution), &rules())
                     .await
                     .unwrap();
                 assert_eq!(resolved, ResolveVerdict::Resolved);
@@ -119,8 +131,8 @@ impl End {
     }
 }
 
-/// One who waits, and has begun to.
-async fn follow(store: Arc<dyn Store>, key: Key) -> JoinHandle<()> {
+/// Starts a follower, and returns once it waits.
+async fn follow(store: Arc<dyn StateStore>, key: RecordKey) -> JoinHandle<()> {
     let (begun, begins) = tokio::sync::oneshot::channel();
     let follower = tokio::spawn(async move {
         let mut settled = store.settled(key);
@@ -128,7 +140,7 @@ async fn follow(store: Arc<dyn Store>, key: Key) -> JoinHandle<()> {
         poll_fn(|context| {
             let poll = settled.as_mut().poll(context);
             if let Some(begun) = begun.take() {
-                // The case has ended if nobody listens.
+                // The case has ended if there is no receiver.
                 let _ = begun.send(());
             }
             match poll {

@@ -1,4 +1,4 @@
-//! What the cases speak in: calls, handles, and time that passes.
+//! The vocabulary of the cases: calls, handles, and time.
 
 use std::collections::BTreeSet;
 use std::ops::Deref;
@@ -10,50 +10,55 @@ use parking_lot::Mutex;
 use steadfast_core::Timestamp;
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{
-    Address, Claim, ClaimVerdict, End, Ending, Failure, Intent, Known, LeaseSight, Observed, Owner, Process,
-    Receipt, Record, Release, ReplayReason, Role, Rules, RunId, Save, SaveVerdict, SettlesIn, UnknownEnding,
-    Unsettled,
+    CallFailure, Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord, DedupeRules,
+    DeliveryReceipt, LeaseOwnerState, LocalKnowledge, ProcessIdentity, RecordAddress, ReleaseRequest,
+    ReplayReason, RunId, RunOutcome, SaveRequest, SaveVerdict, SettleDelay, SettleStatus,
+    UnknownOutcomeReason, UnknownOutcomeReport, UnknownOutcomeStatus,
 };
 use steadfast_core::id::{ActorId, Digest, Namespace, RequestId, SessionKey, TenantId, ToolName, ToolRef};
-use steadfast_core::key::{Key, Scope, call_id_key, computed_key, explicit_key, run_key};
-use steadfast_core::output::{Output, RawJson};
-use steadfast_core::policy::{AfterUnknown, CacheFailures, DedupePolicy, Lifetimes, ToolClass};
+use steadfast_core::key::{KeyInputs, RecordKey, call_id_key, computed_key, explicit_key, run_key};
+use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::policy::{
+    DedupePolicy, FailureReplayPolicy, RecordLifetimes, ToolClass, UnknownOutcomePolicy,
+};
 
-use super::{Fixture, Leases, Time};
-use crate::Store;
+use super::{LeaseModel, StoreFixture, TimeModel};
+use crate::StateStore;
 
 /// Longer than any case takes.
 pub(super) const LONG: Duration = Duration::from_secs(3600);
 
-/// How long a case waits for what must come. Only a store that never brings it meets this limit, however slow the machine is.
+/// Time limit for an event that must come. Only a store that never causes it reaches this limit, even on a slow
+/// machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A store and those who use it.
-pub(super) struct World {
-    fixture: Fixture,
-    /// The process that most callers live in.
-    process: Process,
-    dead: Mutex<BTreeSet<Process>>,
+/// A store and its users.
+pub(super) struct SuiteWorld {
+    fixture: StoreFixture,
+    /// The process of most callers.
+    process: ProcessIdentity,
+    dead: Mutex<BTreeSet<ProcessIdentity>>,
     calls: AtomicU64,
     spawned: AtomicU32,
 }
 
 /// The columns of the claim table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Column {
+pub(super) enum SuiteColumn {
     Explicit,
     CallId,
     Equal,
     Waiter,
 }
 
-pub(super) const COLUMNS: [Column; 4] = [Column::Explicit, Column::CallId, Column::Equal, Column::Waiter];
+pub(super) const COLUMNS: [SuiteColumn; 4] =
+    [SuiteColumn::Explicit, SuiteColumn::CallId, SuiteColumn::Equal, SuiteColumn::Waiter];
 
-impl From<Fixture> for World {
-    fn from(fixture: Fixture) -> Self {
+impl From<StoreFixture> for SuiteWorld {
+    fn from(fixture: StoreFixture) -> Self {
         let process = match &fixture.leases {
-            Leases::Process(processes) => processes.spawn(),
-            Leases::Time => Process { boot: "somewhere".into(), pid: 1, started: 1 },
+            LeaseModel::Process(processes) => processes.spawn(),
+            LeaseModel::Time => ProcessIdentity { boot: "somewhere".into(), pid: 1, started: 1 },
         };
         Self {
             fixture,
@@ -65,32 +70,32 @@ impl From<Fixture> for World {
     }
 }
 
-impl Deref for World {
-    type Target = dyn Store;
+impl Deref for SuiteWorld {
+    type Target = dyn StateStore;
 
     fn deref(&self) -> &Self::Target {
         &*self.fixture.store
     }
 }
 
-impl World {
-    /// The first handle.
-    pub(super) fn first(&self) -> Arc<dyn Store> {
+impl SuiteWorld {
+    /// Returns the first handle.
+    pub(super) fn first(&self) -> Arc<dyn StateStore> {
         Arc::clone(&self.fixture.store)
     }
 
-    /// The handle of the other process.
-    pub(super) fn second(&self) -> Arc<dyn Store> {
+    /// Returns the handle of the other process.
+    pub(super) fn second(&self) -> Arc<dyn StateStore> {
         Arc::clone(self.fixture.second.as_ref().unwrap_or(&self.fixture.store))
     }
 
-    /// Whether the second handle is another process.
+    /// Returns true if the second handle is another process.
     pub(super) fn is_shared(&self) -> bool {
         self.fixture.second.is_some()
     }
 
-    /// One handle or the other.
-    pub(super) fn handle(&self, number: u64) -> Arc<dyn Store> {
+    /// Returns one of the two handles.
+    pub(super) fn handle(&self, number: u64) -> Arc<dyn StateStore> {
         if number.is_multiple_of(2) { self.first() } else { self.second() }
     }
 
@@ -102,84 +107,84 @@ impl World {
         self.fixture.histories
     }
 
-    /// Whether a lease ends with the process of its owner.
+    /// Returns true if a lease ends with the process of its owner.
     pub(super) fn ends_with_process(&self) -> bool {
         match self.fixture.leases {
-            Leases::Process(_) => true,
-            Leases::Time => false,
+            LeaseModel::Process(_) => true,
+            LeaseModel::Time => false,
         }
     }
 
-    /// Whether time stands still until it is moved.
+    /// Returns true if time is manual.
     pub(super) fn stands_still(&self) -> bool {
         match self.fixture.time {
-            Time::Manual(_) => true,
-            Time::Real { .. } => false,
+            TimeModel::Manual(_) => true,
+            TimeModel::Real { .. } => false,
         }
     }
 
-    /// The unit of time.
+    /// Returns the unit of time.
     pub(super) fn moment(&self) -> Duration {
         match self.fixture.time {
-            Time::Manual(_) => Duration::from_secs(1),
-            Time::Real { moment } => moment,
+            TimeModel::Manual(_) => Duration::from_secs(1),
+            TimeModel::Real { moment } => moment,
         }
     }
 
-    /// Lets so many moments pass, at least. Where time is real it may be any number more: a case may rely on what is over, and
-    /// never on what is not yet.
+    /// Lets at least this many moments pass. With real time it may be any number more: a case may rely on an expired
+    /// time, and never on one that has not expired.
     pub(super) async fn pass(&self, moments: u32) {
         match &self.fixture.time {
-            Time::Manual(clock) => clock.advance(self.moment() * moments),
-            Time::Real { moment } => tokio::time::sleep(*moment * moments).await,
+            TimeModel::Manual(clock) => clock.advance(self.moment() * moments),
+            TimeModel::Real { moment } => tokio::time::sleep(*moment * moments).await,
         }
     }
 
-    /// What the store must see of an owner.
-    pub(super) fn sight(&self, owner: &Owner) -> LeaseSight {
+    /// Returns the state of an owner that the store must see.
+    pub(super) fn sight(&self, owner: &ClaimOwner) -> LeaseOwnerState {
         match self.fixture.leases {
-            Leases::Process(_) if self.dead.lock().contains(&owner.process) => LeaseSight::Gone,
-            Leases::Process(_) => LeaseSight::Alive,
-            Leases::Time => LeaseSight::Time,
+            LeaseModel::Process(_) if self.dead.lock().contains(&owner.process) => LeaseOwnerState::Gone,
+            LeaseModel::Process(_) => LeaseOwnerState::Alive,
+            LeaseModel::Time => LeaseOwnerState::Time,
         }
     }
 
-    /// A process that nobody else lives in.
-    pub(super) fn spawn(&self) -> Process {
+    /// Starts a process without other callers.
+    pub(super) fn spawn(&self) -> ProcessIdentity {
         match &self.fixture.leases {
-            Leases::Process(processes) => processes.spawn(),
-            Leases::Time => {
+            LeaseModel::Process(processes) => processes.spawn(),
+            LeaseModel::Time => {
                 let pid = self.spawned.fetch_add(1, Ordering::SeqCst);
-                Process { boot: "elsewhere".into(), pid, started: 1 }
+                ProcessIdentity { boot: "elsewhere".into(), pid, started: 1 }
             }
         }
     }
 
-    /// Ends a process.
-    pub(super) fn kill(&self, process: &Process) {
+    /// Kills a process.
+    pub(super) fn kill(&self, process: &ProcessIdentity) {
         match &self.fixture.leases {
-            Leases::Process(processes) => {
+            LeaseModel::Process(processes) => {
                 processes.kill(process);
                 self.dead.lock().insert(process.clone());
             }
-            Leases::Time => {}
+            LeaseModel::Time => {}
         }
     }
 
-    /// A token that nobody had.
-    pub(super) fn owner(&self) -> Owner {
+    /// Returns a new token.
+    pub(super) fn owner(&self) -> ClaimOwner {
         let call = self.calls.fetch_add(1, Ordering::SeqCst);
-        Owner { process: self.process.clone(), call, claim: 1 }
+        ClaimOwner { process: self.process.clone(), call, claim: 1 }
     }
 
-    /// A call that comes now.
-    pub(super) fn claim(&self, address: Address, arguments: &str) -> Claim {
+    /// Returns a claim for a new call.
+    pub(super) fn claim(&self, address: RecordAddress, arguments: &str) -> Claim {
         let owner = self.owner();
         let run = RunId(format!("run-{}", owner.call).into());
         Claim {
             address,
-            intent: Intent::Take { started: true },
-            role: Role::Fresh,
+            intent: ClaimIntent::Take { started: true },
+            role: ClaimRole::Fresh,
             digest: Digest::of(arguments.as_bytes()),
             retry_safe: false,
             best_effort: false,
@@ -199,79 +204,79 @@ impl World {
         }
     }
 
-    /// A call under a key of its caller's.
+    /// Returns a claim with an explicit key.
     pub(super) fn explicit(&self, key: &str) -> Claim {
         self.claim(explicit(key), "arguments")
     }
 
-    /// A call with an id of its dispatch.
+    /// Returns a claim with a call id.
     pub(super) fn call_id(&self, id: &str, arguments: &str) -> Claim {
-        self.claim(Address::CallId { id: call_id(id), index: index(arguments) }, arguments)
+        self.claim(RecordAddress::CallId { id: call_id(id), index: index(arguments) }, arguments)
     }
 
-    /// A call that is known by its arguments only.
+    /// Returns a claim that is identified by its arguments only.
     pub(super) fn keyless(&self, arguments: &str) -> Claim {
         let claim = self.explicit("");
         let index = index(arguments);
-        let address = Address::Keyless { run: run_key(index, &claim.run), index };
+        let address = RecordAddress::Keyless { run: run_key(index, &claim.run), index };
         Claim { address, digest: Digest::of(arguments.as_bytes()), ..claim }
     }
 
-    /// The first call of a column. The name keeps cases apart that share a store.
-    pub(super) fn leader(&self, column: Column, name: &str) -> Claim {
+    /// Returns the first call of a column. The name separates the cases that share a store.
+    pub(super) fn leader(&self, column: SuiteColumn, name: &str) -> Claim {
         let name = format!("{name} {column:?}");
         match column {
-            Column::Explicit => self.claim(explicit(&name), &name),
-            Column::CallId => self.call_id(&name, &name),
-            Column::Equal | Column::Waiter => self.keyless(&name),
+            SuiteColumn::Explicit => self.claim(explicit(&name), &name),
+            SuiteColumn::CallId => self.call_id(&name, &name),
+            SuiteColumn::Equal | SuiteColumn::Waiter => self.keyless(&name),
         }
     }
 
-    /// The call that comes after the leader's in this column.
-    pub(super) fn duplicate(&self, column: Column, name: &str, of: &Record) -> Claim {
+    /// Returns the call that follows the leader in this column.
+    pub(super) fn duplicate(&self, column: SuiteColumn, name: &str, of: &DedupeRecord) -> Claim {
         let role = match column {
-            Column::Explicit | Column::CallId | Column::Equal => Role::Fresh,
-            Column::Waiter => Role::Waiter { followed: of.key },
+            SuiteColumn::Explicit | SuiteColumn::CallId | SuiteColumn::Equal => ClaimRole::Fresh,
+            SuiteColumn::Waiter => ClaimRole::Waiter { followed: of.key },
         };
         Claim { role, ..self.leader(column, name) }
     }
 
     /// Claims through the first handle.
     pub(super) async fn ask(&self, claim: &Claim) -> ClaimVerdict {
-        self.fixture.store.claim(claim, &Known::default()).await.unwrap()
+        self.fixture.store.claim(claim, &LocalKnowledge::default()).await.unwrap()
     }
 
-    /// Claims through the second handle, and says in a word what came of it.
+    /// Claims through the second handle, and returns the verdict as a word.
     pub(super) async fn verdict(&self, claim: &Claim) -> &'static str {
-        self.verdict_knowing(&Known::default(), claim).await
+        self.verdict_knowing(&LocalKnowledge::default(), claim).await
     }
 
-    /// The same, for a process that knows this beside what the store knows.
-    pub(super) async fn verdict_knowing(&self, known: &Known, claim: &Claim) -> &'static str {
+    /// Does the same for a process with this additional knowledge.
+    pub(super) async fn verdict_knowing(&self, known: &LocalKnowledge, claim: &Claim) -> &'static str {
         word(&self.second().claim(claim, known).await.unwrap())
     }
 
-    /// Claims what must be unknown.
-    pub(super) async fn told(&self, claim: &Claim) -> Unsettled {
+    /// Claims a call whose outcome must be unknown.
+    pub(super) async fn told(&self, claim: &Claim) -> UnknownOutcomeStatus {
         let verdict = self.ask(claim).await;
         let word = word(&verdict);
         let ClaimVerdict::Unknown(told) = verdict else { panic!("expected to be told, got {word}") };
         *told
     }
 
-    /// Whether this is what is left of a span that began when the last record was written: all of it where time stands
-    /// still, some of it where it is real.
+    /// Returns true if this can be the rest of a span that began with the last write: all of it with manual time,
+    /// some of it with real time.
     pub(super) fn is_left(&self, left: Option<Duration>, of: Duration) -> bool {
         if self.stands_still() { left == Some(of) } else { left.is_some_and(|left| left <= of) }
     }
 
-    /// Claims what must be free.
-    pub(super) async fn take(&self, claim: &Claim) -> Record {
+    /// Claims a key that must be free.
+    pub(super) async fn take(&self, claim: &Claim) -> DedupeRecord {
         mine(self.ask(claim).await)
     }
 
-    /// Claims what must be free, and lets the lease end.
-    pub(super) async fn take_and_lapse(&self, claim: Claim) -> Record {
+    /// Claims a key that must be free, and lets the lease end.
+    pub(super) async fn take_and_lapse(&self, claim: Claim) -> DedupeRecord {
         let mut claim = claim;
         if self.ends_with_process() {
             claim.owner.process = self.spawn();
@@ -283,34 +288,34 @@ impl World {
         record
     }
 
-    /// Claims what must be free, and answers.
-    pub(super) async fn run(&self, claim: &Claim, ending: Ending) -> (Record, Receipt) {
+    /// Claims a key that must be free, and saves a result.
+    pub(super) async fn run(&self, claim: &Claim, ending: RunOutcome) -> (DedupeRecord, DeliveryReceipt) {
         let record = self.take(claim).await;
         let receipt = saved(self.save(&save(&record, ending)).await.unwrap());
         (self.found(record.key).await, receipt)
     }
 
-    /// The record that must be there.
-    pub(super) async fn found(&self, key: Key) -> Record {
+    /// Returns a record that must exist.
+    pub(super) async fn found(&self, key: RecordKey) -> DedupeRecord {
         self.second().record(key).await.unwrap().expect("there is a record")
     }
 
-    /// Whether nothing is there.
-    pub(super) async fn is_absent(&self, key: Key) -> bool {
+    /// Returns true if there is no record.
+    pub(super) async fn is_absent(&self, key: RecordKey) -> bool {
         self.second().record(key).await.unwrap().is_none()
     }
 }
 
-/// Waits for what must come.
+/// Waits for an event that must come.
 pub(super) async fn within<F: Future>(what: &str, future: F) -> F::Output {
     let came = tokio::time::timeout(PATIENCE, future).await;
     came.unwrap_or_else(|_| panic!("{what}: nothing came within {PATIENCE:?}"))
 }
 
-/// A verdict in a word, as the table says it.
+/// Returns a verdict as a word, as the table has it.
 pub(super) fn word(verdict: &ClaimVerdict) -> &'static str {
     match verdict {
-        ClaimVerdict::Mine(_) => "mine",
+        ClaimVerdict::Acquired(_) => "mine",
         ClaimVerdict::Follow(_) => "follow",
         ClaimVerdict::Busy => "busy",
         ClaimVerdict::Replay(replay) => match replay.reason {
@@ -320,32 +325,32 @@ pub(super) fn word(verdict: &ClaimVerdict) -> &'static str {
             ReplayReason::Waited => "answer",
         },
         ClaimVerdict::Unknown(told) => match told.end {
-            End::Settled => "tell final",
-            End::NotYet(_) => "tell not yet",
+            SettleStatus::Settled => "tell final",
+            SettleStatus::NotYet(_) => "tell not yet",
         },
         ClaimVerdict::Conflict => "conflict",
         ClaimVerdict::Nothing => "nothing",
         ClaimVerdict::Full => "full",
-        ClaimVerdict::Closed => "closed",
+        ClaimVerdict::StoreRecovering => "closed",
         ClaimVerdict::RecordsLost => "records lost",
     }
 }
 
-pub(super) fn mine(verdict: ClaimVerdict) -> Record {
+pub(super) fn mine(verdict: ClaimVerdict) -> DedupeRecord {
     let word = word(&verdict);
-    let ClaimVerdict::Mine(record) = verdict else { panic!("expected mine, got {word}") };
+    let ClaimVerdict::Acquired(record) = verdict else { panic!("expected mine, got {word}") };
     Arc::unwrap_or_clone(record)
 }
 
-pub(super) fn saved(verdict: SaveVerdict) -> Receipt {
+pub(super) fn saved(verdict: SaveVerdict) -> DeliveryReceipt {
     match verdict {
         SaveVerdict::Saved(receipt) => receipt,
         SaveVerdict::FenceLost => panic!("the fence is lost"),
     }
 }
 
-pub(super) fn save(claimed: &Record, ending: Ending) -> Save {
-    Save {
+pub(super) fn save(claimed: &DedupeRecord, ending: RunOutcome) -> SaveRequest {
+    SaveRequest {
         claimed: Arc::new(claimed.clone()),
         ending,
         attempts: Vec::new(),
@@ -355,47 +360,52 @@ pub(super) fn save(claimed: &Record, ending: Ending) -> Save {
     }
 }
 
-pub(super) fn release(record: &Record) -> Release {
-    Release { key: record.key, index: record.index, owner: record.owner.clone() }
+pub(super) fn release(record: &DedupeRecord) -> ReleaseRequest {
+    ReleaseRequest { key: record.key, index: record.index, owner: record.owner.clone() }
 }
 
-pub(super) fn done(text: &str) -> Ending {
-    Ending::Done(Some(output(text)))
+pub(super) fn done(text: &str) -> RunOutcome {
+    RunOutcome::Done(Some(output(text)))
 }
 
-/// An outcome that is not known, and what the tool said of it.
-pub(super) fn unknown(settles: SettlesIn) -> Ending {
+/// An unknown outcome with a partial output.
+pub(super) fn unknown(settles: SettleDelay) -> RunOutcome {
     let output = Some(output("what it said"));
     let words = Some("how it was said".into());
-    Ending::Unknown(UnknownEnding { settles, observed: Observed::ErrorAnswer, words, output })
+    RunOutcome::Unknown(UnknownOutcomeReport {
+        settles,
+        observed: UnknownOutcomeReason::ErrorAnswer,
+        details: words,
+        output,
+    })
 }
 
-/// An outcome that is not known, of an attempt that is over.
-pub(super) fn unknown_for_good() -> Ending {
-    unknown(SettlesIn::Settled)
+/// An unknown outcome of an attempt that has ended.
+pub(super) fn unknown_for_good() -> RunOutcome {
+    unknown(SettleDelay::Settled)
 }
 
-pub(super) fn output(text: &str) -> Output {
-    Output { content: RawJson::string(text), metadata: Some(RawJson::from_trusted(r#"{"a":[1,2]}"#)) }
+pub(super) fn output(text: &str) -> ToolOutput {
+    ToolOutput { content: RawJson::string(text), metadata: Some(RawJson::from_trusted(r#"{"a":[1,2]}"#)) }
 }
 
-pub(super) fn failed(kind: Failed) -> Ending {
-    Ending::Failed(failure(kind))
+pub(super) fn failed(kind: FailurePermanence) -> RunOutcome {
+    RunOutcome::Failed(failure(kind))
 }
 
-/// Whether a failure is for good.
+/// The permanence of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Failed {
+pub(super) enum FailurePermanence {
     ForGood,
     ForNow,
 }
 
-pub(super) fn failure(kind: Failed) -> Failure {
-    Failure {
+pub(super) fn failure(kind: FailurePermanence) -> CallFailure {
+    CallFailure {
         code: Code::ToolError,
         message: "no".into(),
-        retriable: kind == Failed::ForNow,
-        terminal: kind == Failed::ForGood,
+        retriable: kind == FailurePermanence::ForNow,
+        terminal: kind == FailurePermanence::ForGood,
         rule: Some("a rule".into()),
         verify: Some("look".into()),
         retry_after: Some(Duration::from_millis(1500)),
@@ -403,14 +413,14 @@ pub(super) fn failure(kind: Failed) -> Failure {
     }
 }
 
-pub(super) fn lifetimes() -> Lifetimes {
-    Lifetimes { done: LONG, failed: LONG, open: LONG, lease: LONG }
+pub(super) fn lifetimes() -> RecordLifetimes {
+    RecordLifetimes { done: LONG, failed: LONG, open: LONG, lease: LONG }
 }
 
-pub(super) fn rules() -> Rules {
-    Rules {
-        cache_failures: CacheFailures::Terminal,
-        after_unknown: AfterUnknown::TellOnce,
+pub(super) fn rules() -> DedupeRules {
+    DedupeRules {
+        cache_failures: FailureReplayPolicy::Terminal,
+        after_unknown: UnknownOutcomePolicy::TellOnce,
         double_dispatch: false,
         undelivered: LONG,
         after_telling: LONG,
@@ -429,23 +439,23 @@ pub(super) fn session() -> SessionKey {
     SessionKey::new("conversation").unwrap()
 }
 
-pub(super) fn explicit(key: &str) -> Address {
-    Address::Explicit(scoped(|scope| explicit_key(scope, key)))
+pub(super) fn explicit(key: &str) -> RecordAddress {
+    RecordAddress::Explicit(scoped(|scope| explicit_key(scope, key)))
 }
 
-pub(super) fn call_id(id: &str) -> Key {
+pub(super) fn call_id(id: &str) -> RecordKey {
     scoped(|scope| call_id_key(scope, id, Digest::of(b"the arguments")))
 }
 
-/// The computed key of these arguments.
-pub(super) fn index(arguments: &str) -> Key {
+/// Returns the computed key of these arguments.
+pub(super) fn index(arguments: &str) -> RecordKey {
     let digest = Digest::of(arguments.as_bytes());
     scoped(|scope| computed_key(scope, digest, ToolClass::Mutating, &DedupePolicy::default()))
 }
 
-fn scoped(key: impl Fn(&Scope<'_>) -> Key) -> Key {
+fn scoped(key: impl Fn(&KeyInputs<'_>) -> RecordKey) -> RecordKey {
     let (tool, session) = (tool("pay"), session());
-    key(&Scope {
+    key(&KeyInputs {
         tool: &tool,
         tenant: None,
         workspace: None,
@@ -455,7 +465,7 @@ fn scoped(key: impl Fn(&Scope<'_>) -> Key) -> Key {
     })
 }
 
-/// A moment that is neither now nor nothing.
+/// Returns a time that is neither now nor zero.
 pub(super) fn long_after(now: Timestamp) -> Timestamp {
     now + LONG
 }

@@ -1,7 +1,7 @@
-//! A store for each promise that breaks it, to show that the suite can fail.
+//! Broken stores, one for each guarantee, to show that the suite can fail.
 //!
-//! Each is the memory store behind a wrapper with one fault; beside the fault stand the cases that must go red. The
-//! runtime has one thread and its time is paused, so that a case that waits for ever ends at once.
+//! Each is the memory store in a wrapper with one fault. Each fault has a list of cases that must fail. The runtime
+//! has one thread and paused time, so that a case that would wait for ever ends at once.
 
 #![expect(clippy::unwrap_used, clippy::wildcard_enum_match_arm, reason = "each fault is one of many")]
 
@@ -15,25 +15,26 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Address, Claim, ClaimVerdict, Ending, Intent, Known, LeaseSight, Owner, Process, Receipt, Record,
-    RecordState, Release, RenewVerdict, Resolve, ResolveVerdict, Rules, Save, SaveVerdict, SettlesIn,
-    StartVerdict,
+    Claim, ClaimIntent, ClaimOwner, ClaimVerdict, DedupeRecord, DedupeRules, DedupeState, DeliveryReceipt,
+    LeaseOwnerState, LocalKnowledge, ProcessIdentity, RecordAddress, ReleaseRequest, RenewVerdict,
+    ResolutionRequest, ResolveVerdict, RunOutcome, SaveRequest, SaveVerdict, SettleDelay, StartVerdict,
 };
 use steadfast_core::id::Digest;
-use steadfast_core::key::Key;
-use steadfast_core::policy::{CacheFailures, Lifetimes};
-use steadfast_store::suite::{CASES, Case};
+use steadfast_core::key::RecordKey;
+use steadfast_core::policy::{FailureReplayPolicy, RecordLifetimes};
+use steadfast_store::suite::{CASES, SuiteCase};
 use steadfast_store::{
-    Document, DocumentKind, DocumentName, DocumentWrite, Entry, Flush, Journal, Keep, MemoryOptions,
-    MemoryStore, News, Page, Position, Query, Selection, Sight, Store, StoreFuture, Swept, Written,
+    Document, DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome, FlushTarget, Journal,
+    JournalEntry, JournalLimits, JournalPosition, JournalQuery, MemoryOptions, MemoryStore, ProcessMonitor,
+    RecordFilter, RecordPage, StateStore, StoreEvent, StoreFuture, SweepResult,
 };
 use tokio::sync::broadcast;
 
 const LONG: Duration = Duration::from_secs(1_000_000);
 
-/// What is wrong with a store.
+/// The fault of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
+enum BrokenStoreFault {
     Nothing,
     ForgetsClaims,
     ChangesTokens,
@@ -94,243 +95,254 @@ enum Fault {
     LocksAsItGoes,
 }
 
-/// Every fault, and the cases that find it.
-const BROKEN: &[(Fault, &[&str])] = &[
+/// Every fault, with the cases that detect it.
+const BROKEN: &[(BrokenStoreFault, &[&str])] = &[
     (
-        Fault::ForgetsClaims,
+        BrokenStoreFault::ForgetsClaims,
         &[
             "a_claim_that_finds_nothing_is_mine",
             "a_claim_in_flight_is_followed",
             "sf_1_of_many_claimers_one_runs",
-            "random_histories_go_as_in_the_reference",
+            "random_histories_match_the_reference",
         ],
     ),
-    (Fault::ChangesTokens, &["a_claim_is_repeated_under_its_own_token"]),
+    (BrokenStoreFault::ChangesTokens, &["a_claim_is_repeated_under_its_own_token"]),
     (
-        Fault::NobodyDies,
+        BrokenStoreFault::NobodyDies,
         &[
             "a_lapsed_claim_that_was_not_started_is_mine",
             "a_lapsed_run_that_is_safe_to_repeat_is_taken_over",
-            "a_lapsed_run_that_is_not_safe_to_repeat_is_told_as_unknown",
-            "an_attempt_whose_holder_is_gone_is_over_after_a_time",
+            "a_lapsed_run_that_is_not_safe_to_repeat_is_reported_as_unknown",
+            "an_attempt_whose_owner_is_gone_is_settled_after_a_time",
             "an_abandoned_run_is_recorded_as_unknown_once",
             "a_follower_is_woken_when_the_lease_ends",
-            "random_histories_go_as_in_the_reference",
+            "random_histories_match_the_reference",
         ],
     ),
     (
-        Fault::ForgetsStarts,
+        BrokenStoreFault::ForgetsStarts,
         &[
-            "a_lapsed_run_that_is_not_safe_to_repeat_is_told_as_unknown",
+            "a_lapsed_run_that_is_not_safe_to_repeat_is_reported_as_unknown",
             "a_start_is_written_once_and_for_its_owner_only",
-            "random_histories_go_as_in_the_reference",
+            "random_histories_match_the_reference",
         ],
     ),
-    (Fault::CountsLooksAsDeliveries, &["an_answer_that_did_not_arrive_is_replayed"]),
+    (BrokenStoreFault::CountsLooksAsDeliveries, &["an_undelivered_result_is_replayed"]),
     (
-        Fault::IgnoresDeliveries,
+        BrokenStoreFault::IgnoresDeliveries,
         &[
-            "an_answer_that_arrived_is_history_for_equal_arguments",
-            "a_delivery_marks_the_answer_it_names_and_no_other",
-            "random_histories_go_as_in_the_reference",
+            "a_delivered_result_does_not_affect_equal_arguments",
+            "a_delivery_marks_only_the_result_with_its_receipt",
+            "random_histories_match_the_reference",
         ],
     ),
     (
-        Fault::IgnoresKnownDeliveries,
-        &["a_delivery_that_the_store_does_not_know_counts", "random_histories_go_as_in_the_reference"],
+        BrokenStoreFault::IgnoresKnownDeliveries,
+        &["a_delivery_that_the_store_does_not_know_counts", "random_histories_match_the_reference"],
     ),
     (
-        Fault::SeesNoDoubleDispatch,
+        BrokenStoreFault::SeesNoDoubleDispatch,
         &[
             "a_double_dispatch_is_one_call",
             "a_double_dispatch_through_another_process_is_one_call",
-            "random_histories_go_as_in_the_reference",
+            "random_histories_match_the_reference",
         ],
     ),
-    (Fault::IgnoresUnsavedAnswers, &["a_double_dispatch_is_one_call"]),
-    (Fault::IgnoresOverlap, &["a_double_dispatch_is_one_call", "random_histories_go_as_in_the_reference"]),
+    (BrokenStoreFault::IgnoresUnsavedAnswers, &["a_double_dispatch_is_one_call"]),
     (
-        Fault::IgnoresAge,
-        &["a_double_dispatch_through_another_process_is_one_call", "random_histories_go_as_in_the_reference"],
+        BrokenStoreFault::IgnoresOverlap,
+        &["a_double_dispatch_is_one_call", "random_histories_match_the_reference"],
     ),
     (
-        Fault::ReplaysEveryFailure,
-        &["a_failure_is_replayed_as_the_rules_say", "random_histories_go_as_in_the_reference"],
-    ),
-    (Fault::RunsAfterUnknown, &["an_unknown_outcome_is_told"]),
-    (
-        Fault::IgnoresVerifications,
-        &["an_unknown_outcome_that_was_looked_into_runs_again", "random_histories_go_as_in_the_reference"],
+        BrokenStoreFault::IgnoresAge,
+        &["a_double_dispatch_through_another_process_is_one_call", "random_histories_match_the_reference"],
     ),
     (
-        Fault::TakesCutForOver,
+        BrokenStoreFault::ReplaysEveryFailure,
+        &["a_failure_is_replayed_as_the_rules_say", "random_histories_match_the_reference"],
+    ),
+    (BrokenStoreFault::RunsAfterUnknown, &["an_unknown_outcome_is_reported"]),
+    (
+        BrokenStoreFault::IgnoresVerifications,
+        &["an_unknown_outcome_that_was_verified_runs_again", "random_histories_match_the_reference"],
+    ),
+    (
+        BrokenStoreFault::TakesCutForOver,
         &[
-            "an_attempt_that_may_still_take_effect_is_told_as_not_yet",
-            "an_attempt_whose_holder_is_gone_is_over_after_a_time",
-            "an_owner_that_knows_more_of_the_end_is_believed",
-            "an_answer_before_the_end_is_never_marked",
-            "that_a_call_did_not_run_is_not_believed_before_its_end",
-            "random_histories_go_as_in_the_reference",
+            "an_attempt_that_may_still_take_effect_is_reported_as_pending",
+            "an_attempt_whose_owner_is_gone_is_settled_after_a_time",
+            "an_owner_that_knows_more_about_the_end_overrides",
+            "a_response_before_the_end_is_never_marked_as_delivered",
+            "a_call_cannot_be_resolved_as_not_run_before_its_end",
+            "random_histories_match_the_reference",
         ],
     ),
     (
-        Fault::ForgetsWhenItEnds,
+        BrokenStoreFault::ForgetsWhenItEnds,
         &[
-            "an_attempt_that_may_still_take_effect_is_told_as_not_yet",
+            "an_attempt_that_may_still_take_effect_is_reported_as_pending",
             "an_attempt_is_over_when_its_time_has_come",
-            "that_a_call_did_not_run_is_not_believed_before_its_end",
-            "random_histories_go_as_in_the_reference",
+            "a_call_cannot_be_resolved_as_not_run_before_its_end",
+            "random_histories_match_the_reference",
         ],
     ),
     (
-        Fault::ForgetsWhoSeesTheEnd,
+        BrokenStoreFault::ForgetsWhoSeesTheEnd,
         &[
-            "an_attempt_that_its_holder_would_have_seen_the_end_of_is_over_by_then",
-            "random_histories_go_as_in_the_reference",
+            "an_attempt_whose_owner_would_have_seen_its_end_is_settled_by_then",
+            "random_histories_match_the_reference",
         ],
     ),
     (
-        Fault::TakesGoneForOver,
+        BrokenStoreFault::TakesGoneForOver,
         &[
-            "a_lapsed_run_that_is_not_safe_to_repeat_is_told_as_unknown",
-            "an_attempt_whose_holder_is_gone_is_over_after_a_time",
-            "random_histories_go_as_in_the_reference",
+            "a_lapsed_run_that_is_not_safe_to_repeat_is_reported_as_unknown",
+            "an_attempt_whose_owner_is_gone_is_settled_after_a_time",
+            "random_histories_match_the_reference",
         ],
     ),
     (
-        Fault::IgnoresArguments,
+        BrokenStoreFault::IgnoresArguments,
         &[
             "tr_4_the_same_key_with_other_arguments_is_a_conflict",
             "a_call_id_with_other_arguments_is_another_call",
-            "random_histories_go_as_in_the_reference",
+            "random_histories_match_the_reference",
         ],
     ),
-    (Fault::LooksWrite, &["a_look_writes_nothing", "random_histories_go_as_in_the_reference"]),
+    (BrokenStoreFault::LooksWrite, &["a_lookup_writes_nothing", "random_histories_match_the_reference"]),
     (
-        Fault::ForgetsIndex,
+        BrokenStoreFault::ForgetsIndex,
         &[
             "a_record_that_only_the_index_finds_is_replaced",
-            "a_dispatch_that_failed_stands_back_behind_an_equal_run",
+            "a_failed_dispatch_yields_to_an_equal_run",
             "sf_1_of_many_equal_calls_one_runs",
-            "random_histories_go_as_in_the_reference",
+            "random_histories_match_the_reference",
         ],
     ),
-    (Fault::TakesCallIdsForRuns, &["a_call_id_keeps_its_record_when_the_index_moves_on"]),
+    (BrokenStoreFault::TakesCallIdsForRuns, &["a_call_id_keeps_its_record_when_the_index_moves_on"]),
     (
-        Fault::IgnoresOwner,
+        BrokenStoreFault::IgnoresOwner,
         &[
             "a_start_is_written_once_and_for_its_owner_only",
             "a_renewal_extends_the_lease_of_its_owner_only",
-            "an_answer_is_saved_under_the_fence",
-            "a_release_gives_back_what_is_its_own",
-            "random_histories_go_as_in_the_reference",
+            "a_result_is_saved_under_the_fence",
+            "a_release_affects_only_its_own_claim",
+            "random_histories_match_the_reference",
         ],
     ),
-    (Fault::RenewsAnything, &["a_renewal_brings_nothing_back", "random_histories_go_as_in_the_reference"]),
     (
-        Fault::SavesOver,
-        &["a_save_that_is_repeated_changes_nothing", "random_histories_go_as_in_the_reference"],
+        BrokenStoreFault::RenewsAnything,
+        &["a_renewal_brings_nothing_back", "random_histories_match_the_reference"],
     ),
     (
-        Fault::TakesUnknownForFinal,
+        BrokenStoreFault::SavesOver,
+        &["a_save_that_is_repeated_changes_nothing", "random_histories_match_the_reference"],
+    ),
+    (
+        BrokenStoreFault::TakesUnknownForFinal,
         &[
-            "a_late_answer_turns_unknown_into_done",
-            "an_owner_that_knows_more_of_the_end_is_believed",
-            "random_histories_go_as_in_the_reference",
+            "a_late_result_turns_unknown_into_done",
+            "an_owner_that_knows_more_about_the_end_overrides",
+            "random_histories_match_the_reference",
         ],
     ),
     (
-        Fault::SavesOnlyWhatIsThere,
-        &["a_save_that_finds_nothing_writes", "random_histories_go_as_in_the_reference"],
+        BrokenStoreFault::SavesOnlyWhatIsThere,
+        &["a_save_that_finds_nothing_writes", "random_histories_match_the_reference"],
     ),
-    (Fault::SavesOverTheIndex, &["a_save_that_finds_nothing_leaves_a_newer_index_alone"]),
+    (BrokenStoreFault::SavesOverTheIndex, &["a_save_that_finds_nothing_leaves_a_newer_index_alone"]),
     (
-        Fault::OwnersIgnoreTheIndex,
+        BrokenStoreFault::OwnersIgnoreTheIndex,
         &[
             "a_save_finds_its_run_through_the_index",
             "a_release_finds_its_run_through_the_index",
-            "random_histories_go_as_in_the_reference",
+            "random_histories_match_the_reference",
         ],
     ),
-    (Fault::DeliversAnything, &["a_delivery_marks_the_answer_it_names_and_no_other"]),
+    (BrokenStoreFault::DeliversAnything, &["a_delivery_marks_only_the_result_with_its_receipt"]),
     (
-        Fault::MarksBeforeTheEnd,
-        &["an_answer_before_the_end_is_never_marked", "random_histories_go_as_in_the_reference"],
+        BrokenStoreFault::MarksBeforeTheEnd,
+        &["a_response_before_the_end_is_never_marked_as_delivered", "random_histories_match_the_reference"],
     ),
-    (Fault::ForgetsWhatArrived, &["a_final_answer_that_arrived_stays_one"]),
-    (Fault::ResolvesAnything, &["an_operator_resolves_an_unknown_outcome"]),
+    (BrokenStoreFault::ForgetsWhatArrived, &["a_delivered_final_response_stays_delivered"]),
+    (BrokenStoreFault::ResolvesAnything, &["an_operator_resolves_an_unknown_outcome"]),
     (
-        Fault::ResolvesBeforeTheEnd,
-        &[
-            "that_a_call_did_not_run_is_not_believed_before_its_end",
-            "random_histories_go_as_in_the_reference",
-        ],
+        BrokenStoreFault::ResolvesBeforeTheEnd,
+        &["a_call_cannot_be_resolved_as_not_run_before_its_end", "random_histories_match_the_reference"],
     ),
-    (Fault::NeverSettles, &["what_is_settled_is_not_waited_for"]),
+    (BrokenStoreFault::NeverSettles, &["a_settled_record_is_not_waited_for"]),
     (
-        Fault::LosesWakeUps,
+        BrokenStoreFault::LosesWakeUps,
         &[
             "a_follower_is_woken_by_every_end",
             "a_follower_of_another_handle_is_woken",
             "a_follower_is_woken_when_the_lease_ends",
             "every_follower_is_woken",
-            "tr_2_many_callers_get_the_one_answer",
+            "tr_2_many_callers_get_the_same_result",
         ],
     ),
     (
-        Fault::KeepsForEver,
-        &["what_is_past_its_lifetime_is_absent", "a_document_is_forgotten_when_it_expires"],
+        BrokenStoreFault::KeepsForEver,
+        &["expired_records_are_absent", "a_document_is_removed_when_it_expires"],
     ),
-    (Fault::SweepsOpen, &["open_records_are_pinned", "an_unknown_outcome_under_hold_stays"]),
-    (Fault::FlushesOpen, &["open_records_are_pinned", "a_flush_forgets_what_is_finished_and_selected"]),
-    (Fault::ForgetsHold, &["an_unknown_outcome_under_hold_stays", "random_histories_go_as_in_the_reference"]),
-    (Fault::SweepsForEver, &["a_sweep_comes_to_an_end"]),
-    (Fault::FlushesNothing, &["a_flush_of_a_key_forgets_it_whatever_it_is"]),
-    (Fault::IgnoresSelections, &["a_flush_forgets_what_is_finished_and_selected", "records_come_in_pages"]),
-    (Fault::RepeatsPages, &["records_come_in_pages"]),
+    (BrokenStoreFault::SweepsOpen, &["open_records_are_pinned", "an_unknown_outcome_under_hold_stays"]),
     (
-        Fault::EvictsOpen,
-        &["a_full_store_forgets_finished_records_only", "a_store_full_of_open_records_says_so"],
+        BrokenStoreFault::FlushesOpen,
+        &["open_records_are_pinned", "a_flush_removes_the_finished_records_of_a_selection"],
     ),
     (
-        Fault::HasNoBound,
-        &["a_full_store_forgets_finished_records_only", "a_store_full_of_open_records_says_so"],
+        BrokenStoreFault::ForgetsHold,
+        &["an_unknown_outcome_under_hold_stays", "random_histories_match_the_reference"],
+    ),
+    (BrokenStoreFault::SweepsForEver, &["a_sweep_comes_to_an_end"]),
+    (BrokenStoreFault::FlushesNothing, &["a_flush_of_a_key_removes_it_in_any_state"]),
+    (
+        BrokenStoreFault::IgnoresSelections,
+        &["a_flush_removes_the_finished_records_of_a_selection", "records_come_in_pages"],
+    ),
+    (BrokenStoreFault::RepeatsPages, &["records_come_in_pages"]),
+    (
+        BrokenStoreFault::EvictsOpen,
+        &["a_full_store_evicts_finished_records_only", "a_store_full_of_open_records_reports_it"],
     ),
     (
-        Fault::LastWriterWins,
-        &["a_document_is_replaced_only_by_who_has_read_it", "one_of_many_writers_of_a_document_wins"],
-    ),
-    (Fault::ReusesVersions, &["a_version_is_never_given_twice"]),
-    (Fault::MixesKinds, &["documents_are_listed_by_kind"]),
-    (Fault::TellsNoNews, &["other_processes_hear_of_a_document"]),
-    (Fault::ReadsOldestFirst, &["a_journal_is_read_newest_first"]),
-    (
-        Fault::RepeatsEntries,
-        &["a_journal_is_read_page_by_page", "looking_through_a_journal_says_where_to_go_on"],
+        BrokenStoreFault::HasNoBound,
+        &["a_full_store_evicts_finished_records_only", "a_store_full_of_open_records_reports_it"],
     ),
     (
-        Fault::ForgetsWhereItWas,
-        &["a_journal_is_read_page_by_page", "a_page_of_a_journal_goes_on_where_the_one_before_was_forgotten"],
-    ),
-    (
-        Fault::JournalsGrow,
+        BrokenStoreFault::LastWriterWins,
         &[
-            "a_journal_is_bounded_in_number",
-            "a_journal_is_bounded_in_what_is_about_one_subject",
-            "a_journal_is_bounded_in_age",
+            "a_document_is_replaced_only_by_a_writer_that_has_read_it",
+            "one_of_many_writers_of_a_document_wins",
         ],
     ),
-    (Fault::MixesJournals, &["journals_are_apart"]),
+    (BrokenStoreFault::ReusesVersions, &["a_version_is_never_given_twice"]),
+    (BrokenStoreFault::MixesKinds, &["documents_are_listed_by_kind"]),
+    (BrokenStoreFault::TellsNoNews, &["other_processes_get_an_event_for_a_document"]),
+    (BrokenStoreFault::ReadsOldestFirst, &["a_journal_is_read_newest_first"]),
     (
-        Fault::DecidesOnAnEarlierLook,
+        BrokenStoreFault::RepeatsEntries,
+        &["a_journal_is_read_page_by_page", "filtering_a_journal_returns_the_position_to_continue"],
+    ),
+    (
+        BrokenStoreFault::ForgetsWhereItWas,
+        &["a_journal_is_read_page_by_page", "a_page_of_a_journal_continues_after_a_removed_position"],
+    ),
+    (
+        BrokenStoreFault::JournalsGrow,
+        &["a_journal_is_bounded_in_number", "a_journal_is_bounded_by_subject", "a_journal_is_bounded_in_age"],
+    ),
+    (BrokenStoreFault::MixesJournals, &["journals_are_apart"]),
+    (
+        BrokenStoreFault::DecidesOnAnEarlierLook,
         &[
             "sf_1_of_many_claimers_one_runs",
             "sf_1_of_many_equal_calls_one_runs",
-            "sf_1_of_many_who_wait_for_a_lapsed_run_one_takes_it_over",
-            "tr_2_many_callers_get_the_one_answer",
+            "sf_1_of_many_waiters_for_a_lapsed_run_one_takes_it_over",
+            "tr_2_many_callers_get_the_same_result",
         ],
     ),
-    (Fault::LocksAsItGoes, &["calls_that_cross_do_not_block_each_other"]),
+    (BrokenStoreFault::LocksAsItGoes, &["calls_that_cross_do_not_block_each_other"]),
 ];
 
 #[test]
@@ -354,61 +366,61 @@ fn every_case_fails_for_some_broken_store_and_for_no_sound_one() {
     let unwatched: Vec<_> = CASES.iter().filter(|case| !watched.contains(case.name)).collect();
     assert!(unwatched.is_empty(), "no broken store fails {unwatched:?}");
     for case in CASES {
-        assert!(passes(case, Fault::Nothing), "{} fails for a sound store", case.name);
+        assert!(passes(case, BrokenStoreFault::Nothing), "{} fails for a sound store", case.name);
     }
 }
 
-/// Whether a case passes for a store with this fault.
-fn passes(case: &Case, fault: Fault) -> bool {
+/// Returns true if a case passes for a store with this fault.
+fn passes(case: &SuiteCase, fault: BrokenStoreFault) -> bool {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    let mut fixture = super::memory_with(|options| Arc::new(Broken::new(fault, options)));
+    let mut fixture = super::memory_with(|options| Arc::new(BrokenStore::new(fault, options)));
     fixture.histories = 40;
-    if fault == Fault::TellsNoNews {
+    if fault == BrokenStoreFault::TellsNoNews {
         fixture.second = Some(Arc::clone(&fixture.store));
     }
     catch_unwind(AssertUnwindSafe(|| runtime.block_on((case.run)(fixture)))).is_ok()
 }
 
-/// Changes what an owner says of the end of its attempt.
-fn settle(save: &mut Save, change: impl Fn(SettlesIn) -> SettlesIn) {
-    if let Ending::Unknown(unknown) = &mut save.ending {
+/// Changes the settling time that an owner reports for its attempt.
+fn settle(save: &mut SaveRequest, change: impl Fn(SettleDelay) -> SettleDelay) {
+    if let RunOutcome::Unknown(unknown) = &mut save.ending {
         unknown.settles = change(unknown.settles);
     }
 }
 
 /// The memory store with one fault.
 #[derive(Debug)]
-struct Broken {
+struct BrokenStore {
     inner: MemoryStore,
-    fault: Fault,
+    fault: BrokenStoreFault,
     most: usize,
     count: AtomicU64,
     /// The newest claim of each index.
-    newest: Mutex<BTreeMap<Key, Key>>,
+    newest: Mutex<BTreeMap<RecordKey, RecordKey>>,
     /// Open records in the order of their claims.
-    open: Mutex<Vec<Key>>,
+    open: Mutex<Vec<RecordKey>>,
     versions: Mutex<BTreeMap<DocumentName, u64>>,
-    locks: Mutex<BTreeMap<Key, Arc<tokio::sync::Mutex<()>>>>,
+    locks: Mutex<BTreeMap<RecordKey, Arc<tokio::sync::Mutex<()>>>>,
 }
 
-/// Sees everybody alive.
+/// Reports every process as alive.
 #[derive(Debug)]
-struct Immortals;
+struct ImmortalProcesses;
 
-impl Sight for Immortals {
-    fn sight(&self, _: &Process) -> LeaseSight {
-        LeaseSight::Alive
+impl ProcessMonitor for ImmortalProcesses {
+    fn check_process(&self, _: &ProcessIdentity) -> LeaseOwnerState {
+        LeaseOwnerState::Alive
     }
 }
 
-impl Broken {
-    fn new(fault: Fault, mut options: MemoryOptions) -> Self {
+impl BrokenStore {
+    fn new(fault: BrokenStoreFault, mut options: MemoryOptions) -> Self {
         let most = options.most;
-        if fault == Fault::NobodyDies {
-            options.sight = Arc::new(Immortals);
+        if fault == BrokenStoreFault::NobodyDies {
+            options.sight = Arc::new(ImmortalProcesses);
         }
-        if fault == Fault::HasNoBound {
+        if fault == BrokenStoreFault::HasNoBound {
             options.most = usize::MAX / 4;
         }
         Self {
@@ -423,29 +435,29 @@ impl Broken {
         }
     }
 
-    fn is(&self, fault: Fault) -> bool {
+    fn is(&self, fault: BrokenStoreFault) -> bool {
         self.fault == fault
     }
 
-    async fn found(&self, key: Key) -> Option<Record> {
+    async fn found(&self, key: RecordKey) -> Option<DedupeRecord> {
         self.inner.record(key).await.unwrap()
     }
 
-    async fn forget(&self, key: Key) {
-        self.inner.flush(&Flush::Key(key)).await.unwrap();
+    async fn forget(&self, key: RecordKey) {
+        self.inner.flush(&FlushTarget::Key(key)).await.unwrap();
     }
 
-    /// The owner of what is there, whoever asks.
-    async fn owner_of(&self, key: Key, asking: &Owner) -> Owner {
+    /// Returns the owner of the current record, for any caller.
+    async fn owner_of(&self, key: RecordKey, asking: &ClaimOwner) -> ClaimOwner {
         match self.found(key).await {
-            Some(record) if self.is(Fault::IgnoresOwner) => record.owner,
+            Some(record) if self.is(BrokenStoreFault::IgnoresOwner) => record.owner,
             Some(_) | None => asking.clone(),
         }
     }
 
-    fn keep(&self, keep: Lifetimes) -> Lifetimes {
-        if self.is(Fault::KeepsForEver) {
-            Lifetimes { done: LONG, failed: LONG, open: LONG, ..keep }
+    fn keep(&self, keep: RecordLifetimes) -> RecordLifetimes {
+        if self.is(BrokenStoreFault::KeepsForEver) {
+            RecordLifetimes { done: LONG, failed: LONG, open: LONG, ..keep }
         } else {
             keep
         }
@@ -456,35 +468,35 @@ impl Broken {
         claim.rules.keep = self.keep(claim.rules.keep);
         let number = self.count.fetch_add(1, Ordering::SeqCst);
         match self.fault {
-            Fault::ChangesTokens => claim.owner.call += 1_000_000 * (number + 1),
-            Fault::SeesNoDoubleDispatch => claim.rules.double_dispatch = false,
-            Fault::IgnoresAge => claim.age = Duration::ZERO,
-            Fault::ForgetsWhoSeesTheEnd => claim.seen_end_within = None,
-            Fault::TakesGoneForOver => claim.rules.linger = Duration::ZERO,
-            Fault::ReplaysEveryFailure => claim.rules.cache_failures = CacheFailures::All,
-            Fault::RunsAfterUnknown => claim.rules.after_telling = Duration::ZERO,
-            Fault::IgnoresArguments => {
+            BrokenStoreFault::ChangesTokens => claim.owner.call += 1_000_000 * (number + 1),
+            BrokenStoreFault::SeesNoDoubleDispatch => claim.rules.double_dispatch = false,
+            BrokenStoreFault::IgnoresAge => claim.age = Duration::ZERO,
+            BrokenStoreFault::ForgetsWhoSeesTheEnd => claim.seen_end_within = None,
+            BrokenStoreFault::TakesGoneForOver => claim.rules.linger = Duration::ZERO,
+            BrokenStoreFault::ReplaysEveryFailure => claim.rules.cache_failures = FailureReplayPolicy::All,
+            BrokenStoreFault::RunsAfterUnknown => claim.rules.after_telling = Duration::ZERO,
+            BrokenStoreFault::IgnoresArguments => {
                 if let Some(record) = self.found(claim.address.own()).await {
                     claim.digest = record.digest;
                 }
             }
-            Fault::LooksWrite if claim.intent == Intent::Look => {
-                claim.intent = Intent::Take { started: false }
+            BrokenStoreFault::LooksWrite if claim.intent == ClaimIntent::Look => {
+                claim.intent = ClaimIntent::Take { started: false }
             }
-            Fault::ForgetsStarts if claim.intent != Intent::Look => {
-                claim.intent = Intent::Take { started: false };
+            BrokenStoreFault::ForgetsStarts if claim.intent != ClaimIntent::Look => {
+                claim.intent = ClaimIntent::Take { started: false };
             }
-            Fault::ForgetsIndex => {
-                let index = Key(Digest::of(&number.to_le_bytes()));
+            BrokenStoreFault::ForgetsIndex => {
+                let index = RecordKey(Digest::of(&number.to_le_bytes()));
                 claim.address = match claim.address {
-                    Address::CallId { id, .. } => Address::CallId { id, index },
-                    Address::Keyless { run, .. } => Address::Keyless { run, index },
-                    Address::Explicit(key) => Address::Explicit(key),
+                    RecordAddress::CallId { id, .. } => RecordAddress::CallId { id, index },
+                    RecordAddress::Keyless { run, .. } => RecordAddress::Keyless { run, index },
+                    RecordAddress::Explicit(key) => RecordAddress::Explicit(key),
                 };
             }
-            Fault::TakesCallIdsForRuns => {
-                if let Address::CallId { id, index } = claim.address {
-                    claim.address = Address::Keyless { run: id, index };
+            BrokenStoreFault::TakesCallIdsForRuns => {
+                if let RecordAddress::CallId { id, index } = claim.address {
+                    claim.address = RecordAddress::Keyless { run: id, index };
                 }
             }
             _ => {}
@@ -492,27 +504,27 @@ impl Broken {
         claim
     }
 
-    fn lock_of(&self, key: Key) -> Arc<tokio::sync::Mutex<()>> {
+    fn lock_of(&self, key: RecordKey) -> Arc<tokio::sync::Mutex<()>> {
         Arc::clone(self.locks.lock().entry(key).or_default())
     }
 
-    async fn claim_somehow(&self, claim: &Claim, known: &Known) -> ClaimVerdict {
+    async fn claim_somehow(&self, claim: &Claim, known: &LocalKnowledge) -> ClaimVerdict {
         let claim = self.spoilt(claim).await;
         let mut known = known.clone();
         match self.fault {
-            Fault::IgnoresKnownDeliveries => known.delivered.clear(),
-            Fault::IgnoresOverlap => known.overlapped.clear(),
-            Fault::IgnoresUnsavedAnswers => known.answered_unsaved.clear(),
-            Fault::IgnoresVerifications => known.verified.clear(),
+            BrokenStoreFault::IgnoresKnownDeliveries => known.delivered.clear(),
+            BrokenStoreFault::IgnoresOverlap => known.overlapped.clear(),
+            BrokenStoreFault::IgnoresUnsavedAnswers => known.answered_unsaved.clear(),
+            BrokenStoreFault::IgnoresVerifications => known.verified.clear(),
             _ => {}
         }
         let known = &known;
-        if self.is(Fault::EvictsOpen) && self.open.lock().len() >= self.most / 8 {
+        if self.is(BrokenStoreFault::EvictsOpen) && self.open.lock().len() >= self.most / 8 {
             let oldest = self.open.lock().remove(0);
             self.forget(oldest).await;
         }
-        if self.is(Fault::DecidesOnAnEarlierLook) && claim.intent != Intent::Look {
-            let look = Claim { intent: Intent::Look, ..claim.clone() };
+        if self.is(BrokenStoreFault::DecidesOnAnEarlierLook) && claim.intent != ClaimIntent::Look {
+            let look = Claim { intent: ClaimIntent::Look, ..claim.clone() };
             let seen = self.inner.claim(&look, known).await.unwrap();
             tokio::task::yield_now().await;
             if seen != ClaimVerdict::Nothing {
@@ -526,16 +538,16 @@ impl Broken {
         }
         let verdict = self.inner.claim(&claim, known).await.unwrap();
         match &verdict {
-            ClaimVerdict::Mine(record) => {
+            ClaimVerdict::Acquired(record) => {
                 self.open.lock().push(record.key);
                 if let Some(index) = record.index {
                     self.newest.lock().insert(index, record.key);
                 }
-                if self.is(Fault::ForgetsClaims) {
+                if self.is(BrokenStoreFault::ForgetsClaims) {
                     self.forget(record.key).await;
                 }
             }
-            ClaimVerdict::Replay(replay) if self.is(Fault::CountsLooksAsDeliveries) => {
+            ClaimVerdict::Replay(replay) if self.is(BrokenStoreFault::CountsLooksAsDeliveries) => {
                 self.inner.delivered(&replay.receipt, self.inner.now().before(LONG)).await.unwrap();
             }
             _ => {}
@@ -543,28 +555,28 @@ impl Broken {
         verdict
     }
 
-    async fn save_somehow(&self, save: &Save) -> SaveVerdict {
+    async fn save_somehow(&self, save: &SaveRequest) -> SaveVerdict {
         let mut save = save.clone();
         let key = save.claimed.key;
         save.keep = self.keep(save.keep);
         let owner = self.owner_of(key, &save.claimed.owner).await;
         Arc::make_mut(&mut save.claimed).owner = owner;
         let found = self.found(key).await;
-        let is_unknown = found.as_ref().is_some_and(|record| matches!(record.state, RecordState::Unknown(_)));
+        let is_unknown = found.as_ref().is_some_and(|record| matches!(record.state, DedupeState::Unknown(_)));
         match self.fault {
-            Fault::SavesOver => self.forget(key).await,
-            Fault::TakesUnknownForFinal if is_unknown => return SaveVerdict::FenceLost,
-            Fault::SavesOnlyWhatIsThere if found.is_none() => return SaveVerdict::FenceLost,
-            Fault::OwnersIgnoreTheIndex => Arc::make_mut(&mut save.claimed).index = None,
-            Fault::ForgetsHold => save.hold = false,
-            Fault::TakesCutForOver => settle(&mut save, |_| SettlesIn::Settled),
-            Fault::ForgetsWhenItEnds => settle(&mut save, |settles| match settles {
-                SettlesIn::After(_) => SettlesIn::WhenOwnerSays,
-                SettlesIn::WhenOwnerSays | SettlesIn::Settled => settles,
+            BrokenStoreFault::SavesOver => self.forget(key).await,
+            BrokenStoreFault::TakesUnknownForFinal if is_unknown => return SaveVerdict::FenceLost,
+            BrokenStoreFault::SavesOnlyWhatIsThere if found.is_none() => return SaveVerdict::FenceLost,
+            BrokenStoreFault::OwnersIgnoreTheIndex => Arc::make_mut(&mut save.claimed).index = None,
+            BrokenStoreFault::ForgetsHold => save.hold = false,
+            BrokenStoreFault::TakesCutForOver => settle(&mut save, |_| SettleDelay::Settled),
+            BrokenStoreFault::ForgetsWhenItEnds => settle(&mut save, |settles| match settles {
+                SettleDelay::After(_) => SettleDelay::WhenOwnerReports,
+                SettleDelay::WhenOwnerReports | SettleDelay::Settled => settles,
             }),
-            // It writes what it is told over what it knows.
-            Fault::ForgetsWhatArrived if is_unknown => self.forget(key).await,
-            Fault::SavesOverTheIndex if found.is_none() => {
+            // Overwrites known facts.
+            BrokenStoreFault::ForgetsWhatArrived if is_unknown => self.forget(key).await,
+            BrokenStoreFault::SavesOverTheIndex if found.is_none() => {
                 let newest = save.claimed.index.and_then(|index| self.newest.lock().get(&index).copied());
                 if let Some(newest) = newest {
                     self.forget(newest).await;
@@ -575,9 +587,9 @@ impl Broken {
         self.inner.save(&save).await.unwrap()
     }
 
-    /// All records that are meant, whatever their state.
-    async fn forget_all(&self, selection: &Selection) -> u64 {
-        let page = Page { after: None, limit: usize::MAX };
+    /// Removes all matching records, in any state.
+    async fn forget_all(&self, selection: &RecordFilter) -> u64 {
+        let page = RecordPage { after: None, limit: usize::MAX };
         let records = self.inner.records(selection, page).await.unwrap();
         for record in &records {
             self.forget(record.key).await;
@@ -585,19 +597,19 @@ impl Broken {
         records.len() as u64
     }
 
-    async fn settle_somehow(&self, key: Key) {
+    async fn settle_somehow(&self, key: RecordKey) {
         let in_flight = match self.found(key).await {
-            Some(record) => record.state == RecordState::Inflight && self.is(Fault::LosesWakeUps),
+            Some(record) => record.state == DedupeState::Inflight && self.is(BrokenStoreFault::LosesWakeUps),
             None => false,
         };
-        if in_flight || self.is(Fault::NeverSettles) {
+        if in_flight || self.is(BrokenStoreFault::NeverSettles) {
             std::future::pending().await
         }
         self.inner.settled(key).await;
     }
 }
 
-impl Store for Broken {
+impl StateStore for BrokenStore {
     fn kind(&self) -> &'static str {
         "broken"
     }
@@ -606,9 +618,9 @@ impl Store for Broken {
         self.inner.now()
     }
 
-    fn claim<'a>(&'a self, claim: &'a Claim, known: &'a Known) -> StoreFuture<'a, ClaimVerdict> {
+    fn claim<'a>(&'a self, claim: &'a Claim, known: &'a LocalKnowledge) -> StoreFuture<'a, ClaimVerdict> {
         Box::pin(async move {
-            if !self.is(Fault::LocksAsItGoes) {
+            if !self.is(BrokenStoreFault::LocksAsItGoes) {
                 return Ok(self.claim_somehow(claim, known).await);
             }
             let own = self.lock_of(claim.address.own());
@@ -625,45 +637,49 @@ impl Store for Broken {
         })
     }
 
-    fn start<'a>(&'a self, key: Key, owner: &'a Owner) -> StoreFuture<'a, StartVerdict> {
+    fn start<'a>(&'a self, key: RecordKey, owner: &'a ClaimOwner) -> StoreFuture<'a, StartVerdict> {
         Box::pin(async move {
-            if self.is(Fault::ForgetsStarts) {
+            if self.is(BrokenStoreFault::ForgetsStarts) {
                 return Ok(StartVerdict::Started);
             }
             self.inner.start(key, &self.owner_of(key, owner).await).await
         })
     }
 
-    fn renew<'a>(&'a self, claimed: &'a Record, keep: &'a Lifetimes) -> StoreFuture<'a, RenewVerdict> {
+    fn renew<'a>(
+        &'a self,
+        claimed: &'a DedupeRecord,
+        keep: &'a RecordLifetimes,
+    ) -> StoreFuture<'a, RenewVerdict> {
         Box::pin(async move {
-            if self.is(Fault::RenewsAnything) {
+            if self.is(BrokenStoreFault::RenewsAnything) {
                 return Ok(RenewVerdict::Renewed);
             }
             let owner = self.owner_of(claimed.key, &claimed.owner).await;
-            self.inner.renew(&Record { owner, ..claimed.clone() }, keep).await
+            self.inner.renew(&DedupeRecord { owner, ..claimed.clone() }, keep).await
         })
     }
 
-    fn save<'a>(&'a self, save: &'a Save) -> StoreFuture<'a, SaveVerdict> {
+    fn save<'a>(&'a self, save: &'a SaveRequest) -> StoreFuture<'a, SaveVerdict> {
         Box::pin(async move { Ok(self.save_somehow(save).await) })
     }
 
-    fn release<'a>(&'a self, release: &'a Release) -> StoreFuture<'a, ()> {
+    fn release<'a>(&'a self, release: &'a ReleaseRequest) -> StoreFuture<'a, ()> {
         Box::pin(async move {
             let owner = self.owner_of(release.key, &release.owner).await;
-            let index = if self.is(Fault::OwnersIgnoreTheIndex) { None } else { release.index };
-            self.inner.release(&Release { key: release.key, index, owner }).await
+            let index = if self.is(BrokenStoreFault::OwnersIgnoreTheIndex) { None } else { release.index };
+            self.inner.release(&ReleaseRequest { key: release.key, index, owner }).await
         })
     }
 
-    fn delivered<'a>(&'a self, receipt: &'a Receipt, at: Timestamp) -> StoreFuture<'a, ()> {
+    fn delivered<'a>(&'a self, receipt: &'a DeliveryReceipt, at: Timestamp) -> StoreFuture<'a, ()> {
         Box::pin(async move {
             match self.found(receipt.key).await {
-                _ if self.is(Fault::IgnoresDeliveries) => Ok(()),
-                Some(_) if self.is(Fault::MarksBeforeTheEnd) => {
+                _ if self.is(BrokenStoreFault::IgnoresDeliveries) => Ok(()),
+                Some(_) if self.is(BrokenStoreFault::MarksBeforeTheEnd) => {
                     self.inner.delivered(receipt, at + LONG).await
                 }
-                Some(record) if self.is(Fault::DeliversAnything) => {
+                Some(record) if self.is(BrokenStoreFault::DeliversAnything) => {
                     self.inner.delivered(&record.receipt(), at).await
                 }
                 Some(_) | None => self.inner.delivered(receipt, at).await,
@@ -671,63 +687,80 @@ impl Store for Broken {
         })
     }
 
-    fn resolve<'a>(&'a self, resolve: &'a Resolve, rules: &'a Rules) -> StoreFuture<'a, ResolveVerdict> {
+    fn resolve<'a>(
+        &'a self,
+        resolve: &'a ResolutionRequest,
+        rules: &'a DedupeRules,
+    ) -> StoreFuture<'a, ResolveVerdict> {
         Box::pin(async move {
             let verdict = self.inner.resolve(resolve, rules).await?;
             match verdict {
-                ResolveVerdict::NotSettled(_) if self.is(Fault::ResolvesBeforeTheEnd) => {
+                ResolveVerdict::NotSettled(_) if self.is(BrokenStoreFault::ResolvesBeforeTheEnd) => {
                     self.forget(resolve.key).await;
                     Ok(ResolveVerdict::Resolved)
                 }
-                _ if self.is(Fault::ResolvesAnything) => Ok(ResolveVerdict::Resolved),
+                _ if self.is(BrokenStoreFault::ResolvesAnything) => Ok(ResolveVerdict::Resolved),
                 verdict => Ok(verdict),
             }
         })
     }
 
-    fn mark_abandoned<'a>(&'a self, key: Key, rules: &'a Rules) -> StoreFuture<'a, Option<Record>> {
+    fn mark_abandoned<'a>(
+        &'a self,
+        key: RecordKey,
+        rules: &'a DedupeRules,
+    ) -> StoreFuture<'a, Option<DedupeRecord>> {
         self.inner.mark_abandoned(key, rules)
     }
 
-    fn settled<'a>(&'a self, key: Key) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+    fn settled<'a>(&'a self, key: RecordKey) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         Box::pin(self.settle_somehow(key))
     }
 
-    fn record(&self, key: Key) -> StoreFuture<'_, Option<Record>> {
+    fn record(&self, key: RecordKey) -> StoreFuture<'_, Option<DedupeRecord>> {
         self.inner.record(key)
     }
 
-    fn records<'a>(&'a self, selection: &'a Selection, page: Page) -> StoreFuture<'a, Vec<Record>> {
+    fn records<'a>(
+        &'a self,
+        selection: &'a RecordFilter,
+        page: RecordPage,
+    ) -> StoreFuture<'a, Vec<DedupeRecord>> {
         Box::pin(async move {
-            let page = if self.is(Fault::RepeatsPages) { Page { after: None, ..page } } else { page };
-            let everything = Selection::default();
-            let selection = if self.is(Fault::IgnoresSelections) { &everything } else { selection };
+            let page = if self.is(BrokenStoreFault::RepeatsPages) {
+                RecordPage { after: None, ..page }
+            } else {
+                page
+            };
+            let everything = RecordFilter::default();
+            let selection =
+                if self.is(BrokenStoreFault::IgnoresSelections) { &everything } else { selection };
             self.inner.records(selection, page).await
         })
     }
 
-    fn flush<'a>(&'a self, flush: &'a Flush) -> StoreFuture<'a, u64> {
+    fn flush<'a>(&'a self, flush: &'a FlushTarget) -> StoreFuture<'a, u64> {
         Box::pin(async move {
             match flush {
-                Flush::Key(_) if self.is(Fault::FlushesNothing) => Ok(0),
-                Flush::Finished(selection) if self.is(Fault::FlushesOpen) => {
+                FlushTarget::Key(_) if self.is(BrokenStoreFault::FlushesNothing) => Ok(0),
+                FlushTarget::Finished(selection) if self.is(BrokenStoreFault::FlushesOpen) => {
                     Ok(self.forget_all(selection).await)
                 }
-                Flush::Finished(_) if self.is(Fault::IgnoresSelections) => {
-                    self.inner.flush(&Flush::Finished(Selection::default())).await
+                FlushTarget::Finished(_) if self.is(BrokenStoreFault::IgnoresSelections) => {
+                    self.inner.flush(&FlushTarget::Finished(RecordFilter::default())).await
                 }
-                Flush::Key(_) | Flush::Finished(_) => self.inner.flush(flush).await,
+                FlushTarget::Key(_) | FlushTarget::Finished(_) => self.inner.flush(flush).await,
             }
         })
     }
 
-    fn sweep(&self) -> StoreFuture<'_, Swept> {
+    fn sweep(&self) -> StoreFuture<'_, SweepResult> {
         Box::pin(async move {
-            if self.is(Fault::SweepsOpen) {
-                self.forget_all(&Selection { open: true, ..Selection::default() }).await;
+            if self.is(BrokenStoreFault::SweepsOpen) {
+                self.forget_all(&RecordFilter { open: true, ..RecordFilter::default() }).await;
             }
             let swept = self.inner.sweep().await?;
-            Ok(Swept { more: swept.more || self.is(Fault::SweepsForEver), ..swept })
+            Ok(SweepResult { more: swept.more || self.is(BrokenStoreFault::SweepsForEver), ..swept })
         })
     }
 
@@ -738,83 +771,97 @@ impl Store for Broken {
         })
     }
 
-    fn write<'a>(&'a self, name: &'a DocumentName, write: DocumentWrite) -> StoreFuture<'a, Written> {
+    fn write<'a>(
+        &'a self,
+        name: &'a DocumentName,
+        write: DocumentWrite,
+    ) -> StoreFuture<'a, DocumentWriteOutcome> {
         Box::pin(async move {
             let mut write = write;
-            if self.is(Fault::KeepsForEver) {
+            if self.is(BrokenStoreFault::KeepsForEver) {
                 write.expires = None;
             }
-            if self.is(Fault::LastWriterWins) {
+            if self.is(BrokenStoreFault::LastWriterWins) {
                 write.replaces = self.inner.read(name).await?.map(|document| document.version);
             }
-            if !self.is(Fault::ReusesVersions) {
+            if !self.is(BrokenStoreFault::ReusesVersions) {
                 return self.inner.write(name, write).await;
             }
             let found = self.inner.read(name).await?;
             let numbered = found.clone().map(|document| self.numbered(name, document));
             if numbered.as_ref().map(|document| document.version) != write.replaces {
-                return Ok(Written::Stale(numbered));
+                return Ok(DocumentWriteOutcome::Stale(numbered));
             }
-            // Counts from one for every document, and begins again when it was removed.
+            // Counts from one for every document, and restarts after a removal.
             let version = write.replaces.unwrap_or(0) + 1;
             self.versions.lock().insert(name.clone(), version);
             let replaces = found.map(|document| document.version);
             self.inner.write(name, DocumentWrite { replaces, ..write }).await?;
-            Ok(Written::As(version))
+            Ok(DocumentWriteOutcome::Written(version))
         })
     }
 
     fn documents(&self, kind: DocumentKind) -> StoreFuture<'_, Vec<(DocumentName, Document)>> {
         Box::pin(async move {
             let mut documents = self.inner.documents(kind).await?;
-            if self.is(Fault::MixesKinds) {
+            if self.is(BrokenStoreFault::MixesKinds) {
                 documents.extend(self.inner.documents(DocumentKind::Trust).await?);
             }
             Ok(documents)
         })
     }
 
-    fn append<'a>(&'a self, journal: Journal, entries: &'a [Entry], keep: Keep) -> StoreFuture<'a, ()> {
-        let endless = Keep { most: u64::MAX, most_per_subject: None, age: LONG };
-        let keep = if self.is(Fault::JournalsGrow) { endless } else { keep };
-        let journal = if self.is(Fault::MixesJournals) { Journal::History } else { journal };
+    fn append<'a>(
+        &'a self,
+        journal: Journal,
+        entries: &'a [JournalEntry],
+        keep: JournalLimits,
+    ) -> StoreFuture<'a, ()> {
+        let endless = JournalLimits { most: u64::MAX, most_per_subject: None, age: LONG };
+        let keep = if self.is(BrokenStoreFault::JournalsGrow) { endless } else { keep };
+        let journal = if self.is(BrokenStoreFault::MixesJournals) { Journal::History } else { journal };
         self.inner.append(journal, entries, keep)
     }
 
-    fn entries<'a>(&'a self, query: &'a Query) -> StoreFuture<'a, Vec<(Position, Entry)>> {
+    fn entries<'a>(
+        &'a self,
+        query: &'a JournalQuery,
+    ) -> StoreFuture<'a, Vec<(JournalPosition, JournalEntry)>> {
         Box::pin(async move {
             let mut query = query.clone();
-            if self.is(Fault::MixesJournals) {
+            if self.is(BrokenStoreFault::MixesJournals) {
                 query.journal = Journal::History;
             }
-            if let Some(Position(number, _)) =
-                query.behind.as_mut().filter(|_| self.is(Fault::RepeatsEntries))
+            if let Some(JournalPosition(number, _)) =
+                query.before.as_mut().filter(|_| self.is(BrokenStoreFault::RepeatsEntries))
             {
                 *number += 1;
             }
             let mut entries = self.inner.entries(&query).await?;
-            if self.is(Fault::ForgetsWhereItWas) {
-                for (Position(number, _), entry) in &mut entries {
+            if self.is(BrokenStoreFault::ForgetsWhereItWas) {
+                for (JournalPosition(number, _), entry) in &mut entries {
                     *number = entry.at.as_millis();
                 }
             }
-            if self.is(Fault::ReadsOldestFirst) {
+            if self.is(BrokenStoreFault::ReadsOldestFirst) {
                 entries.reverse();
             }
             Ok(entries)
         })
     }
 
-    fn news(&self) -> broadcast::Receiver<News> {
-        self.inner.news()
+    fn events(&self) -> broadcast::Receiver<StoreEvent> {
+        self.inner.events()
     }
 }
 
-impl Broken {
-    /// The document as a store numbers it that counts anew after a removal.
+impl BrokenStore {
+    /// Returns the document with the version of a store that restarts its count after a removal.
     fn numbered(&self, name: &DocumentName, document: Document) -> Document {
         match self.versions.lock().get(name) {
-            Some(version) if self.is(Fault::ReusesVersions) => Document { version: *version, ..document },
+            Some(version) if self.is(BrokenStoreFault::ReusesVersions) => {
+                Document { version: *version, ..document }
+            }
             Some(_) | None => document,
         }
     }

@@ -1,4 +1,4 @@
-//! The memory store passes the suite, and stores that break a promise do not.
+//! The memory store passes the suite, and broken stores do not.
 
 mod broken;
 
@@ -6,52 +6,52 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::dedupe::{LeaseSight, Process};
-use steadfast_store::suite::{Fixture, Leases, Mortals, Time};
-use steadfast_store::{ManualClock, MemoryOptions, MemoryStore, Sight, Store};
+use steadfast_core::dedupe::{LeaseOwnerState, ProcessIdentity};
+use steadfast_store::suite::{LeaseModel, SimulatedProcesses, StoreFixture, TimeModel};
+use steadfast_store::{ManualClock, MemoryOptions, MemoryStore, ProcessMonitor, StateStore};
 
-async fn memory() -> Fixture {
+async fn memory() -> StoreFixture {
     memory_with(|options| Arc::new(MemoryStore::new(options)))
 }
 
-/// A fixture around whatever is made of these options.
-fn memory_with(make: impl FnOnce(MemoryOptions) -> Arc<dyn Store>) -> Fixture {
+/// A fixture for a store with these options.
+fn memory_with(make: impl FnOnce(MemoryOptions) -> Arc<dyn StateStore>) -> StoreFixture {
     let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_000_000_000)));
-    let mortals = Arc::new(Mortals::default());
+    let mortals = Arc::new(SimulatedProcesses::default());
     let most = 300;
     let options = MemoryOptions { most, sight: mortals.clone(), ..MemoryOptions::new(clock.clone()) };
-    Fixture {
+    StoreFixture {
         store: make(options),
         second: None,
-        time: Time::Manual(clock),
-        leases: Leases::Process(mortals),
+        time: TimeModel::Manual(clock),
+        leases: LeaseModel::Process(mortals),
         most: Some(most),
         histories: 200,
         keep: Box::new(()),
     }
 }
 
-/// The same store as a server would be: real time, and leases that end by it.
-async fn memory_by_time() -> Fixture {
-    let options = MemoryOptions { most: 300, sight: Arc::new(Strangers), ..MemoryOptions::default() };
-    Fixture {
+/// The same store with the behaviour of a server: real time, and leases that end by time.
+async fn memory_by_time() -> StoreFixture {
+    let options = MemoryOptions { most: 300, sight: Arc::new(UnknownProcesses), ..MemoryOptions::default() };
+    StoreFixture {
         store: Arc::new(MemoryStore::new(options)),
         second: None,
-        time: Time::Real { moment: Duration::from_millis(50) },
-        leases: Leases::Time,
+        time: TimeModel::Real { moment: Duration::from_millis(50) },
+        leases: LeaseModel::Time,
         most: Some(300),
         histories: 50,
         keep: Box::new(()),
     }
 }
 
-/// Nobody can be judged.
+/// Cannot check any process.
 #[derive(Debug)]
-struct Strangers;
+struct UnknownProcesses;
 
-impl Sight for Strangers {
-    fn sight(&self, _: &Process) -> LeaseSight {
-        LeaseSight::Time
+impl ProcessMonitor for UnknownProcesses {
+    fn check_process(&self, _: &ProcessIdentity) -> LeaseOwnerState {
+        LeaseOwnerState::Time
     }
 }
 

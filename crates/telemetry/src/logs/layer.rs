@@ -1,4 +1,4 @@
-//! The `tracing` events of this process as lines of ours.
+//! A layer that turns the `tracing` events of this process into log lines.
 
 use std::fmt::{self, Write as _};
 
@@ -9,31 +9,31 @@ use tracing::{Event, Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-use super::line::{Entry, Field};
-use super::{Level, Logs, now};
+use super::line::{LogEntry, LogField};
+use super::{LogLineLevel, LogSink, now};
 
-/// Turns `tracing` events into log lines. The field `event` names the line, as in our own; other people's events
-/// are named by their target.
+/// Turns `tracing` events into log lines. The field `event` names the line, as in the events of Steadfast. The lines
+/// of other crates are named by their target.
 #[derive(Clone, Debug)]
 pub struct LogLayer {
-    logs: Logs,
+    logs: LogSink,
 }
 
 impl LogLayer {
-    pub(super) fn new(logs: Logs) -> Self {
+    pub(super) fn new(logs: LogSink) -> Self {
         Self { logs }
     }
 }
 
 impl<S: Subscriber> Layer<S> for LogLayer {
-    // Other layers beside this one may want more, so what is not for us is left out here and not switched off.
+    // Other layers may need more events, so these are filtered here and not disabled globally.
     fn max_level_hint(&self) -> Option<LevelFilter> {
         Some(match self.logs.level {
-            Level::Error => LevelFilter::ERROR,
-            Level::Warn => LevelFilter::WARN,
-            Level::Info => LevelFilter::INFO,
-            Level::Debug => LevelFilter::DEBUG,
-            Level::Trace => LevelFilter::TRACE,
+            LogLineLevel::Error => LevelFilter::ERROR,
+            LogLineLevel::Warn => LevelFilter::WARN,
+            LogLineLevel::Info => LevelFilter::INFO,
+            LogLineLevel::Debug => LevelFilter::DEBUG,
+            LogLineLevel::Trace => LevelFilter::TRACE,
         })
     }
 
@@ -42,12 +42,12 @@ impl<S: Subscriber> Layer<S> for LogLayer {
         if !self.logs.wants(level_of(metadata)) {
             return;
         }
-        let mut said = Said::default();
+        let mut said = EventContent::default();
         event.record(&mut said);
         let name = said.event.as_deref().unwrap_or(metadata.target());
-        let mut entry = Entry::named(level_of(metadata), name, now());
+        let mut entry = LogEntry::named(level_of(metadata), name, now());
         if let Some(message) = &said.message {
-            entry.field("message", &Field::Text(message));
+            entry.field("message", &LogField::Text(message));
         }
         for (name, value) in &said.fields {
             entry.field(name, &value.as_field());
@@ -56,65 +56,65 @@ impl<S: Subscriber> Layer<S> for LogLayer {
     }
 }
 
-fn level_of(metadata: &Metadata<'_>) -> Level {
+fn level_of(metadata: &Metadata<'_>) -> LogLineLevel {
     match *metadata.level() {
-        tracing::Level::ERROR => Level::Error,
-        tracing::Level::WARN => Level::Warn,
-        tracing::Level::INFO => Level::Info,
-        tracing::Level::DEBUG => Level::Debug,
-        tracing::Level::TRACE => Level::Trace,
+        tracing::Level::ERROR => LogLineLevel::Error,
+        tracing::Level::WARN => LogLineLevel::Warn,
+        tracing::Level::INFO => LogLineLevel::Info,
+        tracing::Level::DEBUG => LogLineLevel::Debug,
+        tracing::Level::TRACE => LogLineLevel::Trace,
     }
 }
 
-/// What an event says.
+/// The content of an event.
 #[derive(Default)]
-struct Said {
+struct EventContent {
     event: Option<String>,
     message: Option<String>,
-    fields: Vec<(&'static str, Value)>,
+    fields: Vec<(&'static str, EventValue)>,
 }
 
-enum Value {
+enum EventValue {
     Text(String),
     Number(u64),
     Flag(bool),
 }
 
-impl Value {
-    fn as_field(&self) -> Field<'_> {
+impl EventValue {
+    fn as_field(&self) -> LogField<'_> {
         match self {
-            Self::Text(text) => Field::Text(text),
-            Self::Number(number) => Field::Number(*number),
-            Self::Flag(flag) => Field::Flag(*flag),
+            Self::Text(text) => LogField::Text(text),
+            Self::Number(number) => LogField::Number(*number),
+            Self::Flag(flag) => LogField::Flag(*flag),
         }
     }
 }
 
-impl Said {
+impl EventContent {
     fn text(&mut self, name: &'static str, text: String) {
         match name {
             "event" => self.event = Some(text),
             "message" => self.message = Some(text),
-            // Whoever wrote the event did not write it for us, so its names are looked at as well as its values.
+            // Other crates do not redact their events, so the names of fields are checked as well as their values.
             _ if redact::is_secret_name(name) => {
-                self.fields.push((name, Value::Text(redact::MASK.to_owned())))
+                self.fields.push((name, EventValue::Text(redact::MASK.to_owned())))
             }
-            _ => self.fields.push((name, Value::Text(text))),
+            _ => self.fields.push((name, EventValue::Text(text))),
         }
     }
 }
 
-impl Visit for Said {
+impl Visit for EventContent {
     fn record_u64(&mut self, field: &tracing::field::Field, value: u64) {
         if redact::is_secret_name(field.name()) {
             self.text(field.name(), String::new());
         } else {
-            self.fields.push((field.name(), Value::Number(value)));
+            self.fields.push((field.name(), EventValue::Number(value)));
         }
     }
 
     fn record_bool(&mut self, field: &tracing::field::Field, value: bool) {
-        self.fields.push((field.name(), Value::Flag(value)));
+        self.fields.push((field.name(), EventValue::Flag(value)));
     }
 
     fn record_str(&mut self, field: &tracing::field::Field, value: &str) {
@@ -122,17 +122,17 @@ impl Visit for Said {
     }
 
     fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn fmt::Debug) {
-        let mut text = Short(String::new());
-        // Running out of room is the one way for it to fail, and then there is enough.
+        let mut text = BoundedText(String::new());
+        // This can only fail when the limit is reached, and then the text is long enough.
         let _ = write!(text, "{value:?}");
         self.text(field.name(), text.0);
     }
 }
 
-/// A text that stops growing.
-struct Short(String);
+/// A text with a limit.
+struct BoundedText(String);
 
-impl fmt::Write for Short {
+impl fmt::Write for BoundedText {
     fn write_str(&mut self, more: &str) -> fmt::Result {
         self.0.push_str(up_to(more));
         if self.0.len() > MOST_BYTES { Err(fmt::Error) } else { Ok(()) }
@@ -147,22 +147,23 @@ fn up_to(text: &str) -> &str {
     text.get(..end).unwrap_or_default()
 }
 
-/// What is looked at of one value; far more than is shown, so that a secret at the edge is still seen as one.
+/// Number of bytes of a value that are checked. Far more than is shown, so that a secret at the edge is still
+/// detected.
 const MOST_BYTES: usize = 8 * 1024;
 
 #[cfg(test)]
 mod tests {
     use tracing_subscriber::layer::SubscriberExt;
 
-    use super::super::tests::Paper;
+    use super::super::tests::CapturedOutput;
     use super::*;
-    use crate::Format;
+    use crate::LogLineFormat;
 
     const TOKEN: &str = "ghp_16C7e42F292c6912E7710c838347Ae178B4a";
 
-    fn written(level: Level, tell: impl FnOnce()) -> String {
-        let paper = Paper::default();
-        let logs = Logs::to(paper.clone(), level, Format::Json).unwrap();
+    fn written(level: LogLineLevel, tell: impl FnOnce()) -> String {
+        let paper = CapturedOutput::default();
+        let logs = LogSink::to(paper.clone(), level, LogLineFormat::Json).unwrap();
         tracing::subscriber::with_default(tracing_subscriber::registry().with(logs.layer()), tell);
         assert!(logs.flush(crate::tests::PATIENCE));
         paper.text()
@@ -170,7 +171,7 @@ mod tests {
 
     #[test]
     fn events_of_tracing_become_lines_like_our_own() {
-        let text = written(Level::Info, || {
+        let text = written(LogLineLevel::Info, || {
             tracing::warn!(event = "hook.failed", hook = "before", tries = 3_u64, late = true, "it goes on");
             tracing::debug!("not this one");
         });
@@ -187,7 +188,7 @@ mod tests {
 
     #[test]
     fn sf_6_events_of_tracing_leave_redacted() {
-        let text = written(Level::Trace, || {
+        let text = written(LogLineLevel::Trace, || {
             tracing::error!(
                 password = "hunter2",
                 pin_token = 4711_u64,

@@ -1,4 +1,4 @@
-//! How one line is made.
+//! The format of a log line.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -6,47 +6,46 @@ use std::fmt::Write as _;
 
 use steadfast_core::{Timestamp, redact};
 
-use super::{Format, Level};
+use super::{LogLineFormat, LogLineLevel};
 
 /// The value of a field.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Field<'a> {
-    /// A text from outside: it leaves redacted, and cut where it is long.
+pub(crate) enum LogField<'a> {
+    /// A text from outside. It is redacted, and cut if it is long.
     Text(&'a str),
-    /// A word, fingerprint or trace id that we made ourselves.
+    /// A built-in word, fingerprint or trace id, which needs no redaction.
     Own(&'a str),
     /// A number.
     Number(u64),
-    /// A truth.
+    /// A boolean.
     Flag(bool),
-    /// Nothing: the field is left out.
+    /// No value: the field is omitted.
     Absent,
 }
 
-impl<'a> Field<'a> {
-    /// A text from outside, if there is one.
+impl<'a> LogField<'a> {
+    /// Returns the value for an optional text from outside.
     pub(crate) fn text(text: Option<&'a str>) -> Self {
         text.map_or(Self::Absent, Self::Text)
     }
 
-    /// A word of ours, if there is one.
+    /// Returns the value for an optional built-in word.
     pub(crate) fn own(text: Option<&'a str>) -> Self {
         text.map_or(Self::Absent, Self::Own)
     }
 }
 
-/// What a line will say. Whoever tells something waits for no more than the copy of it: secrets are looked for, and the
-/// line is written, by the thread that writes.
+/// The content of a log line. The caller only waits for the copy: the writer thread redacts and formats the line.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct LogEntry {
     at: Timestamp,
-    level: Level,
-    event: Kept,
-    fields: Vec<(&'static str, Kept)>,
+    level: LogLineLevel,
+    event: LogValue,
+    fields: Vec<(&'static str, LogValue)>,
 }
 
 #[derive(Debug)]
-enum Kept {
+enum LogValue {
     Text(Box<str>),
     Own(Box<str>),
     Word(&'static str),
@@ -54,13 +53,13 @@ enum Kept {
     Flag(bool),
 }
 
-impl Entry {
-    /// A fact of ours, with these fields.
+impl LogEntry {
+    /// Creates an entry for a built-in event with these fields.
     pub(crate) fn of(
-        level: Level,
+        level: LogLineLevel,
         event: &'static str,
         at: Timestamp,
-        fields: &[&[(&'static str, Field<'_>)]],
+        fields: &[&[(&'static str, LogField<'_>)]],
     ) -> Self {
         let mut entry = Self::new(level, event, at);
         for (name, field) in fields.iter().copied().flatten() {
@@ -69,43 +68,43 @@ impl Entry {
         entry
     }
 
-    /// A fact of ours.
-    pub(crate) fn new(level: Level, event: &'static str, at: Timestamp) -> Self {
-        Self { at, level, event: Kept::Word(event), fields: Vec::with_capacity(FIELDS) }
+    /// Creates an entry for a built-in event.
+    pub(crate) fn new(level: LogLineLevel, event: &'static str, at: Timestamp) -> Self {
+        Self { at, level, event: LogValue::Word(event), fields: Vec::with_capacity(FIELDS) }
     }
 
-    /// A fact that somebody else has named.
-    pub(super) fn named(level: Level, event: &str, at: Timestamp) -> Self {
-        Self { at, level, event: Kept::Text(beginning(event).into()), fields: Vec::new() }
+    /// Creates an entry for an event with a name from outside.
+    pub(super) fn named(level: LogLineLevel, event: &str, at: Timestamp) -> Self {
+        Self { at, level, event: LogValue::Text(beginning(event).into()), fields: Vec::new() }
     }
 
-    pub(crate) fn field(&mut self, name: &'static str, field: &Field<'_>) {
+    pub(crate) fn field(&mut self, name: &'static str, field: &LogField<'_>) {
         let kept = match *field {
-            Field::Text(text) => Kept::Text(beginning(text).into()),
-            Field::Own(text) => Kept::Own(text.into()),
-            Field::Number(number) => Kept::Number(number),
-            Field::Flag(flag) => Kept::Flag(flag),
-            Field::Absent => return,
+            LogField::Text(text) => LogValue::Text(beginning(text).into()),
+            LogField::Own(text) => LogValue::Own(text.into()),
+            LogField::Number(number) => LogValue::Number(number),
+            LogField::Flag(flag) => LogValue::Flag(flag),
+            LogField::Absent => return,
         };
         self.fields.push((name, kept));
     }
 
-    pub(crate) fn level(&self) -> Level {
+    pub(crate) fn level(&self) -> LogLineLevel {
         self.level
     }
 
-    /// What a fact of ours is called.
+    /// Returns the name of a built-in event.
     pub(crate) fn name(&self) -> &'static str {
         match &self.event {
-            Kept::Word(word) => word,
-            Kept::Text(_) | Kept::Own(_) | Kept::Number(_) | Kept::Flag(_) => "log",
+            LogValue::Word(word) => word,
+            LogValue::Text(_) | LogValue::Own(_) | LogValue::Number(_) | LogValue::Flag(_) => "log",
         }
     }
 
-    /// Adds the line.
-    pub(crate) fn write(&self, format: Format, shown: &mut Shown, out: &mut String) {
+    /// Appends the line.
+    pub(crate) fn write(&self, format: LogLineFormat, shown: &mut ShownTexts, out: &mut String) {
         match format {
-            Format::Json => {
+            LogLineFormat::Json => {
                 let _ = write!(
                     out,
                     "{{\"time\":\"{}\",\"level\":\"{}\",\"event\":",
@@ -114,7 +113,7 @@ impl Entry {
                 );
                 self.event.write(format, shown, out);
             }
-            Format::Human => {
+            LogLineFormat::Human => {
                 let level = self.level.as_str().to_uppercase();
                 let _ = write!(out, "{} {level:<5} ", self.at);
                 self.event.write(format, shown, out);
@@ -122,12 +121,12 @@ impl Entry {
         }
         for (name, field) in &self.fields {
             match format {
-                Format::Json => {
+                LogLineFormat::Json => {
                     out.push(',');
                     json_string(name, out);
                     out.push(':');
                 }
-                Format::Human => {
+                LogLineFormat::Human => {
                     out.push(' ');
                     out.push_str(name);
                     out.push('=');
@@ -136,14 +135,14 @@ impl Entry {
             field.write(format, shown, out);
         }
         out.push_str(match format {
-            Format::Json => "}\n",
-            Format::Human => "\n",
+            LogLineFormat::Json => "}\n",
+            LogLineFormat::Human => "\n",
         });
     }
 }
 
-impl Kept {
-    fn write(&self, format: Format, shown: &mut Shown, out: &mut String) {
+impl LogValue {
+    fn write(&self, format: LogLineFormat, shown: &mut ShownTexts, out: &mut String) {
         match self {
             Self::Text(text) => quoted(format, &shown.of(text), out),
             Self::Own(text) => quoted(format, text, out),
@@ -154,14 +153,14 @@ impl Kept {
     }
 }
 
-/// What may be shown of a text. The names of tools, servers and conversations come again and again, and to look for secrets
-/// in them costs more than the rest of a line.
+/// A cache of texts without secrets. The names of tools, servers and sessions occur again and again, and the search
+/// for secrets in them costs more than the rest of a line.
 #[derive(Debug, Default)]
-pub(crate) struct Shown {
+pub(crate) struct ShownTexts {
     harmless: HashSet<Box<str>>,
 }
 
-impl Shown {
+impl ShownTexts {
     fn of<'t>(&mut self, text: &'t str) -> Cow<'t, str> {
         if self.harmless.contains(text) {
             return Cow::Borrowed(text);
@@ -177,15 +176,15 @@ impl Shown {
     }
 }
 
-fn quoted(format: Format, text: &str, out: &mut String) {
+fn quoted(format: LogLineFormat, text: &str, out: &mut String) {
     let plain = |c: char| c.is_alphanumeric() || "-_./:@+[]".contains(c);
     match format {
-        Format::Human if !text.is_empty() && text.chars().all(plain) => out.push_str(text),
-        Format::Human | Format::Json => json_string(text, out),
+        LogLineFormat::Human if !text.is_empty() && text.chars().all(plain) => out.push_str(text),
+        LogLineFormat::Human | LogLineFormat::Json => json_string(text, out),
     }
 }
 
-/// As much of a text as decides what is shown of it.
+/// Returns the part of a text that decides how it is shown.
 fn beginning(text: &str) -> &str {
     let mut end = text.len().min(LOOKED_AT);
     while !text.is_char_boundary(end) {
@@ -201,20 +200,20 @@ fn json_string(text: &str, out: &mut String) {
         out.push('"');
         return;
     }
-    // Only something that cannot be written to fails, and a text can.
+    // This cannot fail for a text.
     let json = serde_json::to_string(text).unwrap_or_default();
     out.push_str(&json);
 }
 
-/// The most that is shown of one text. With it a line has a bound, and with that the queue.
+/// The longest text that is shown. It limits the length of a line, and so the size of the queue.
 const MOST_BYTES: usize = 512;
 
-/// More than [`redact::excerpt`] looks at to find out what may be shown.
+/// More than [`redact::excerpt`] reads to find the part to show.
 const LOOKED_AT: usize = 5 * MOST_BYTES;
 
-/// How many texts are known to be harmless, and how long one of them may be.
+/// Number of texts in the cache, and the longest of them.
 const MOST_KNOWN: usize = 1024;
 const LONGEST_KNOWN: usize = 128;
 
-/// As many fields as most lines have.
+/// Number of fields in most lines.
 const FIELDS: usize = 12;

@@ -1,14 +1,13 @@
-//! Logs: one line per fact, through one writer, redacted.
+//! Logs: one redacted line per event, through one writer.
 //!
-//! The same line is made for our own facts and for the `tracing` events of every crate in the process
-//! ([`Logs::layer`]), so nothing leaves by another way. A text goes through [`redact::excerpt`]; what is written as
-//! it is (numbers, words, fingerprints, trace ids) is made by us.
+//! Built-in events and the `tracing` events of every crate in the process ([`LogSink::layer`]) become the same kind of
+//! lines, so there is no other output. Texts go through [`redact::excerpt`]. Only values made by Steadfast (numbers,
+//! words, fingerprints, trace ids) are written unchanged.
 
 mod layer;
 mod line;
 mod writer;
 
-use std::fmt;
 use std::io::{self, Write};
 use std::panic;
 use std::str::FromStr;
@@ -18,25 +17,25 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use steadfast_core::Timestamp;
 
 pub use layer::LogLayer;
-pub(crate) use line::{Entry, Field, Shown};
-pub(crate) use writer::Writer;
+pub(crate) use line::{LogEntry, LogField, ShownTexts};
+pub(crate) use writer::LogWriter;
 
-/// How much is told.
+/// The severity of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Level {
-    /// Something has to be done.
+pub enum LogLineLevel {
+    /// An action is needed.
     Error,
-    /// Something may have to be done.
+    /// An action may be needed.
     Warn,
-    /// What happens to calls.
+    /// Events of calls.
     Info,
-    /// Why it happens.
+    /// Reasons of events.
     Debug,
     /// Everything.
     Trace,
 }
 
-impl Level {
+impl LogLineLevel {
     const ALL: [Self; 5] = [Self::Error, Self::Warn, Self::Info, Self::Debug, Self::Trace];
 
     const fn as_str(self) -> &'static str {
@@ -50,68 +49,68 @@ impl Level {
     }
 }
 
-/// A text that is no level.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InvalidLevel;
+/// The error for a text that is not a level.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the log level must be one of error, warn, info, debug, trace")]
+pub struct InvalidLogLineLevel;
 
-impl FromStr for Level {
-    type Err = InvalidLevel;
+impl FromStr for LogLineLevel {
+    type Err = InvalidLogLineLevel;
 
-    fn from_str(text: &str) -> Result<Self, InvalidLevel> {
-        Self::ALL.into_iter().find(|level| level.as_str().eq_ignore_ascii_case(text)).ok_or(InvalidLevel)
+    fn from_str(text: &str) -> Result<Self, InvalidLogLineLevel> {
+        Self::ALL
+            .into_iter()
+            .find(|level| level.as_str().eq_ignore_ascii_case(text))
+            .ok_or(InvalidLogLineLevel)
     }
 }
 
-impl fmt::Display for InvalidLevel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the log level must be one of error, warn, info, debug, trace")
-    }
-}
-
-impl std::error::Error for InvalidLevel {}
-
-/// How a line looks.
+/// The format of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum LogLineFormat {
     /// One JSON object.
     Json,
-    /// For a person at a terminal.
+    /// Text for a terminal.
     Human,
 }
 
-/// Where lines go. Cheap to clone; all clones are one.
+/// The log output. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Logs {
-    level: Level,
-    writer: Arc<Writer<Entry>>,
+pub struct LogSink {
+    level: LogLineLevel,
+    writer: Arc<LogWriter<LogEntry>>,
 }
 
-impl Logs {
-    /// Lines on the standard error stream.
-    pub fn to_stderr(level: Level, format: Format) -> io::Result<Self> {
+impl LogSink {
+    /// Writes lines to standard error.
+    pub fn to_stderr(level: LogLineLevel, format: LogLineFormat) -> io::Result<Self> {
         Self::to(io::stderr(), level, format)
     }
 
-    /// Lines wherever you want them. A thread of its own writes, so a slow disk holds up no call; lines that it
-    /// cannot keep up with are left out, and the next line says how many.
-    pub fn to(sink: impl Write + Send + 'static, level: Level, format: Format) -> io::Result<Self> {
-        let mut shown = Shown::default();
-        let make = move |entry: &Entry, lines: &mut String| entry.write(format, &mut shown, lines);
+    /// Writes lines to any writer. A separate thread writes, so a slow disk delays no call. Lines that it cannot keep
+    /// up with are dropped, and the next line contains their number.
+    pub fn to(
+        sink: impl Write + Send + 'static,
+        level: LogLineLevel,
+        format: LogLineFormat,
+    ) -> io::Result<Self> {
+        let mut shown = ShownTexts::default();
+        let make = move |entry: &LogEntry, lines: &mut String| entry.write(format, &mut shown, lines);
         let lost = |lines| {
-            let mut entry = Entry::new(Level::Warn, "log_lines_lost", now());
-            entry.field("lost", &Field::Number(lines));
+            let mut entry = LogEntry::new(LogLineLevel::Warn, "log_lines_lost", now());
+            entry.field("lost", &LogField::Number(lines));
             entry
         };
-        Ok(Self { level, writer: Arc::new(Writer::start(sink, make, lost)?) })
+        Ok(Self { level, writer: Arc::new(LogWriter::start(sink, make, lost)?) })
     }
 
-    /// For a `tracing` subscriber: its events become lines like ours.
+    /// Returns a layer for a `tracing` subscriber, which turns its events into log lines.
     pub fn layer(&self) -> LogLayer {
         LogLayer::new(self.clone())
     }
 
-    /// From now on a panic anywhere in the process is a line like any other. Without this its message goes to the
-    /// standard error stream as it is, with whatever a tool put into it.
+    /// Logs every panic in the process as a line. Otherwise its message is written to standard error unredacted, with
+    /// any text of a tool in it.
     pub fn take_panics(&self) {
         let logs = self.clone();
         panic::set_hook(Box::new(move |info| {
@@ -119,45 +118,45 @@ impl Logs {
             let said = payload.downcast_ref::<&str>().copied();
             let said = said.or(payload.downcast_ref::<String>().map(String::as_str));
             let place = info.location().map(ToString::to_string);
-            let fields = [("message", Field::text(said)), ("place", Field::text(place.as_deref()))];
-            logs.write(Level::Error, "panic", now(), &[&fields]);
+            let fields = [("message", LogField::text(said)), ("place", LogField::text(place.as_deref()))];
+            logs.write(LogLineLevel::Error, "panic", now(), &[&fields]);
             // The process may be about to end.
             logs.flush(Duration::from_secs(1));
         }));
     }
 
-    /// Waits until every line so far is written, but not for longer than this. Says whether they are.
+    /// Waits until every line so far is written, but not longer than this. Returns true if they are.
     pub fn flush(&self, limit: Duration) -> bool {
         self.writer.flush(limit)
     }
 
-    /// Whether such a line is written at all.
-    pub(crate) fn wants(&self, level: Level) -> bool {
+    /// Returns true if lines with this level are written.
+    pub(crate) fn wants(&self, level: LogLineLevel) -> bool {
         level <= self.level
     }
 
     /// Writes a line, unless it is below the level.
     pub(crate) fn write(
         &self,
-        level: Level,
+        level: LogLineLevel,
         event: &'static str,
         at: Timestamp,
-        fields: &[&[(&'static str, Field<'_>)]],
+        fields: &[&[(&'static str, LogField<'_>)]],
     ) {
         if self.wants(level) {
-            self.writer.write(Entry::of(level, event, at, fields));
+            self.writer.write(LogEntry::of(level, event, at, fields));
         }
     }
 
-    /// The same with a line that is there already.
-    pub(crate) fn write_entry(&self, entry: Entry) {
+    /// Writes an entry, unless it is below the level.
+    pub(crate) fn write_entry(&self, entry: LogEntry) {
         if self.wants(entry.level()) {
             self.writer.write(entry);
         }
     }
 }
 
-/// The time of facts that nobody gave one.
+/// Returns the current time, for events without one.
 pub(crate) fn now() -> Timestamp {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp::from_millis(steadfast_core::millis(since_epoch))
@@ -170,11 +169,11 @@ pub(crate) mod tests {
     use super::*;
     use crate::tests::PATIENCE;
 
-    /// Keeps what is written.
+    /// Records the output.
     #[derive(Clone, Debug, Default)]
-    pub(crate) struct Paper(pub(crate) Arc<Mutex<Vec<u8>>>);
+    pub(crate) struct CapturedOutput(pub(crate) Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Paper {
+    impl Write for CapturedOutput {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -185,7 +184,7 @@ pub(crate) mod tests {
         }
     }
 
-    impl Paper {
+    impl CapturedOutput {
         pub(crate) fn text(&self) -> String {
             String::from_utf8(self.0.lock().clone()).unwrap()
         }
@@ -193,10 +192,15 @@ pub(crate) mod tests {
 
     #[test]
     fn a_line_below_the_level_is_not_written() {
-        let paper = Paper::default();
-        let logs = Logs::to(paper.clone(), Level::Warn, Format::Json).unwrap();
-        logs.write(Level::Info, "quiet", Timestamp::ZERO, &[]);
-        logs.write(Level::Error, "loud", Timestamp::ZERO, &[&[("errorCode", Field::Text("timeout"))]]);
+        let paper = CapturedOutput::default();
+        let logs = LogSink::to(paper.clone(), LogLineLevel::Warn, LogLineFormat::Json).unwrap();
+        logs.write(LogLineLevel::Info, "quiet", Timestamp::ZERO, &[]);
+        logs.write(
+            LogLineLevel::Error,
+            "loud",
+            Timestamp::ZERO,
+            &[&[("errorCode", LogField::Text("timeout"))]],
+        );
         assert!(logs.flush(PATIENCE));
         assert_eq!(
             paper.text(),
@@ -206,17 +210,17 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_person_gets_one_readable_line() {
-        let paper = Paper::default();
-        let logs = Logs::to(paper.clone(), Level::Info, Format::Human).unwrap();
-        let fields: &[(&str, Field<'_>)] = &[
-            ("toolName", Field::Text("pay")),
-            ("reason", Field::Text("two words\nand a line")),
-            ("attempt", Field::Number(2)),
-            ("retriable", Field::Flag(true)),
-            ("errorCode", Field::Absent),
+    fn the_human_format_is_one_readable_line() {
+        let paper = CapturedOutput::default();
+        let logs = LogSink::to(paper.clone(), LogLineLevel::Info, LogLineFormat::Human).unwrap();
+        let fields: &[(&str, LogField<'_>)] = &[
+            ("toolName", LogField::Text("pay")),
+            ("reason", LogField::Text("two words\nand a line")),
+            ("attempt", LogField::Number(2)),
+            ("retriable", LogField::Flag(true)),
+            ("errorCode", LogField::Absent),
         ];
-        logs.write(Level::Info, "tool_call_retry", Timestamp::ZERO, &[fields]);
+        logs.write(LogLineLevel::Info, "tool_call_retry", Timestamp::ZERO, &[fields]);
         assert!(logs.flush(PATIENCE));
         assert_eq!(
             paper.text(),
@@ -226,16 +230,16 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn sf_6_a_panic_is_told_in_the_log_and_redacted() {
-        let paper = Paper::default();
-        let logs = Logs::to(paper.clone(), Level::Error, Format::Json).unwrap();
+    fn sf_6_a_panic_is_logged_and_redacted() {
+        let paper = CapturedOutput::default();
+        let logs = LogSink::to(paper.clone(), LogLineLevel::Error, LogLineFormat::Json).unwrap();
         let usual = panic::take_hook();
         logs.take_panics();
         let token = "ghp_16C7e42F292c6912E7710c838347Ae178B4a";
         let caught = std::thread::spawn(move || panic!("no way with {token}")).join();
         panic::set_hook(usual);
         assert!(caught.is_err());
-        // A panic waits for its line for a moment only.
+        // A panic waits only briefly for its line.
         assert!(logs.flush(PATIENCE));
         let text = paper.text();
         assert!(text.contains("no way with [redacted]") && text.contains("\"event\":\"panic\""), "{text}");
@@ -244,9 +248,9 @@ pub(crate) mod tests {
 
     #[test]
     fn levels_are_read_as_they_are_written() {
-        for level in Level::ALL {
+        for level in LogLineLevel::ALL {
             assert_eq!(level.as_str().to_uppercase().parse(), Ok(level));
         }
-        assert_eq!("loud".parse::<Level>(), Err(InvalidLevel));
+        assert_eq!("loud".parse::<LogLineLevel>(), Err(InvalidLogLineLevel));
     }
 }

@@ -1,5 +1,5 @@
-//! The thread that makes lines and writes them. Calls must not wait for a disk or a terminal, so they hand over what is to
-//! be said and go on.
+//! The thread that formats and writes lines. Calls must not wait for a disk or a terminal, so they queue an entry and
+//! continue.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -9,20 +9,20 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Takes what lines are made of, and never waits.
-pub(crate) struct Writer<L> {
-    orders: SyncSender<Order<L>>,
+/// A queue of entries that never blocks.
+pub(crate) struct LogWriter<L> {
+    orders: SyncSender<LogWriterCommand<L>>,
     lost: Arc<AtomicU64>,
 }
 
-enum Order<L> {
+enum LogWriterCommand<L> {
     Line(L),
-    /// Answered when everything before it is written.
+    /// Acknowledged when everything before it is written.
     Flush(SyncSender<()>),
 }
 
-impl<L: Send + 'static> Writer<L> {
-    /// Starts the thread. `make` adds a line to a text; `lost` is what says how many were left out.
+impl<L: Send + 'static> LogWriter<L> {
+    /// Starts the thread. `make` formats a line. `lost` creates the line for a number of dropped lines.
     pub(crate) fn start(
         sink: impl Write + Send + 'static,
         make: impl FnMut(&L, &mut String) + Send + 'static,
@@ -38,7 +38,7 @@ impl<L: Send + 'static> Writer<L> {
     }
 
     pub(crate) fn write(&self, said: L) {
-        match self.orders.try_send(Order::Line(said)) {
+        match self.orders.try_send(LogWriterCommand::Line(said)) {
             Ok(()) => {}
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
                 self.lost.fetch_add(1, Ordering::Relaxed);
@@ -49,8 +49,8 @@ impl<L: Send + 'static> Writer<L> {
     pub(crate) fn flush(&self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         let (done, written) = sync_channel(1);
-        let mut order = Order::Flush(done);
-        // Where the queue is full the thread needs a moment, and whoever flushes has it.
+        let mut order = LogWriterCommand::Flush(done);
+        // If the queue is full, the thread needs a moment, and the caller of a flush can wait.
         while let Err(error) = self.orders.try_send(order) {
             match error {
                 TrySendError::Full(back) if Instant::now() < deadline => order = back,
@@ -64,13 +64,13 @@ impl<L: Send + 'static> Writer<L> {
 
 fn write_all<L>(
     mut sink: impl Write,
-    orders: &Receiver<Order<L>>,
+    orders: &Receiver<LogWriterCommand<L>>,
     left_out: &AtomicU64,
     mut make: impl FnMut(&L, &mut String),
     lost: impl Fn(u64) -> L,
 ) {
     let mut lines = String::new();
-    // A sink that cannot be written to has nobody to tell it to, and the next line may get through.
+    // A failed write cannot be reported, and the next line may succeed.
     let mut write = |lines: &mut String| {
         let _ = sink.write_all(lines.as_bytes()).and_then(|()| sink.flush());
         lines.clear();
@@ -83,8 +83,8 @@ fn write_all<L>(
                 make(&lost(left_out), &mut lines);
             }
             match order {
-                Order::Line(said) => make(&said, &mut lines),
-                Order::Flush(done) => {
+                LogWriterCommand::Line(said) => make(&said, &mut lines),
+                LogWriterCommand::Flush(done) => {
                     write(&mut lines);
                     let _ = done.try_send(());
                 }
@@ -95,23 +95,23 @@ fn write_all<L>(
             next = orders.try_recv().ok();
         }
         write(&mut lines);
-        // Where there is much to say, more comes at once, and to wake this thread for every line costs whoever says it more
-        // than the line does.
+        // Under load, more lines come at once. To wake this thread for every line would cost the callers more than
+        // the line itself.
         thread::sleep(GATHERING);
     }
 }
 
-impl<L> fmt::Debug for Writer<L> {
+impl<L> fmt::Debug for LogWriter<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Writer").field("lost", &self.lost).finish_non_exhaustive()
     }
 }
 
-/// The most lines that wait. A line has some 20 KiB at most.
+/// The most queued lines. A line has at most about 20 KiB.
 const MOST_LINES: usize = 2048;
-/// About so many bytes are written at a time.
+/// The approximate number of bytes in one write.
 const MOST_AT_ONCE: usize = 64 << 10;
-/// How long a line may wait for others.
+/// Time that a line may wait for others.
 const GATHERING: Duration = Duration::from_millis(5);
 
 #[cfg(test)]
@@ -120,14 +120,14 @@ mod tests {
 
     use super::*;
 
-    /// Writes one byte string per permission, so that a test decides how slow it is.
-    struct Slow {
+    /// Writes one byte string per permission, so that a test controls its speed.
+    struct SlowSink {
         begun: mpsc::Sender<()>,
         go: Receiver<()>,
-        paper: crate::logs::tests::Paper,
+        paper: crate::logs::tests::CapturedOutput,
     }
 
-    impl Write for Slow {
+    impl Write for SlowSink {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             let _ = self.begun.send(());
             let _ = self.go.recv();
@@ -140,13 +140,13 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_that_cannot_keep_up_leaves_lines_out_and_says_how_many() {
+    fn a_writer_that_cannot_keep_up_drops_lines_and_logs_their_number() {
         let (begun, is_writing) = mpsc::channel();
         let (may_go, go) = mpsc::channel();
-        let paper = crate::logs::tests::Paper::default();
-        let sink = Slow { begun, go, paper: paper.clone() };
+        let paper = crate::logs::tests::CapturedOutput::default();
+        let sink = SlowSink { begun, go, paper: paper.clone() };
         let make = |line: &String, out: &mut String| out.push_str(line);
-        let writer = Writer::start(sink, make, |lines| format!("{lines} lost\n")).unwrap();
+        let writer = LogWriter::start(sink, make, |lines| format!("{lines} lost\n")).unwrap();
         writer.write("first\n".to_owned());
         is_writing.recv().unwrap();
         for _ in 0..MOST_LINES + 3 {

@@ -1,5 +1,5 @@
-//! The three kinds of instruments. Each value goes into the registry that Prometheus reads and, where metrics are
-//! pushed, into the OpenTelemetry instrument of the same name.
+//! The three kinds of instruments. Each value goes into the registry for Prometheus and, if metrics are pushed, into
+//! the OpenTelemetry instrument with the same name.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,40 +12,40 @@ use prometheus_client::registry::Registry;
 
 use crate::labels::Label;
 
-/// Where instruments are made known.
-pub(super) struct Register<'a> {
+/// The registration of instruments.
+pub(super) struct InstrumentRegistrar<'a> {
     pub(super) registry: &'a mut Registry,
     pub(super) meter: Option<&'a Meter>,
     pub(super) namespace: &'a str,
 }
 
-impl Register<'_> {
+impl InstrumentRegistrar<'_> {
     fn pushed<I>(&self, name: &str, make: impl FnOnce(&Meter, String) -> I) -> Option<I> {
         self.meter.map(|meter| make(meter, format!("{}_{name}", self.namespace)))
     }
 }
 
-type Labels<const N: usize> = [(&'static str, Label); N];
+type LabelPairs<const N: usize> = [(&'static str, Label); N];
 
-fn label<const N: usize>(names: [&'static str; N], values: [Label; N]) -> Labels<N> {
+fn label<const N: usize>(names: [&'static str; N], values: [Label; N]) -> LabelPairs<N> {
     let mut names = names.into_iter();
     values.map(|value| (names.next().unwrap_or_default(), value))
 }
 
-fn attributes<const N: usize>(labels: Labels<N>) -> [KeyValue; N] {
+fn attributes<const N: usize>(labels: LabelPairs<N>) -> [KeyValue; N] {
     labels.map(|(name, value)| KeyValue::new(name, value))
 }
 
-/// Something that only grows.
+/// A counter.
 pub(crate) struct Counter<const N: usize> {
     names: [&'static str; N],
-    family: Family<Labels<N>, counter::Counter>,
+    family: Family<LabelPairs<N>, counter::Counter>,
     pushed: Option<opentelemetry::metrics::Counter<u64>>,
 }
 
 impl<const N: usize> Counter<N> {
     pub(super) fn register(
-        at: &mut Register<'_>,
+        at: &mut InstrumentRegistrar<'_>,
         name: &str,
         names: [&'static str; N],
         help: &'static str,
@@ -64,7 +64,7 @@ impl<const N: usize> Counter<N> {
         }
     }
 
-    /// Shows it before it has counted anything: a counter that is first seen at one does not grow, for Prometheus.
+    /// Shows the series before its first count. For Prometheus, a counter that starts at one has not grown.
     pub(crate) fn show(&self, values: [Label; N]) {
         let labels = label(self.names, values);
         drop(self.family.get_or_create(&labels));
@@ -74,16 +74,16 @@ impl<const N: usize> Counter<N> {
     }
 }
 
-/// Something that goes up and down.
+/// A gauge.
 pub(crate) struct Gauge<const N: usize> {
     names: [&'static str; N],
-    family: Family<Labels<N>, gauge::Gauge>,
+    family: Family<LabelPairs<N>, gauge::Gauge>,
     pushed: Option<opentelemetry::metrics::Gauge<i64>>,
 }
 
 impl<const N: usize> Gauge<N> {
     pub(super) fn register(
-        at: &mut Register<'_>,
+        at: &mut InstrumentRegistrar<'_>,
         name: &str,
         names: [&'static str; N],
         help: &'static str,
@@ -100,7 +100,7 @@ impl<const N: usize> Gauge<N> {
         self.push(labels, to);
     }
 
-    /// Moves it by so much, but not below zero: what was not seen to begin may be seen to end.
+    /// Changes the value by this amount, but not below zero: the end of something may be seen without its start.
     pub(crate) fn shift(&self, values: [Label; N], by: i64) {
         let labels = label(self.names, values);
         let gauge = self.family.get_or_create_owned(&labels);
@@ -112,44 +112,44 @@ impl<const N: usize> Gauge<N> {
         self.push(labels, now);
     }
 
-    /// Forgets a series. OpenTelemetry cannot; there it becomes zero.
+    /// Removes a series. OpenTelemetry cannot remove it, so it becomes zero there.
     pub(crate) fn remove(&self, values: [Label; N]) {
         let labels = label(self.names, values);
         self.family.remove(&labels);
         self.push(labels, 0);
     }
 
-    /// Forgets every series, before all are set anew.
+    /// Removes all series, before they are set again.
     pub(crate) fn clear(&self) {
         self.family.clear();
     }
 
-    fn push(&self, labels: Labels<N>, value: i64) {
+    fn push(&self, labels: LabelPairs<N>, value: i64) {
         if let Some(pushed) = &self.pushed {
             pushed.record(value, &attributes(labels));
         }
     }
 }
 
-/// How long things take.
+/// A histogram of durations.
 pub(crate) struct Histogram<const N: usize> {
     names: [&'static str; N],
-    unit: Unit,
-    family: Family<Labels<N>, histogram::Histogram>,
+    unit: DurationUnit,
+    family: Family<LabelPairs<N>, histogram::Histogram>,
     pushed: Option<opentelemetry::metrics::Histogram<f64>>,
 }
 
 impl<const N: usize> Histogram<N> {
     pub(super) fn register(
-        at: &mut Register<'_>,
+        at: &mut InstrumentRegistrar<'_>,
         name: &str,
         names: [&'static str; N],
         help: &'static str,
     ) -> Self {
-        let unit = Unit::of(name);
+        let unit = DurationUnit::of(name);
         let new: fn() -> histogram::Histogram = match unit {
-            Unit::Milliseconds => || histogram::Histogram::new(Unit::Milliseconds.buckets()),
-            Unit::Seconds => || histogram::Histogram::new(Unit::Seconds.buckets()),
+            DurationUnit::Milliseconds => || histogram::Histogram::new(DurationUnit::Milliseconds.buckets()),
+            DurationUnit::Seconds => || histogram::Histogram::new(DurationUnit::Seconds.buckets()),
         };
         let family = Family::new_with_constructor(new);
         at.registry.register(name, help, family.clone());
@@ -169,16 +169,16 @@ impl<const N: usize> Histogram<N> {
     }
 }
 
-/// In what a time is counted, as the name of the metric says it.
+/// The unit of a duration, as in the name of the metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unit {
-    /// Only where the name is not ours to choose.
+enum DurationUnit {
+    /// Only for names that are prescribed.
     Milliseconds,
-    /// As Prometheus wants it.
+    /// The convention of Prometheus.
     Seconds,
 }
 
-impl Unit {
+impl DurationUnit {
     fn of(name: &str) -> Self {
         if name.ends_with("_ms") { Self::Milliseconds } else { Self::Seconds }
     }
@@ -190,7 +190,7 @@ impl Unit {
         }
     }
 
-    /// Whole milliseconds, which is what the engine tells.
+    /// Whole milliseconds, the precision of the engine.
     fn number(self, took: Duration) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "what takes longer than 2^53 ms has other problems")]
         let millis = steadfast_core::millis(took) as f64;
@@ -220,7 +220,7 @@ macro_rules! debug_by_names {
 }
 debug_by_names!(Counter, Gauge, Histogram);
 
-/// From a refusal to a call that was left to run, in milliseconds. 2500 is the bound of the latency alert.
+/// Milliseconds, from a refusal to a call without a time limit. 2500 is the threshold of the latency alert.
 pub(super) const BUCKETS: [f64; 15] = [
     1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0, 10_000.0, 30_000.0, 60_000.0,
     300_000.0,

@@ -1,38 +1,41 @@
-//! Metrics: counted by notices, read by Prometheus, pushed by OpenTelemetry.
+//! Metrics: updated by notices, scraped by Prometheus, pushed by OpenTelemetry.
 
 mod catalogue;
 mod census;
 mod instrument;
 
-use std::fmt;
 use std::sync::Arc;
 
 use opentelemetry::metrics::Meter;
 use prometheus_client::registry::Registry;
 use steadfast_core::breaker;
 use steadfast_core::id::ToolRef;
-use steadfast_core::policy::Lifetimes;
+use steadfast_core::policy::RecordLifetimes;
 use steadfast_core::trust::TrustState;
 
-pub use catalogue::{CATALOGUE, Description, Kind};
-pub use census::Census;
+pub use catalogue::{CATALOGUE, MetricDescription, MetricKind};
+pub use census::StoreCensus;
 
 use self::catalogue::Instruments;
-use self::instrument::Register;
-use crate::labels::{Label, Names, Tool, Tools};
-use crate::standing::{Changed, Profile};
-use crate::words;
+use self::instrument::InstrumentRegistrar;
+use crate::labels::{Label, LabelNames, ToolEntries, ToolEntry};
+use crate::names;
+use crate::tool_status::{StateChange, ToolPolicySummary};
 
-/// What every metric's name begins with: letters, digits and `_`, the first one a letter.
+/// The prefix of metric names: letters, digits and `_`, starting with a letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Namespace(Box<str>);
 
-/// A text that metric names cannot begin with.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The error for a text that is not a valid prefix of metric names.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the namespace of metrics must be letters, digits and `_`, not beginning with a digit, and at most 64 of them; \
+     `steadfast` is what it is unless you set it"
+)]
 pub struct InvalidNamespace;
 
 impl Namespace {
-    /// The namespace, if the text can be one.
+    /// Creates a namespace, if the text is valid.
     pub fn new(text: &str) -> Result<Self, InvalidNamespace> {
         let fits = text.len() <= 64
             && text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
@@ -47,56 +50,45 @@ impl Default for Namespace {
     }
 }
 
-impl fmt::Display for InvalidNamespace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "the namespace of metrics must be letters, digits and `_`, not beginning with a digit, and at most 64 of \
-             them; `steadfast` is what it is unless you set it",
-        )
-    }
-}
-
-impl std::error::Error for InvalidNamespace {}
-
 /// All metrics of one process.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    tools: Tools,
+    tools: ToolEntries,
     /// Rules and stores.
-    names: Names,
+    names: LabelNames,
     pub(crate) on: Instruments,
 }
 
 impl Metrics {
-    /// What [`Metrics::encode`] gives, as HTTP names it.
+    /// The content type of [`Metrics::encode`].
     pub const CONTENT_TYPE: &'static str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
     pub(crate) fn new(namespace: &Namespace, most_tools: usize, meter: Option<&Meter>) -> Self {
         let mut registry = Registry::with_prefix(&*namespace.0);
-        let mut at = Register { registry: &mut registry, meter, namespace: &namespace.0 };
+        let mut at = InstrumentRegistrar { registry: &mut registry, meter, namespace: &namespace.0 };
         let on = Instruments::register(&mut at);
-        // A gauge that nobody has touched would be missing, and a missing one cannot be told from a broken one.
+        // An unset gauge would be missing, which cannot be distinguished from a broken one.
         on.approvals_pending.set([], 0);
-        for status in words::TURN_STATUSES {
-            on.turns.show([words::turn_status(status).into()]);
+        for status in names::TURN_STATUSES {
+            on.turns.show([names::turn_status(status).into()]);
         }
-        for strategy in words::STRATEGIES {
-            on.turn_decisions.show([words::strategy(strategy).into()]);
+        for strategy in names::STRATEGIES {
+            on.turn_decisions.show([names::strategy(strategy).into()]);
         }
-        Self { registry, tools: Tools::at_most(most_tools), names: Names::default(), on }
+        Self { registry, tools: ToolEntries::at_most(most_tools), names: LabelNames::default(), on }
     }
 
-    /// Everything, as Prometheus reads it.
+    /// Returns all metrics in the text format of Prometheus.
     pub fn encode(&self) -> String {
         let mut text = String::new();
-        // Writing to a string cannot fail, and every instrument is one that can be written.
+        // Writing to a string cannot fail, and every instrument can be encoded.
         let _ = prometheus_client::encoding::text::encode(&mut text, &self.registry);
         text
     }
 
-    /// A process of a server stands differently than before, in a word for each; without a word there is none. It was
-    /// started again so often since.
+    /// Updates the state of a server's process, by name before and after. `None` means that there is no process.
+    /// `restarts` is the number of restarts since the last update.
     pub fn server_changed(
         &self,
         server: &str,
@@ -116,57 +108,58 @@ impl Metrics {
         }
     }
 
-    /// Shows what is in the store.
-    pub fn show(&self, census: &Census) {
+    /// Updates the gauges for the content of the store.
+    pub fn show(&self, census: &StoreCensus) {
         self.on.tool_dedupe_cache_size.clear();
         self.on.tool_dedupe_inflight.clear();
         self.on.tool_dedupe_inflight_stale.clear();
         for (tool, counted) in census.tools() {
             let tool = self.tools.get(tool);
             let label = || tool.label.clone();
-            // Tools that are called `other` share a series, so theirs add up.
+            // Tools with the label `other` share a series, so their counts are added.
             self.on
                 .tool_dedupe_cache_size
-                .shift([label(), tool.standing.scope().into()], whole(counted.records));
+                .shift([label(), tool.status.scope().into()], whole(counted.records));
             self.on.tool_dedupe_inflight.shift([label()], whole(counted.inflight));
             self.on.tool_dedupe_inflight_stale.shift([label()], whole(counted.stale));
         }
     }
 
-    pub(crate) fn tool(&self, tool: &ToolRef) -> Arc<Tool> {
+    pub(crate) fn tool(&self, tool: &ToolRef) -> Arc<ToolEntry> {
         self.tools.get(tool)
     }
 
-    /// The label of a rule that classified a failure.
+    /// Returns the label of a rule that classified a failure.
     pub(crate) fn rule(&self, rule: &str) -> Label {
         self.names.get(rule)
     }
 
-    /// The label of a store. Their kinds are few, and a kind of somebody else's is a name like any other.
+    /// Returns the label of a store. There are few kinds, and the name of a custom one is handled like any other
+    /// name.
     pub(crate) fn store(&self, kind: &str) -> Label {
         self.names.get(kind)
     }
 
-    /// Shows what the policy says about a tool, where that is new. Tools that are called `other` have nothing in
-    /// common that could be shown.
-    pub(crate) fn profile(&self, tool: &Tool, now: Profile) {
+    /// Updates the gauges for the policy of a tool, if it is new. Tools with the label `other` have no common policy
+    /// that could be shown.
+    pub(crate) fn profile(&self, tool: &ToolEntry, now: ToolPolicySummary) {
         if tool.label == crate::labels::OTHER {
             return;
         }
-        let Some(Changed { from, to }) = tool.standing.profile(now) else { return };
+        let Some(StateChange { from, to }) = tool.status.profile(now) else { return };
         let label = || tool.label.clone();
         if let Some(from) = from {
-            self.on.tool_info.remove([label(), words::class(from.class).into()]);
+            self.on.tool_info.remove([label(), names::class(from.class).into()]);
         }
-        self.on.tool_info.set([label(), words::class(to.class).into()], 1);
-        let Lifetimes { done, failed, open, lease } = to.keep;
+        self.on.tool_info.set([label(), names::class(to.class).into()], 1);
+        let RecordLifetimes { done, failed, open, lease } = to.keep;
         for (state, span) in [("done", done), ("failed", failed), ("inflight", open), ("lease", lease)] {
             self.on.tool_dedupe_ttl_seconds.set([label(), state.into()], whole(span.as_secs()));
         }
         if from.is_none() {
             self.breaker_state(tool, breaker::State::Closed);
             self.trust_state(tool, TrustState::Trusted);
-            // Alerts look at how much these grow, and the first time counts.
+            // Alerts use the growth of these counters, and the first count matters.
             self.on.tool_idempotency_conflicts.show([label()]);
             self.on.tool_events.show([label(), "tool_call_outcome_unknown".into()]);
             for [from, to] in
@@ -177,23 +170,23 @@ impl Metrics {
         }
     }
 
-    pub(crate) fn breaker_state(&self, tool: &Tool, now: breaker::State) {
-        for state in words::BREAKER_STATES {
-            let labels = [tool.label.clone(), words::breaker_state(state).into()];
+    pub(crate) fn breaker_state(&self, tool: &ToolEntry, now: breaker::State) {
+        for state in names::BREAKER_STATES {
+            let labels = [tool.label.clone(), names::breaker_state(state).into()];
             self.on.tool_circuit_breaker_state.set(labels, i64::from(state == now));
         }
     }
 
-    pub(crate) fn trust_state(&self, tool: &Tool, now: TrustState) {
-        for state in words::TRUST_STATES {
-            let labels = [tool.label.clone(), words::trust_state(state).into()];
+    pub(crate) fn trust_state(&self, tool: &ToolEntry, now: TrustState) {
+        for state in names::TRUST_STATES {
+            let labels = [tool.label.clone(), names::trust_state(state).into()];
             self.on.tool_trust_state.set(labels, i64::from(state == now));
         }
     }
 
     pub(crate) fn ended(
         &self,
-        tool: &Tool,
+        tool: &ToolEntry,
         status: &'static str,
         scope: &'static str,
         took: std::time::Duration,
@@ -203,27 +196,27 @@ impl Metrics {
     }
 }
 
-/// The reference page of all metrics.
+/// Returns the reference page of all metrics.
 pub fn reference() -> String {
     let mut page = String::from(
         "# Metrics\n\n\
          Written by `cargo xtask gen` from `crates/telemetry/src/metrics/catalogue.rs`.\n\n\
-         Every name begins with a namespace, `steadfast_` unless it is set (`metrics.namespace`). `tool` is `namespace/tool`; \
-         beyond `metrics.tools` of them (500 unless it is set) all further ones are `other`. Values of labels are redacted; keys are never among them.\n\n\
-         | name | kind | labels | what it says |\n| --- | --- | --- | --- |\n",
+         Every name begins with the namespace (`metrics.namespace`, default `steadfast`) and `_`. The label `tool` is `namespace/tool`. \
+         Tools beyond the limit (`metrics.tools`, default 500) are all counted as `other`. Label values are redacted and never contain idempotency keys.\n\n\
+         | name | kind | labels | description |\n| --- | --- | --- | --- |\n",
     );
     for metric in CATALOGUE {
         let kind = match metric.kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram => "histogram",
         };
         let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
         page.push_str(&format!("| `{}` | {kind} | {} | {} |\n", metric.name, labels.join(", "), metric.help));
     }
     let buckets: Vec<String> = instrument::BUCKETS.iter().map(ToString::to_string).collect();
     page.push_str(&format!(
-        "\nBuckets of the histograms, in milliseconds: {}; where a name ends in `_seconds` they are the same, in seconds.\n\n\
+        "\nBuckets of the histograms, in milliseconds: {}. Metrics whose names end in `_seconds` have the same buckets in seconds.\n\n\
          With OTLP the same metrics are pushed under the same names, without `_total`.\n\n\
          [Alert rules](../operating/alerts.yml) and a [Grafana dashboard](../operating/grafana.json) use them.\n",
         buckets.join(", ")

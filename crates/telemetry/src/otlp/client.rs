@@ -1,125 +1,66 @@
-//! The smallest HTTP client that can push: one POST per connection, over plain TCP.
+//! Pushes over the HTTP client that the connections to servers use: plain, or over TLS with the root certificates of
+//! this machine.
 //!
-//! Exports run on threads of their own, once every few seconds, so blocking is right and a pool would hold nothing.
-//! That spares the process a second HTTP stack.
+//! Exports run on their own threads, once every few seconds, so blocking is fine and a pool would be empty. Each push
+//! has a runtime of its own, because an exporter can outlive the runtime of the program.
 
 use std::fmt;
 use std::future::{Future, ready};
-use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::io;
 use std::pin::Pin;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
+use steadfast_mcp::http::upstream::{
+    ConnectionPoolLimits, HttpOrigin, HttpUpstreamSettings, OriginRequest, RequestProgress,
+};
 
 use super::OtlpError;
 
-/// For one push, from the first name lookup to the answer. The collectors of tests always answer, on a machine that may be
-/// slow.
+/// Time limit of one push, from the name lookup to the response. The collectors of tests always respond, but the
+/// machine may be slow.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 120 } else { 10 });
 
-/// Pushes to one collector.
-pub(super) struct Client {
-    /// Host and port, as a socket is opened to them.
-    address: String,
-    /// The same as the `Host` header says it.
-    host: String,
-}
+/// The longest response that is read. A collector lists the spans that it rejected.
+const MOST_RESPONSE: usize = 1 << 20;
 
-impl Client {
-    /// A client for a collector at an address such as `http://127.0.0.1:4318`.
+/// A client that pushes to one collector.
+pub(super) struct OtlpClient(HttpOrigin);
+
+impl OtlpClient {
+    /// Creates a client for a collector with a URL such as `http://127.0.0.1:4318`.
     pub(super) fn new(endpoint: &str) -> Result<Self, OtlpError> {
-        let uri = Request::get(endpoint).body(()).map_err(|_| OtlpError::Endpoint("is not an address"))?;
-        let uri = uri.uri();
-        match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => return Err(OtlpError::Endpoint("cannot be https: put a collector in between")),
-            Some(_) | None => return Err(OtlpError::Endpoint("has to begin with http://")),
-        }
-        if uri.query().is_some() {
-            return Err(OtlpError::Endpoint("cannot have a query"));
-        }
-        let authority = uri.authority().ok_or(OtlpError::Endpoint("names no host"))?;
-        if authority.as_str().contains('@') {
-            return Err(OtlpError::Endpoint("cannot have credentials in it: give them as a header"));
-        }
-        let port = authority.port_u16().unwrap_or(80);
-        Ok(Self { address: format!("{}:{port}", authority.host()), host: authority.to_string() })
+        Self::with(endpoint, HttpUpstreamSettings::default())
     }
 
-    fn post(&self, request: &Request<Bytes>) -> io::Result<Response<Bytes>> {
-        let deadline = Instant::now() + TIMEOUT;
-        let mut connection = self.connect(deadline)?;
-        let mut head = format!(
-            "POST {} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\ncontent-length: {}\r\n",
-            request.uri().path(),
-            self.host,
-            request.body().len()
-        )
-        .into_bytes();
-        for (name, value) in request.headers() {
-            head.extend_from_slice(name.as_str().as_bytes());
-            head.extend_from_slice(b": ");
-            head.extend_from_slice(value.as_bytes());
-            head.extend_from_slice(b"\r\n");
+    fn with(endpoint: &str, settings: HttpUpstreamSettings) -> Result<Self, OtlpError> {
+        if endpoint.contains('?') {
+            return Err(OtlpError::Query);
         }
-        head.extend_from_slice(b"\r\n");
-        connection.write_all(&head)?;
-        connection.write_all(request.body())?;
-        read_answer(connection, deadline)
+        let pool = ConnectionPoolLimits { idle: 0, connect: TIMEOUT, ..settings.pool };
+        let settings = HttpUpstreamSettings { message_bytes: MOST_RESPONSE, pool, ..settings };
+        HttpOrigin::new(endpoint, settings).map(Self).map_err(OtlpError::Endpoint)
     }
 
-    fn connect(&self, deadline: Instant) -> io::Result<TcpStream> {
-        let mut failed = io::Error::new(io::ErrorKind::NotFound, "the collector's name has no address");
-        for address in self.address.to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, left(deadline)?) {
-                Ok(connection) => {
-                    connection.set_write_timeout(Some(left(deadline)?))?;
-                    return Ok(connection);
-                }
-                Err(error) => failed = error,
-            }
-        }
-        Err(failed)
+    fn post(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        let (head, body) = request.into_parts();
+        let target = head.uri.path().parse()?;
+        let request = OriginRequest { method: head.method, target, headers: head.headers, body };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let progress = RequestProgress::default();
+        let answer =
+            runtime.block_on(async { tokio::time::timeout(TIMEOUT, self.0.send(request, &progress)).await });
+        // A name lookup that hangs does not hold up the thread.
+        runtime.shutdown_background();
+        let answer = answer.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        let mut response = Response::new(answer.body);
+        *response.status_mut() = answer.status;
+        *response.headers_mut() = answer.headers;
+        Ok(response)
     }
 }
 
-/// The status of an answer and when to come again. Its body would say which spans were not wanted; nobody reads it.
-fn read_answer(mut connection: TcpStream, deadline: Instant) -> io::Result<Response<Bytes>> {
-    let mut answer = Vec::new();
-    let mut piece = [0; 4096];
-    let head = loop {
-        if let Some(end) = answer.windows(4).position(|four| four == b"\r\n\r\n") {
-            break answer.get(..end).unwrap_or_default();
-        }
-        if answer.len() > MOST_HEAD {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the collector's answer has no end"));
-        }
-        connection.set_read_timeout(Some(left(deadline)?))?;
-        match connection.read(&mut piece)? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            read => answer.extend_from_slice(piece.get(..read).unwrap_or_default()),
-        }
-    };
-    let head = String::from_utf8_lossy(head);
-    let mut lines = head.split("\r\n");
-    let status =
-        lines.next().and_then(|line| line.split(' ').nth(1)).and_then(|code| code.parse::<u16>().ok());
-    let mut response = Response::builder().status(status.unwrap_or_default());
-    for (name, value) in lines.filter_map(|line| line.split_once(':')) {
-        if name.eq_ignore_ascii_case("retry-after") {
-            response = response.header("retry-after", value.trim());
-        }
-    }
-    response.body(Bytes::new()).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "this is not HTTP"))
-}
-
-fn left(deadline: Instant) -> io::Result<Duration> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
-}
-
-impl HttpClient for Client {
+impl HttpClient for OtlpClient {
     fn send_bytes<'client, 'sending>(
         &'client self,
         request: Request<Bytes>,
@@ -128,30 +69,32 @@ impl HttpClient for Client {
         'client: 'sending,
         Self: 'sending,
     {
-        Box::pin(ready(self.post(&request).map_err(HttpError::from)))
+        Box::pin(ready(self.post(request)))
     }
 }
 
-impl fmt::Debug for Client {
+impl fmt::Debug for OtlpClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("address", &self.address).finish_non_exhaustive()
+        f.debug_struct("OtlpClient").finish_non_exhaustive()
     }
 }
-
-/// The longest head of an answer.
-const MOST_HEAD: usize = 16 * 1024;
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
     use std::net::TcpListener;
+    use std::sync::Arc;
     use std::thread;
+
+    use rustls::pki_types::PrivatePkcs8KeyDer;
+    use rustls::{ClientConfig, RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 
     use super::*;
 
-    /// Answers one request with these bytes; gives the request.
-    fn answering(answer: &'static [u8]) -> (Client, thread::JoinHandle<Vec<u8>>) {
+    /// Responds to one request with these bytes. Returns the request.
+    fn answering(answer: &'static [u8]) -> (OtlpClient, thread::JoinHandle<Vec<u8>>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let client = Client::new(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+        let client = OtlpClient::new(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
         let server = thread::spawn(move || {
             let (mut connection, _) = listener.accept().unwrap();
             let mut heard = Vec::new();
@@ -176,42 +119,84 @@ mod tests {
     #[test]
     fn a_push_is_one_post_with_its_headers_and_its_body() {
         let (client, server) = answering(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
-        assert_eq!(client.post(&post()).unwrap().status(), 200);
+        assert_eq!(client.post(post()).unwrap().status(), 200);
         let heard = String::from_utf8(server.join().unwrap()).unwrap();
-        assert!(heard.starts_with("POST /v1/traces HTTP/1.1\r\nhost: 127.0.0.1:"), "{heard}");
+        assert!(heard.starts_with("POST /v1/traces HTTP/1.1\r\n"), "{heard}");
+        assert!(heard.contains("\r\nhost: 127.0.0.1:"), "{heard}");
         assert!(heard.contains("\r\nx-access: yes\r\n"), "{heard}");
         assert!(heard.contains("\r\ncontent-length: 4\r\n"), "{heard}");
         assert!(heard.ends_with("\r\n\r\nbody"), "{heard}");
     }
 
     #[test]
-    fn a_collector_that_wants_time_is_heard() {
+    fn the_retry_after_of_a_collector_is_respected() {
         let (client, _server) = answering(b"HTTP/1.1 503 Busy\r\nRetry-After: 7\r\n\r\nlater");
-        let answer = client.post(&post()).unwrap();
+        let answer = client.post(post()).unwrap();
         assert_eq!(answer.status(), 503);
         assert_eq!(answer.headers().get("retry-after").unwrap(), "7");
     }
 
     #[test]
-    fn an_answer_that_is_no_http_is_an_error() {
+    fn a_response_that_is_not_http_is_an_error() {
         for answer in [&b"SSH-2.0-OpenSSH\r\n\r\n"[..], b"HTTP/1.1 200", b"HTTP/1.1 99999 x\r\n\r\n", b""] {
             let (client, _server) = answering(answer);
-            assert!(client.post(&post()).is_err(), "{answer:?}");
+            assert!(client.post(post()).is_err(), "{answer:?}");
         }
+    }
+
+    #[test]
+    fn a_collector_on_https_gets_pushes_if_its_certificate_is_trusted() {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let server = ServerConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key.into())
+            .unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = format!("https://localhost:{}", listener.local_addr().unwrap().port());
+        thread::spawn(move || {
+            let server = Arc::new(server);
+            for connection in listener.incoming() {
+                let tls = ServerConnection::new(server.clone()).unwrap();
+                let mut connection = StreamOwned::new(tls, connection.unwrap());
+                // A client that does not trust the certificate goes away.
+                if connection.read(&mut [0; 4096]).is_ok() {
+                    connection.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").unwrap();
+                }
+            }
+        });
+        let mut roots = RootCertStore::empty();
+        let push = |roots: &RootCertStore| {
+            let tls = ClientConfig::builder_with_provider(provider.clone())
+                .with_safe_default_protocol_versions()
+                .unwrap()
+                .with_root_certificates(roots.clone())
+                .with_no_client_auth();
+            let settings =
+                HttpUpstreamSettings { tls: Some(Arc::new(tls)), ..HttpUpstreamSettings::default() };
+            OtlpClient::with(&endpoint, settings).unwrap().post(post())
+        };
+        assert!(push(&roots).unwrap_err().to_string().contains("certificate"));
+        roots.add(made.cert.der().clone()).unwrap();
+        assert_eq!(push(&roots).unwrap().status(), 200);
     }
 
     #[test]
     fn addresses_that_cannot_work_are_refused_with_a_reason() {
         for (endpoint, reason) in [
-            ("https://collector:4318", "https"),
-            ("collector:4318", "http://"),
-            ("http://user:secret@collector", "credentials"),
+            ("collector:4318", "not an http or https URL"),
+            ("ftp://collector:4318", "not an http or https URL"),
+            ("http://user:secret@collector", "use a header"),
             ("http://collector/?key=x", "query"),
-            ("not an address", "address"),
+            ("http://collector:99999", "port"),
+            ("not an address", "not an http or https URL"),
         ] {
-            let error = Client::new(endpoint).unwrap_err().to_string();
+            let error = OtlpClient::new(endpoint).unwrap_err().to_string();
             assert!(error.contains(reason) && !error.contains("secret"), "{endpoint}: {error}");
         }
-        assert_eq!(Client::new("http://[::1]/otlp").unwrap().address, "[::1]:80");
+        OtlpClient::new("http://[::1]/otlp").unwrap();
     }
 }

@@ -1,12 +1,11 @@
-//! Pushing spans and metrics to a collector: OTLP as protobuf over HTTP.
+//! Push of spans and metrics to a collector: OTLP as protobuf over HTTP.
 //!
-//! Exports happen on threads of the OpenTelemetry SDK, in batches from bounded queues; what does not fit is left
-//! out and told of in the log.
+//! Exports run on threads of the OpenTelemetry SDK, in batches from bounded queues. Excess data is dropped and
+//! reported in the log.
 
 mod client;
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,27 +18,27 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::metrics::{PeriodicReader, SdkMeterProvider};
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use steadfast_core::redact::Redacted;
+use steadfast_mcp::http::upstream::InvalidServerUrl;
 
-use self::client::Client;
-use crate::ids::Ids;
-use crate::spans::Spans;
+use self::client::OtlpClient;
+use crate::ids::SpanIdGenerator;
+use crate::spans::CallTracer;
 
-/// Where spans and metrics are pushed to.
+/// Options of the push to a collector.
 #[derive(Clone, Debug)]
 pub struct OtlpOptions {
-    /// The collector, for example `http://127.0.0.1:4318`. Plain HTTP: a collector on this machine or in this
-    /// network passes things on over TLS.
+    /// The URL of the collector, for example `http://127.0.0.1:4318` or `https://collector.example`.
     pub endpoint: String,
-    /// Headers that the collector wants, for example for access.
+    /// Headers that the collector requires, for example for authorization.
     pub headers: Vec<(String, Redacted<String>)>,
-    /// What this process is called there.
+    /// The service name of this process.
     pub service_name: String,
-    /// How often metrics are pushed.
+    /// Interval at which metrics are pushed.
     pub metrics_every: Duration,
 }
 
 impl OtlpOptions {
-    /// A collector, with everything else at its default.
+    /// Returns the options for a collector, with defaults for everything else.
     pub fn to(endpoint: impl Into<String>) -> Self {
         Self {
             endpoint: endpoint.into(),
@@ -50,51 +49,38 @@ impl OtlpOptions {
     }
 }
 
-/// Why nothing can be pushed.
-#[derive(Debug)]
+/// The reason why nothing can be pushed.
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OtlpError {
-    /// The address is not one of a collector.
-    Endpoint(&'static str),
-    /// The exporter did not want it.
-    Exporter(ExporterBuildError),
-}
-
-impl fmt::Display for OtlpError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Endpoint(why) => write!(f, "the OTLP endpoint {why}; write it as http://127.0.0.1:4318"),
-            Self::Exporter(error) => write!(f, "OTLP cannot be set up: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for OtlpError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Endpoint(_) => None,
-            Self::Exporter(error) => Some(error),
-        }
-    }
+    /// The URL of the collector cannot be used.
+    #[error("the OTLP endpoint cannot be used: {0}; write it as http://127.0.0.1:4318")]
+    Endpoint(#[source] InvalidServerUrl),
+    /// The URL of the collector has a query.
+    #[error("the OTLP endpoint cannot have a query; write it as http://127.0.0.1:4318")]
+    Query,
+    /// The exporter could not be created.
+    #[error("OTLP cannot be set up: {0}")]
+    Exporter(#[source] ExporterBuildError),
 }
 
 impl OtlpOptions {
-    /// Says why nothing could be pushed to the collector, as far as its address shows.
+    /// Returns the reason why nothing could be pushed, as far as the URL shows it.
     pub fn check(&self) -> Result<(), OtlpError> {
-        Client::new(&self.endpoint).map(|_| ())
+        OtlpClient::new(&self.endpoint).map(|_| ())
     }
 }
 
-/// What pushes.
+/// The exporters.
 #[derive(Debug)]
-pub(crate) struct Otlp {
+pub(crate) struct OtlpExporters {
     tracers: SdkTracerProvider,
     meters: SdkMeterProvider,
 }
 
-impl Otlp {
+impl OtlpExporters {
     pub(crate) fn start(options: &OtlpOptions) -> Result<Self, OtlpError> {
-        let client = Arc::new(Client::new(&options.endpoint)?);
+        let client = Arc::new(OtlpClient::new(&options.endpoint)?);
         let headers: HashMap<String, String> =
             options.headers.iter().map(|(name, value)| (name.clone(), value.expose().clone())).collect();
         let at = |path: &str| format!("{}{path}", options.endpoint.trim_end_matches('/'));
@@ -124,29 +110,29 @@ impl Otlp {
         Ok(Self {
             tracers: SdkTracerProvider::builder()
                 .with_resource(resource.clone())
-                .with_id_generator(Ids::default())
+                .with_id_generator(SpanIdGenerator::default())
                 .with_batch_exporter(spans)
                 .build(),
             meters: SdkMeterProvider::builder().with_resource(resource).with_reader(reader).build(),
         })
     }
 
-    pub(crate) fn spans(&self) -> Spans {
-        Spans::new(self.tracers.tracer(SCOPE))
+    pub(crate) fn spans(&self) -> CallTracer {
+        CallTracer::new(self.tracers.tracer(SCOPE))
     }
 
     pub(crate) fn meter(&self) -> opentelemetry::metrics::Meter {
         self.meters.meter(SCOPE)
     }
 
-    /// Pushes what is left, within the limit.
+    /// Pushes the remaining data, within the limit.
     pub(crate) fn shutdown(&self, limit: Duration) {
         let began = Instant::now();
-        // What fails here is told by the SDK itself, in the log.
+        // The SDK itself logs a failure.
         let _ = self.tracers.shutdown_with_timeout(limit);
         let _ = self.meters.shutdown_with_timeout(limit.saturating_sub(began.elapsed()));
     }
 }
 
-/// Who made the spans and metrics.
+/// The instrumentation scope of spans and metrics.
 const SCOPE: &str = "steadfast";

@@ -1,24 +1,24 @@
-//! What a real engine tells.
+//! Tests with a real engine.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use opentelemetry::trace::{SpanId, Status, TraceId};
 use opentelemetry::{Key, Value};
 use steadfast_core::Timestamp;
-use steadfast_core::classify::Source;
-use steadfast_core::dedupe::{Lease, RecordState};
+use steadfast_core::classify::FaultSource;
+use steadfast_core::dedupe::{DedupeState, Lease};
 use steadfast_executor::Attempt;
-use steadfast_store::{ManualClock, MemoryOptions, MemoryStore, Page, Selection, Store};
+use steadfast_store::{ManualClock, MemoryOptions, MemoryStore, RecordFilter, RecordPage, StateStore};
 
 use super::*;
-use crate::Census;
+use crate::StoreCensus;
 
-fn bad_request() -> Answer {
-    Err(Fault::new(Source::Http { status: 400 }, "bad request").into())
+fn bad_request() -> ToolResult {
+    Err(AttemptFault::new(FaultSource::Http { status: 400 }, "bad request").into())
 }
 
-/// Fails so often, then succeeds.
-fn fails(times: u32) -> impl Fn(Attempt) -> std::future::Ready<Answer> + Send + Sync + 'static {
+/// Fails this number of times, then succeeds.
+fn fails(times: u32) -> impl Fn(Attempt) -> std::future::Ready<ToolResult> + Send + Sync + 'static {
     let left = AtomicU32::new(times);
     move |_| {
         let failed =
@@ -36,7 +36,7 @@ fn attribute(span: &SpanData, name: &'static str) -> Option<Value> {
 
 #[tokio::test(start_paused = true)]
 async fn tr_13_success_retry_failure_and_an_open_breaker_are_counted_and_logged() {
-    let heard = Heard::new();
+    let heard = TestTelemetry::new();
     let engine = heard.engine(standard(ToolClass::Idempotent)).await;
     engine.call(pay(1, "success"), fails(0)).await;
     engine.call(pay(2, "retry"), fails(2)).await;
@@ -93,7 +93,7 @@ async fn tr_13_success_retry_failure_and_an_open_breaker_are_counted_and_logged(
 
 #[tokio::test(start_paused = true)]
 async fn tr_13_a_thousand_tools_have_the_series_of_three_and_other() {
-    let heard = Heard::new();
+    let heard = TestTelemetry::new();
     let engine = heard.engine(standard(ToolClass::ReadOnly)).await;
     for number in 0..1000 {
         let mut call = pay(1, "k");
@@ -112,7 +112,7 @@ async fn tr_13_a_thousand_tools_have_the_series_of_three_and_other() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_is_a_span_with_a_child_for_each_attempt_and_each_wait() {
-    let heard = Heard::new();
+    let heard = TestTelemetry::new();
     let engine = heard.engine(standard(ToolClass::Idempotent)).await;
     let mut call = pay(1, "k");
     call.trace.traceparent = Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned());
@@ -177,7 +177,7 @@ async fn without_spans_the_callers_trace_is_passed_on_as_it_came() {
 
 #[tokio::test(start_paused = true)]
 async fn a_duplicate_waits_in_a_span_of_its_own_and_an_unreadable_parent_is_none() {
-    let heard = Heard::new();
+    let heard = TestTelemetry::new();
     let engine = heard.engine(standard(ToolClass::Mutating)).await;
     let gate = Arc::new(tokio::sync::Semaphore::new(0));
     let tool = |gate: Arc<tokio::sync::Semaphore>| {
@@ -211,8 +211,8 @@ async fn a_duplicate_waits_in_a_span_of_its_own_and_an_unreadable_parent_is_none
 }
 
 #[tokio::test]
-async fn a_census_shows_what_the_store_holds_and_what_nobody_looks_after() {
-    let heard = Heard::new();
+async fn a_census_counts_the_records_of_a_store_and_the_stale_ones() {
+    let heard = TestTelemetry::new();
     let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_000_000)));
     let store = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
     let engine = Engine::builder()
@@ -225,15 +225,15 @@ async fn a_census_shows_what_the_store_holds_and_what_nobody_looks_after() {
     for number in 0..3 {
         engine.call(pay(number, &format!("k{number}")), fails(0)).await;
     }
-    let census = Census::take(&*store, 25_000).await.unwrap();
+    let census = StoreCensus::take(&*store, 25_000).await.unwrap();
     heard.telemetry.metrics().show(&census);
     heard.assert_counted("steadfast_tool_dedupe_cache_size{tool=\"bank/pay\",scope=\"session\"} 3");
     heard.assert_counted("steadfast_tool_dedupe_inflight{tool=\"bank/pay\"} 0");
 
-    let mut census = Census::default();
-    let page = Page { after: None, limit: 1 };
-    let mut record = store.records(&Selection::default(), page).await.unwrap().remove(0);
-    record.state = RecordState::Inflight;
+    let mut census = StoreCensus::default();
+    let page = RecordPage { after: None, limit: 1 };
+    let mut record = store.records(&RecordFilter::default(), page).await.unwrap().remove(0);
+    record.state = DedupeState::Inflight;
     record.lease = Lease::Until(Timestamp::from_millis(2_000_000));
     census.count(&record, Timestamp::from_millis(1_999_999));
     census.count(&record, Timestamp::from_millis(2_000_000));

@@ -1,41 +1,49 @@
-//! Every notice, one by one.
+//! Tests of every notice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::breaker::{Reason, State, Transition};
-use steadfast_core::call::{BreakerScope, Cut, FailedAttempt, Notice, Shadowed};
-use steadfast_core::classify::{Nature, Reach, Severity};
+use steadfast_core::breaker::{BreakerTransition, State, TransitionReason};
+use steadfast_core::call::{BreakerScope, CallNotice, CutReason, FailedAttempt, ShadowDecision};
+use steadfast_core::classify::{AttemptReach, FaultNature, Severity};
 use steadfast_core::code::Code;
-use steadfast_core::dedupe::{Observed, ReplayReason, Resolution};
+use steadfast_core::dedupe::{ReplayReason, Resolution, UnknownOutcomeReason};
 use steadfast_core::envelope::ErrorBody;
-use steadfast_core::guard::Layer;
-use steadfast_core::policy::{Silence, ToolClass};
-use steadfast_core::retry::Stop;
-use steadfast_core::trust::{Scope, TrustChange, TrustState};
-use steadfast_executor::{About, Attempt, AuditEntry, By, Deed, Listener, Outside, Surface, TurnedAway};
-use steadfast_store::{MemoryOptions, MemoryStore, News, StoreError, Trouble};
+use steadfast_core::guard::GuardLayer;
+use steadfast_core::policy::{SilencePolicy, ToolClass};
+use steadfast_core::retry::RetryStop;
+use steadfast_core::trust::{TrustChange, TrustScope, TrustState};
+use steadfast_executor::{
+    Attempt, AuditAction, AuditEntry, EngineListener, NoticeContext, OperatorIdentity, OperatorSurface,
+    RejectedCall, SystemEvent,
+};
+use steadfast_store::{MemoryOptions, MemoryStore, StoreError, StoreErrorKind, StoreEvent};
 
 use super::*;
-use crate::{CATALOGUE, Census, Next};
+use crate::{CATALOGUE, FeedItem, StoreCensus};
 
 const AT: Timestamp = Timestamp::from_millis(1_000_000);
 
-/// A notice, the line that tells it, and the metric that counts it.
-fn every_notice() -> Vec<(Notice, Option<&'static str>, Option<&'static str>)> {
+/// Returns every notice, with the names of its log line and of the metric that counts it.
+fn every_notice() -> Vec<(CallNotice, Option<&'static str>, Option<&'static str>)> {
     let failure = FailedAttempt {
-        nature: Nature::Transient,
-        reach: Reach::Unknown,
+        nature: FaultNature::Transient,
+        reach: AttemptReach::Unknown,
         severity: Severity::Transient,
         rule: "connection_reset".into(),
-        observed: Observed::ConnectionLost,
+        observed: UnknownOutcomeReason::ConnectionLost,
         said: "read ECONNRESET".into(),
     };
-    let transition = Transition { from: State::Closed, to: State::Open, reason: Reason::Consecutive, at: AT };
+    let transition = BreakerTransition {
+        from: State::Closed,
+        to: State::Open,
+        reason: TransitionReason::Consecutive,
+        at: AT,
+    };
     let change = TrustChange {
         subject: "bank/pay".into(),
-        scope: Scope::Signature,
+        scope: TrustScope::Signature,
         tool: None,
         signature: None,
         domain: None,
@@ -51,157 +59,160 @@ fn every_notice() -> Vec<(Notice, Option<&'static str>, Option<&'static str>)> {
     let took = Duration::from_millis(5);
     vec![
         (
-            Notice::CallStarted { at: AT },
+            CallNotice::CallStarted { at: AT },
             Some("tool_call_start"),
             Some("tool_info{tool=\"bank/pay\",class=\"mutating\"} 1"),
         ),
         (
-            Notice::CallBlocked { code: Code::InFlight, retriable: true, breaker: Some(State::HalfOpen) },
+            CallNotice::CallBlocked { code: Code::InFlight, retriable: true, breaker: Some(State::HalfOpen) },
             Some("tool_call_blocked"),
             Some("tool_idempotency_hits_total{tool=\"bank/pay\",state=\"inflight\"} 1"),
         ),
         (
-            Notice::Following,
+            CallNotice::Following,
             Some("tool_call_following"),
             Some("tool_idempotency_hits_total{tool=\"bank/pay\",state=\"inflight\"} 2"),
         ),
         (
-            Notice::Replayed { reason: ReplayReason::SameKey },
+            CallNotice::Replayed { reason: ReplayReason::SameKey },
             Some("tool_call_replayed"),
             Some("tool_events_total{tool=\"bank/pay\",event=\"tool_call_replayed\"} 1"),
         ),
         (
-            Notice::TookOver,
+            CallNotice::TookOver,
             Some("tool_call_taken_over"),
             Some("tool_events_total{tool=\"bank/pay\",event=\"tool_call_taken_over\"} 1"),
         ),
         (
-            Notice::KeyConflict,
+            CallNotice::KeyConflict,
             Some("tool_call_conflict"),
             Some("tool_idempotency_conflicts_total{tool=\"bank/pay\"} 1"),
         ),
-        (Notice::ApprovalAsked, Some("tool_call_approval_asked"), None),
-        (Notice::ApprovalEnded { granted: true }, Some("tool_call_approval_ended"), None),
-        (Notice::AttemptStarted { attempt: 1, at: AT }, Some("tool_call_attempt_start"), None),
+        (CallNotice::ApprovalAsked, Some("tool_call_approval_asked"), None),
+        (CallNotice::ApprovalEnded { granted: true }, Some("tool_call_approval_ended"), None),
+        (CallNotice::AttemptStarted { attempt: 1, at: AT }, Some("tool_call_attempt_start"), None),
         (
-            Notice::AttemptEnded { attempt: 1, took, failure: Some(failure) },
+            CallNotice::AttemptEnded { attempt: 1, took, failure: Some(failure) },
             Some("tool_call_attempt_end"),
             None,
         ),
         (
-            Notice::RetryScheduled { attempt: 2, at: AT + took },
+            CallNotice::RetryScheduled { attempt: 2, at: AT + took },
             Some("tool_call_retry"),
             Some("tool_retry_attempts_total{tool=\"bank/pay\",reason=\"connection_reset\"} 1"),
         ),
         (
-            Notice::RetryStopped { stop: Stop::Budget },
+            CallNotice::RetryStopped { stop: RetryStop::Budget },
             Some("tool_call_retry_stopped"),
             Some("tool_events_total{tool=\"bank/pay\",event=\"tool_call_retry_stopped\"} 1"),
         ),
         (
-            Notice::AttemptCut { cut: Cut::Silent(took) },
+            CallNotice::AttemptCut { cut: CutReason::Silent(took) },
             Some("tool_call_attempt_cut"),
             Some("watchdog_total{tool=\"bank/pay\",cut=\"silent\"} 1"),
         ),
         (
-            Notice::AnsweredEarly { code: Code::InFlight },
+            CallNotice::AnsweredEarly { code: Code::InFlight },
             Some("tool_call_answered_early"),
             Some("tool_events_total{tool=\"bank/pay\",event=\"tool_call_answered_early\"} 1"),
         ),
         (
-            Notice::OutcomeUnknown { of_earlier: None },
+            CallNotice::OutcomeUnknown { of_earlier: None },
             Some("tool_call_outcome_unknown"),
             Some("tool_events_total{tool=\"bank/pay\",event=\"tool_call_outcome_unknown\"} 1"),
         ),
         (
-            Notice::BreakerChanged { scope: BreakerScope::Tool, transition },
+            CallNotice::BreakerChanged { scope: BreakerScope::Tool, transition },
             Some("tool_call_circuit_state"),
             Some(
                 "tool_circuit_breaker_transitions_total{tool=\"bank/pay\",from_state=\"CLOSED\",to_state=\"OPEN\"} 1",
             ),
         ),
         (
-            Notice::TrustChanged(change),
+            CallNotice::TrustChanged(change),
             Some("tool_call_trust_state"),
             Some(
                 "tool_trust_transitions_total{tool=\"bank/pay\",from_state=\"TRUSTED\",to_state=\"ESCALATED\"} 1",
             ),
         ),
         (
-            Notice::GuardTripped { layer: Layer::Loop },
+            CallNotice::GuardTripped { layer: GuardLayer::Loop },
             Some("tool_call_guard"),
             Some("tool_guard_trips_total{tool=\"bank/pay\",layer=\"loop\"} 1"),
         ),
         (
-            Notice::InputRequired,
+            CallNotice::InputRequired,
             Some("tool_call_input_required"),
             Some("tool_events_total{tool=\"bank/pay\",event=\"tool_call_input_required\"} 1"),
         ),
         (
-            Notice::FenceLost,
+            CallNotice::FenceLost,
             Some("tool_call_fence_lost"),
             Some("tool_events_total{tool=\"bank/pay\",event=\"tool_call_fence_lost\"} 1"),
         ),
         (
-            Notice::StoreFailed { goes_on: true },
+            CallNotice::StoreFailed { continues: true },
             Some("tool_call_store_failed"),
             Some("tool_events_total{tool=\"bank/pay\",event=\"tool_call_store_failed\"} 1"),
         ),
         (
-            Notice::WouldHave(Shadowed::Refused(Code::CircuitOpen)),
+            CallNotice::WouldHave(ShadowDecision::Refused(Code::CircuitOpen)),
             Some("tool_call_shadow"),
             Some("tool_events_total{tool=\"bank/pay\",event=\"tool_call_shadow\"} 1"),
         ),
         (
-            Notice::Verified { resolution: Some(Resolution::Ran), words: "bank/payments shows it".into() },
+            CallNotice::Verified {
+                resolution: Some(Resolution::Ran),
+                words: "bank/payments shows it".into(),
+            },
             Some("tool_call_verified"),
             Some("tool_events_total{tool=\"bank/pay\",event=\"tool_call_verified\"} 1"),
         ),
-        (Notice::ProbeMoved { scope: BreakerScope::Tool }, None, None),
-        // The end is told with the result, not with the notice.
-        (Notice::CallFinished { code: None, took, attempts: 1, replayed: false }, None, None),
+        (CallNotice::ProbeMoved { scope: BreakerScope::Tool }, None, None),
+        // The end is logged with the result, not with the notice.
+        (CallNotice::CallFinished { code: None, took, attempts: 1, replayed: false }, None, None),
     ]
 }
 
-/// Which of the notices it is. Whoever adds one has to give it a number, and a place in the table above.
-fn number(notice: &Notice) -> usize {
+/// Returns the number of a notice. A new notice needs a number here, and a place in the table above.
+fn number(notice: &CallNotice) -> usize {
     match notice {
-        Notice::CallStarted { .. } => 0,
-        Notice::CallBlocked { .. } => 1,
-        Notice::Following => 2,
-        Notice::Replayed { .. } => 3,
-        Notice::TookOver => 4,
-        Notice::KeyConflict => 5,
-        Notice::ApprovalAsked => 6,
-        Notice::ApprovalEnded { .. } => 7,
-        Notice::AttemptStarted { .. } => 8,
-        Notice::AttemptEnded { .. } => 9,
-        Notice::RetryScheduled { .. } => 10,
-        Notice::RetryStopped { .. } => 11,
-        Notice::AttemptCut { .. } => 12,
-        Notice::AnsweredEarly { .. } => 13,
-        Notice::OutcomeUnknown { .. } => 14,
-        Notice::BreakerChanged { .. } => 15,
-        Notice::TrustChanged(_) => 16,
-        Notice::GuardTripped { .. } => 17,
-        Notice::FenceLost => 18,
-        Notice::StoreFailed { .. } => 19,
-        Notice::WouldHave(_) => 20,
-        Notice::ProbeMoved { .. } => 21,
-        Notice::CallFinished { .. } => 22,
-        Notice::Verified { .. } => 23,
-        Notice::InputRequired => 24,
+        CallNotice::CallStarted { .. } => 0,
+        CallNotice::CallBlocked { .. } => 1,
+        CallNotice::Following => 2,
+        CallNotice::Replayed { .. } => 3,
+        CallNotice::TookOver => 4,
+        CallNotice::KeyConflict => 5,
+        CallNotice::ApprovalAsked => 6,
+        CallNotice::ApprovalEnded { .. } => 7,
+        CallNotice::AttemptStarted { .. } => 8,
+        CallNotice::AttemptEnded { .. } => 9,
+        CallNotice::RetryScheduled { .. } => 10,
+        CallNotice::RetryStopped { .. } => 11,
+        CallNotice::AttemptCut { .. } => 12,
+        CallNotice::AnsweredEarly { .. } => 13,
+        CallNotice::OutcomeUnknown { .. } => 14,
+        CallNotice::BreakerChanged { .. } => 15,
+        CallNotice::TrustChanged(_) => 16,
+        CallNotice::GuardTripped { .. } => 17,
+        CallNotice::FenceLost => 18,
+        CallNotice::StoreFailed { .. } => 19,
+        CallNotice::WouldHave(_) => 20,
+        CallNotice::ProbeMoved { .. } => 21,
+        CallNotice::CallFinished { .. } => 22,
+        CallNotice::Verified { .. } => 23,
+        CallNotice::InputRequired => 24,
     }
 }
 
 #[test]
-fn tr_13_every_notice_is_logged_and_counted_as_the_table_says() {
-    let heard = Heard::new();
+fn tr_13_every_notice_is_logged_and_counted_as_in_the_table() {
+    let heard = TestTelemetry::new();
     let envelope = pay(1, "k");
     let mut policy = standard(ToolClass::Mutating);
-    policy.time.silence = Silence::Stuck;
+    policy.time.silence = SilencePolicy::Stuck;
     let request = request(&envelope, &policy);
-    let about = About { envelope: &envelope, request: &request, policy: &policy, at: AT };
+    let about = NoticeContext { envelope: &envelope, request: &request, policy: &policy, at: AT };
     let mut seen = BTreeSet::new();
     for (notice, event, counted) in every_notice() {
         seen.insert(number(&notice));
@@ -231,9 +242,9 @@ fn tr_13_every_notice_is_logged_and_counted_as_the_table_says() {
 
 #[tokio::test(start_paused = true)]
 async fn tr_13_every_metric_of_the_catalogue_is_shown_with_its_labels() {
-    let heard = Heard::new();
+    let heard = TestTelemetry::new();
     let mut policy = standard(ToolClass::Mutating);
-    policy.time.silence = Silence::Stuck;
+    policy.time.silence = SilencePolicy::Stuck;
     let clock = Arc::new(RuntimeClock::new());
     let store = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
     let engine = Engine::builder()
@@ -247,15 +258,15 @@ async fn tr_13_every_metric_of_the_catalogue_is_shown_with_its_labels() {
     turns::turn(&engine, None, turns::TRIP).await;
     let envelope = pay(1, "k");
     let request = request(&envelope, &policy);
-    let about = About { envelope: &envelope, request: &request, policy: &policy, at: AT };
+    let about = NoticeContext { envelope: &envelope, request: &request, policy: &policy, at: AT };
     for (notice, _, _) in every_notice() {
         heard.telemetry.notice(&about, &notice);
     }
-    heard.telemetry.store_failed("redis", &StoreError::not_done(Trouble::Full, "full"));
-    heard.telemetry.store_news("redis", &News::Emptied);
-    heard.telemetry.outside(&Outside::ByHand(&entry(Deed::Flushed)));
+    heard.telemetry.store_failed("redis", &StoreError::not_done(StoreErrorKind::Full, "full"));
+    heard.telemetry.store_event("redis", &StoreEvent::Emptied);
+    heard.telemetry.system_event(&SystemEvent::ByHand(&entry(AuditAction::Flushed)));
     heard.telemetry.metrics().server_changed("files", None, Some("up"), 1);
-    heard.telemetry.metrics().show(&Census::take(&*store, 10).await.unwrap());
+    heard.telemetry.metrics().show(&StoreCensus::take(&*store, 10).await.unwrap());
 
     let metrics = heard.metrics();
     let mut shown = BTreeMap::new();
@@ -275,22 +286,23 @@ async fn tr_13_every_metric_of_the_catalogue_is_shown_with_its_labels() {
 
 #[test]
 fn a_tool_that_times_out_is_no_matter_for_the_watchdog() {
-    let heard = Heard::new();
+    let heard = TestTelemetry::new();
     let (envelope, policy) = (pay(1, "k"), standard(ToolClass::Mutating));
     let request = request(&envelope, &policy);
-    let about = About { envelope: &envelope, request: &request, policy: &policy, at: AT };
-    for cut in [Cut::Silent(Duration::ZERO), Cut::Deadline, Cut::Cancelled] {
-        heard.telemetry.notice(&about, &Notice::AttemptCut { cut });
+    let about = NoticeContext { envelope: &envelope, request: &request, policy: &policy, at: AT };
+    for cut in [CutReason::Silent(Duration::ZERO), CutReason::Deadline, CutReason::Cancelled] {
+        heard.telemetry.notice(&about, &CallNotice::AttemptCut { cut });
     }
     assert!(!heard.metrics().contains("watchdog_total{"), "{}", heard.metrics());
-    heard.telemetry.notice(&about, &Notice::AttemptCut { cut: Cut::TooLong });
+    heard.telemetry.notice(&about, &CallNotice::AttemptCut { cut: CutReason::TooLong });
     heard.assert_counted("steadfast_watchdog_total{tool=\"bank/pay\",cut=\"too_long\"} 1");
 }
 
 #[test]
-fn a_store_that_fails_is_counted_every_time_and_told_once() {
-    let heard = Heard::new();
-    let error = StoreError::not_done(Trouble::Unreachable, "redis://me:hunter2@store: connection refused");
+fn a_store_failure_is_counted_every_time_and_logged_once() {
+    let heard = TestTelemetry::new();
+    let error =
+        StoreError::not_done(StoreErrorKind::Unreachable, "redis://me:hunter2@store: connection refused");
     for _ in 0..100 {
         heard.telemetry.store_failed("redis", &error);
     }
@@ -301,10 +313,12 @@ fn a_store_that_fails_is_counted_every_time_and_told_once() {
 }
 
 #[test]
-fn what_happens_to_the_store_is_counted_and_told() {
-    let heard = Heard::new();
-    for news in [News::Lost("the disk is full".into()), News::Back, News::Emptied] {
-        heard.telemetry.store_news("redis", &news);
+fn store_events_are_counted_and_logged() {
+    let heard = TestTelemetry::new();
+    for news in
+        [StoreEvent::Unavailable("the disk is full".into()), StoreEvent::Available, StoreEvent::Emptied]
+    {
+        heard.telemetry.store_event("redis", &news);
     }
     for event in ["lost", "back", "emptied"] {
         heard.assert_counted(&format!("steadfast_store_events_total{{store=\"redis\",event=\"{event}\"}} 1"));
@@ -313,29 +327,30 @@ fn what_happens_to_the_store_is_counted_and_told() {
 }
 
 #[test]
-fn tr_13_overload_is_told_once_a_minute_and_counted_every_time() {
-    let heard = Heard::new();
+fn tr_13_overload_is_logged_once_a_minute_and_counted_every_time() {
+    let heard = TestTelemetry::new();
     let (envelope, policy) = (pay(1, "k"), standard(ToolClass::Mutating));
     let request = request(&envelope, &policy);
     for second in 0..120 {
         let at = AT + Duration::from_secs(second);
-        let about = About { envelope: &envelope, request: &request, policy: &policy, at };
-        heard
-            .telemetry
-            .notice(&about, &Notice::CallBlocked { code: Code::Overloaded, retriable: true, breaker: None });
+        let about = NoticeContext { envelope: &envelope, request: &request, policy: &policy, at };
+        heard.telemetry.notice(
+            &about,
+            &CallNotice::CallBlocked { code: Code::Overloaded, retriable: true, breaker: None },
+        );
     }
     assert_eq!(heard.told("tool_call_blocked").len(), 2);
     heard.assert_counted("steadfast_tool_events_total{tool=\"bank/pay\",event=\"tool_call_blocked\"} 120");
 }
 
 #[test]
-fn tr_13_calls_that_are_turned_away_are_counted_every_time_and_told() {
-    let heard = Heard::new();
+fn tr_13_refused_calls_are_counted_every_time_and_logged() {
+    let heard = TestTelemetry::new();
     let envelope = pay(1, "k");
-    let full = ErrorBody::for_now(Code::Overloaded, "as many calls as allowed are under way");
+    let full = ErrorBody::temporary(Code::Overloaded, "as many calls as allowed are under way");
     for second in 0..120 {
         let at = AT + Duration::from_secs(second);
-        heard.telemetry.turned_away(&TurnedAway { envelope: Some(&envelope), error: &full, at });
+        heard.telemetry.call_rejected(&RejectedCall { envelope: Some(&envelope), error: &full, at });
     }
     assert_eq!(heard.told("tool_call_turned_away").len(), 2, "a flood is told once a minute");
     let event = "steadfast_tool_events_total{tool=\"bank/pay\",event=\"tool_call_turned_away\"} 120";
@@ -344,21 +359,21 @@ fn tr_13_calls_that_are_turned_away_are_counted_every_time_and_told() {
         "steadfast_tool_calls_total{tool=\"bank/pay\",status=\"retriable_error\",scope=\"session\"} 120";
     heard.assert_counted(status);
     let malformed = ErrorBody { code: Code::InvalidEnvelope, ..full };
-    heard.telemetry.turned_away(&TurnedAway { envelope: None, error: &malformed, at: AT });
+    heard.telemetry.call_rejected(&RejectedCall { envelope: None, error: &malformed, at: AT });
     assert_eq!(heard.told("tool_call_malformed")[0]["errorCode"], "invalid_envelope");
 }
 
-fn entry(deed: Deed) -> AuditEntry {
-    let by = By::new("ann", Surface::Cli);
+fn entry(deed: AuditAction) -> AuditEntry {
+    let by = OperatorIdentity::new("ann", OperatorSurface::Cli);
     let on = "bank/pay, password=hunter2hunter2".to_owned();
     AuditEntry { format: 1, at: AT, by, deed, tenant: None, on, before: None, after: Some("0".to_owned()) }
 }
 
 #[test]
-fn what_people_change_by_hand_is_counted_and_told() {
-    let heard = Heard::new();
-    for deed in [Deed::Approved, Deed::Switched, Deed::Switched] {
-        heard.telemetry.outside(&Outside::ByHand(&entry(deed)));
+fn operator_actions_are_counted_and_logged() {
+    let heard = TestTelemetry::new();
+    for deed in [AuditAction::Approved, AuditAction::Switched, AuditAction::Switched] {
+        heard.telemetry.system_event(&SystemEvent::ByHand(&entry(deed)));
     }
     heard.assert_counted("steadfast_by_hand_total{deed=\"approved\"} 1");
     heard.assert_counted("steadfast_by_hand_total{deed=\"switched\"} 2");
@@ -368,26 +383,26 @@ fn what_people_change_by_hand_is_counted_and_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_reads_the_feed_hears_what_people_change_by_hand() {
-    let heard = Heard::new();
+async fn operator_actions_are_in_the_feed() {
+    let heard = TestTelemetry::new();
     let mut reader = heard.telemetry.feed().read(None);
-    heard.telemetry.outside(&Outside::ByHand(&entry(Deed::Switched)));
+    heard.telemetry.system_event(&SystemEvent::ByHand(&entry(AuditAction::Switched)));
     let next = tokio::time::timeout(Duration::from_secs(1), reader.next()).await;
-    assert!(matches!(&next, Ok(Next::Happened(line)) if line.event == "audit"), "{next:?}");
+    assert!(matches!(&next, Ok(FeedItem::Happened(line)) if line.event == "audit"), "{next:?}");
 }
 
 #[test]
 fn requests_that_wait_are_counted_as_they_come_and_go() {
-    let heard = Heard::new();
+    let heard = TestTelemetry::new();
     for (before, now) in [(0, 2), (2, 1), (0, 4), (1, 0)] {
-        heard.telemetry.outside(&Outside::Waiting { before, now });
+        heard.telemetry.system_event(&SystemEvent::Waiting { before, now });
     }
     heard.assert_counted("steadfast_approvals_pending{} 4");
 }
 
 #[test]
 fn processes_of_a_server_are_counted_by_how_they_stand() {
-    let heard = Heard::new();
+    let heard = TestTelemetry::new();
     let metrics = heard.telemetry.metrics();
     metrics.server_changed("files", None, Some("starting"), 0);
     heard.assert_counted("steadfast_server_restarts_total{server=\"files\"} 0");

@@ -1,4 +1,4 @@
-//! What an engine's life looks like from outside.
+//! Tests of telemetry as its users see it.
 
 mod engine;
 mod mapping;
@@ -14,45 +14,45 @@ use opentelemetry::trace::TracerProvider as _;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{SdkTracerProvider, SpanData, SpanExporter};
 use parking_lot::Mutex;
-use steadfast_core::approval::Channel;
-use steadfast_core::call::{EqualCalls, Intake, KeysOf, Request, Waits};
-use steadfast_core::classify::{Fault, Source, Transport};
-use steadfast_core::dedupe::{Process, RunId};
-use steadfast_core::envelope::{CallEnvelope, UnknownFields};
-use steadfast_core::output::{Output, RawJson};
-use steadfast_core::policy::{Policy, Profile, ToolClass};
-use steadfast_executor::{Answer, Engine, RuntimeClock};
+use steadfast_core::approval::ApprovalChannel;
+use steadfast_core::call::{CallRequest, CallerKeyScope, CallerPatience, EqualCallPolicy, IntakeContext};
+use steadfast_core::classify::{AttemptFault, FaultSource, TransportError};
+use steadfast_core::dedupe::{ProcessIdentity, RunId};
+use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
+use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::policy::{CallPolicy, PolicyProfile, ToolClass};
+use steadfast_executor::{Engine, RuntimeClock, ToolResult};
 
-use crate::ids::Ids;
-use crate::logs::tests::Paper;
-use crate::spans::Spans;
-use crate::{Format, Level, Logs, Options, Telemetry};
+use crate::ids::SpanIdGenerator;
+use crate::logs::tests::CapturedOutput;
+use crate::spans::CallTracer;
+use crate::{LogLineFormat, LogLineLevel, LogSink, Options, Telemetry};
 
-/// How long is waited for threads that write and push. Only one that hangs meets this limit.
+/// Time limit for the threads that write and push. Only one that hangs reaches it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Telemetry whose lines and spans can be read.
-struct Heard {
+struct TestTelemetry {
     telemetry: Arc<Telemetry>,
-    paper: Paper,
-    spans: Exported,
+    paper: CapturedOutput,
+    spans: SpanCollector,
 }
 
-impl Heard {
+impl TestTelemetry {
     fn new() -> Self {
-        let (paper, spans) = (Paper::default(), Exported::default());
-        let logs = Logs::to(paper.clone(), Level::Trace, Format::Json).unwrap();
+        let (paper, spans) = (CapturedOutput::default(), SpanCollector::default());
+        let logs = LogSink::to(paper.clone(), LogLineLevel::Trace, LogLineFormat::Json).unwrap();
         let options = Options { logs: Some(logs), most_tools: 3, ..Options::default() };
         let mut telemetry = Telemetry::start(options).unwrap();
         let provider = SdkTracerProvider::builder()
-            .with_id_generator(Ids::default())
+            .with_id_generator(SpanIdGenerator::default())
             .with_simple_exporter(spans.clone())
             .build();
-        telemetry.spans = Some(Spans::new(provider.tracer("test")));
+        telemetry.spans = Some(CallTracer::new(provider.tracer("test")));
         Self { telemetry: Arc::new(telemetry), paper, spans }
     }
 
-    async fn engine(&self, policy: Policy) -> Engine {
+    async fn engine(&self, policy: CallPolicy) -> Engine {
         Engine::builder()
             .clock(Arc::new(RuntimeClock::new()))
             .policies(Arc::new(policy))
@@ -70,7 +70,7 @@ impl Heard {
         self.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// The lines with this name.
+    /// Returns the lines with this name.
     fn told(&self, event: &str) -> Vec<serde_json::Value> {
         self.lines().into_iter().filter(|line| line["event"] == event).collect()
     }
@@ -85,18 +85,18 @@ impl Heard {
     }
 }
 
-/// Keeps the spans that ended.
+/// Records the spans that ended.
 #[derive(Clone, Debug, Default)]
-struct Exported(Arc<Mutex<Vec<SpanData>>>);
+struct SpanCollector(Arc<Mutex<Vec<SpanData>>>);
 
-impl SpanExporter for Exported {
+impl SpanExporter for SpanCollector {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         self.0.lock().extend(batch);
         Ok(())
     }
 }
 
-impl Exported {
+impl SpanCollector {
     fn all(&self) -> Vec<SpanData> {
         self.0.lock().clone()
     }
@@ -106,8 +106,8 @@ impl Exported {
     }
 }
 
-fn standard(class: ToolClass) -> Policy {
-    Profile::Standard.policy(class)
+fn standard(class: ToolClass) -> CallPolicy {
+    PolicyProfile::Standard.policy(class)
 }
 
 /// A call of `bank/pay` with a key.
@@ -120,34 +120,34 @@ fn pay(amount: u32, key: &str) -> CallEnvelope {
 }
 
 fn parse(text: &str) -> CallEnvelope {
-    CallEnvelope::parse(text.as_bytes(), UnknownFields::Refuse).unwrap()
+    CallEnvelope::parse(text.as_bytes(), UnknownFieldPolicy::Refuse).unwrap()
 }
 
-fn request(envelope: &CallEnvelope, policy: &Policy) -> Request {
-    let intake = Intake {
-        process: &Process { boot: "boot".into(), pid: 1, started: 1 },
+fn request(envelope: &CallEnvelope, policy: &CallPolicy) -> CallRequest {
+    let intake = IntakeContext {
+        process: &ProcessIdentity { boot: "boot".into(), pid: 1, started: 1 },
         number: 1,
         run: &RunId("run-1".into()),
-        channel: Channel::Headless,
+        channel: ApprovalChannel::Headless,
         hook_key: None,
         in_turn: false,
-        equal_calls: EqualCalls::Apart,
+        equal_calls: EqualCallPolicy::Separate,
         call_id: None,
-        keys_of: KeysOf::Conversation,
-        waits: Waits::NotForLong,
+        keys_of: CallerKeyScope::Conversation,
+        waits: CallerPatience::MayGiveUp,
         continuation: None,
         trace: None,
         input_schema: None,
     };
-    let params = Request::params(envelope).unwrap();
-    Request::from_params(envelope, params.root(), policy, intake)
+    let params = CallRequest::params(envelope).unwrap();
+    CallRequest::from_params(envelope, params.root(), policy, intake)
 }
 
-fn paid() -> Answer {
-    Ok(Output { content: RawJson::from_trusted("\"paid\""), metadata: None })
+fn paid() -> ToolResult {
+    Ok(ToolOutput { content: RawJson::from_trusted("\"paid\""), metadata: None })
 }
 
-fn reset() -> Answer {
-    let source = Source::Transport { error: Transport::ConnectionReset, written: true };
-    Err(Fault::new(source, "connection reset").into())
+fn reset() -> ToolResult {
+    let source = FaultSource::Transport { error: TransportError::ConnectionReset, written: true };
+    Err(AttemptFault::new(source, "connection reset").into())
 }

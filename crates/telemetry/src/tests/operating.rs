@@ -1,4 +1,4 @@
-//! The files for whoever runs it speak of metrics that exist.
+//! Checks that the files for operators only use metrics that exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
@@ -6,15 +6,17 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::Value;
-use steadfast_core::approval::{Decision, Grantor};
+use steadfast_core::approval::{ApprovalDecision, Grantor};
 use steadfast_core::id::ToolName;
-use steadfast_core::policy::{Mode, Modes, Silence};
+use steadfast_core::policy::{EnforcementMode, MechanismModes, SilencePolicy};
 use steadfast_core::report::{ReportKind, ToolReport};
-use steadfast_executor::{Attempt, BreakerKey, By, Listener as _, Steer, Surface};
-use steadfast_store::{MemoryOptions, MemoryStore, News, StoreError, Trouble};
+use steadfast_executor::{
+    Attempt, BreakerKey, BreakerOverride, EngineListener as _, OperatorIdentity, OperatorSurface,
+};
+use steadfast_store::{MemoryOptions, MemoryStore, StoreError, StoreErrorKind, StoreEvent};
 
 use super::*;
-use crate::{CATALOGUE, Census, Kind};
+use crate::{CATALOGUE, MetricKind, StoreCensus};
 
 const ALERTS: &str = include_str!("../../../../docs/operating/alerts.yml");
 const ALERT_TESTS: &str = include_str!("../../../../docs/operating/alerts.test.yml");
@@ -22,9 +24,9 @@ const DASHBOARD: &str = include_str!("../../../../docs/operating/grafana.json");
 
 const PAGE: &str = include_str!("../../../../docs/operating/telemetry.md");
 const MAPPING: &str = include_str!("../mapping.rs");
-const WORDS: &str = include_str!("../words.rs");
+const WORDS: &str = include_str!("../names.rs");
 
-/// The names of lines, as the mapping writes them, and those of what happens in turns.
+/// Returns the names of log lines, as the mapping writes them, and those of the events of turns.
 fn events() -> BTreeSet<&'static str> {
     let quoted = [MAPPING, WORDS].into_iter().flat_map(|file| file.split('"').skip(1).step_by(2));
     let begins = ["tool_call_", "store_", "turn_"];
@@ -36,28 +38,31 @@ fn names() -> BTreeSet<String> {
     for metric in CATALOGUE {
         let name = format!("steadfast_{}", metric.name);
         match metric.kind {
-            Kind::Counter | Kind::Gauge => {
+            MetricKind::Counter | MetricKind::Gauge => {
                 names.insert(name);
             }
-            Kind::Histogram => names.extend(["bucket", "count", "sum"].map(|part| format!("{name}_{part}"))),
+            MetricKind::Histogram => {
+                names.extend(["bucket", "count", "sum"].map(|part| format!("{name}_{part}")))
+            }
         }
     }
     names
 }
 
-/// What is asked of Prometheus: by whom, the expression, and the labels that a legend shows.
-struct Asked {
+/// A query to Prometheus: its source, the expression, and the labels that a legend shows.
+struct PrometheusQuery {
     by: String,
     expression: String,
     shown: Vec<String>,
 }
 
-fn asked() -> Vec<Asked> {
+fn asked() -> Vec<PrometheusQuery> {
     rules().into_iter().chain(dashboard()).collect()
 }
 
-/// The expressions of the alerts. The file is ours, and YAML only as far as promtool says: a block is what is indented deeper.
-fn rules() -> Vec<Asked> {
+/// Returns the expressions of the alerts. Reads only the subset of YAML that promtool guarantees for this file: a
+/// block is indented deeper.
+fn rules() -> Vec<PrometheusQuery> {
     let mut all = Vec::new();
     let mut lines = ALERTS.lines().peekable();
     let mut alert = "";
@@ -71,12 +76,12 @@ fn rules() -> Vec<Asked> {
             expression.push('\n');
             expression.push_str(more);
         }
-        all.push(Asked { by: alert.to_owned(), expression, shown: Vec::new() });
+        all.push(PrometheusQuery { by: alert.to_owned(), expression, shown: Vec::new() });
     }
     all
 }
 
-fn dashboard() -> Vec<Asked> {
+fn dashboard() -> Vec<PrometheusQuery> {
     let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
     let panels = dashboard["panels"].as_array().unwrap().iter();
     let targets = panels.flat_map(|panel| {
@@ -91,16 +96,16 @@ fn dashboard() -> Vec<Asked> {
         let shown = legend.split("{{").skip(1).map(|rest| rest.split("}}").next().unwrap().to_owned());
         let expression =
             expression.as_str().unwrap().replace("$__rate_interval", "5m").replace("$tool", ".*");
-        Asked { by: by.to_owned(), expression, shown: shown.collect() }
+        PrometheusQuery { by: by.to_owned(), expression, shown: shown.collect() }
     };
     targets.chain(notes).map(asked).collect()
 }
 
-/// What is asked of a label: its name, the operator, the value.
-type Matcher<'a> = (&'a str, &'a str, &'a str);
+/// A label matcher: name, operator, value.
+type LabelMatcher<'a> = (&'a str, &'a str, &'a str);
 
-/// The metrics that an expression names, each with what it asks of its labels.
-fn selectors(expression: &str) -> Vec<(&str, Vec<Matcher<'_>>)> {
+/// Returns the metrics in an expression, each with its label matchers.
+fn selectors(expression: &str) -> Vec<(&str, Vec<LabelMatcher<'_>>)> {
     let mut found = Vec::new();
     let mut rest = expression;
     while let Some(at) = rest.find("steadfast_") {
@@ -119,7 +124,7 @@ fn selectors(expression: &str) -> Vec<(&str, Vec<Matcher<'_>>)> {
     found
 }
 
-/// The labels that an expression groups or matches by.
+/// Returns the labels that an expression groups or matches by.
 fn groups(expression: &str) -> Vec<&str> {
     let mut found = Vec::new();
     for word in ["by (", "on ("] {
@@ -130,12 +135,16 @@ fn groups(expression: &str) -> Vec<&str> {
     found
 }
 
-/// What an engine has counted to which everything has happened that can happen, one line of it each. Its store and the
-/// servers of its gateway are well, so that theirs are told by hand.
+/// Returns the metrics of an engine for which everything has happened that can happen, one line of each kind. Its
+/// store and the servers of its gateway are healthy, so those events are added here.
 async fn lived() -> String {
-    let heard = Heard::new();
+    let heard = TestTelemetry::new();
     let fault = |status| {
-        move |_: Attempt| std::future::ready::<Answer>(Err(Fault::new(Source::Http { status }, "no").into()))
+        move |_: Attempt| {
+            std::future::ready::<ToolResult>(
+                Err(AttemptFault::new(FaultSource::Http { status }, "no").into()),
+            )
+        }
     };
     let called = |tool: &str, amount: u32, key: Option<&str>| {
         let mut call = pay(amount, key.unwrap_or("none"));
@@ -145,10 +154,10 @@ async fn lived() -> String {
         }
         call
     };
-    let by = By::new("ann", Surface::Library);
+    let by = OperatorIdentity::new("ann", OperatorSurface::Library);
 
     let mut policy = standard(ToolClass::Idempotent);
-    policy.modes.guard = Mode::Off;
+    policy.modes.guard = EnforcementMode::Off;
     let clock: Arc<RuntimeClock> = Arc::new(RuntimeClock::new());
     let store = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
     let builder = Engine::builder().clock(clock.clone()).store(store.clone()).policies(Arc::new(policy));
@@ -157,45 +166,45 @@ async fn lived() -> String {
     engine.call(called("pay", 1, Some("a")), well).await;
     engine.call(called("pay", 1, Some("a")), well).await;
     engine.call(called("pay", 2, Some("a")), well).await;
-    // Fails until its breaker opens, and again when it is tried; that costs it its trust, and a person is asked.
+    // Fails until its breaker opens, and again when it is tried. That costs it its trust, so approval is needed.
     for amount in 0..4 {
         engine.call(called("pay", amount, None), fault(503)).await;
         tokio::time::advance(Duration::from_secs(31)).await;
     }
     let key = BreakerKey::Tool(pay(1, "k").tool());
-    engine.steer_breaker(None, &key, Steer::Reset, &by).await;
+    engine.update_breaker(None, &key, BreakerOverride::Reset, &by).await;
     engine.call(called("pay", 9, None), well).await;
     while engine.approvals(None).is_empty() {
         tokio::task::yield_now().await;
     }
     heard.assert_counted("steadfast_approvals_pending{} 1");
     let (id, _) = engine.approvals(None).pop().unwrap();
-    engine.decide(None, id, Decision::Once, Grantor::Operator, &by).await.unwrap();
+    engine.decide(None, id, ApprovalDecision::Once, Grantor::Operator, &by).await.unwrap();
     heard.assert_counted("steadfast_approvals_pending{} 0");
     heard.assert_counted("steadfast_by_hand_total{deed=\"approved\"} 1");
-    engine.steer_breaker(None, &key, Steer::Open { until: None }, &by).await;
+    engine.update_breaker(None, &key, BreakerOverride::Open { until: None }, &by).await;
     heard.assert_counted("steadfast_tool_circuit_breaker_state{tool=\"bank/pay\",state=\"FORCED_OPEN\"} 1");
     let report = br#"{"toolName":"pay","pluginName":"bank","error":"x","severity":"security"}"#;
-    engine.take_report(None, &ToolReport::parse(report, ReportKind::Failure).unwrap());
-    heard.telemetry.metrics().show(&Census::take(&*store, 100).await.unwrap());
+    engine.record_report(None, &ToolReport::parse(report, ReportKind::Failure).unwrap());
+    heard.telemetry.metrics().show(&StoreCensus::take(&*store, 100).await.unwrap());
     engine.shutdown(Duration::ZERO).await;
     engine.call(called("pay", 1, None), well).await;
 
     let mut policy = standard(ToolClass::Mutating);
-    policy.modes.trust = Mode::Off;
+    policy.modes.trust = EnforcementMode::Off;
     let engine = heard.engine(policy.clone()).await;
     engine.call(called("send", 1, Some("lost")), async |_: Attempt| reset()).await;
     for _ in 0..3 {
         engine.call(called("send", 2, None), fault(404)).await;
     }
     policy.class = ToolClass::ReadOnly;
-    policy.time.silence = Silence::Stuck;
+    policy.time.silence = SilencePolicy::Stuck;
     heard
         .engine(policy.clone())
         .await
         .call(called("get", 1, None), async |_: Attempt| std::future::pending().await)
         .await;
-    policy.modes = Modes::all(Mode::Shadow);
+    policy.modes = MechanismModes::all(EnforcementMode::Shadow);
     let engine = heard.engine(policy).await;
     for _ in 0..2 {
         engine.call(called("get", 1, Some("twice")), well).await;
@@ -203,15 +212,15 @@ async fn lived() -> String {
 
     let engine = heard.engine(standard(ToolClass::ReadOnly)).await;
     turns::turn(&engine, None, turns::TRIP).await;
-    heard.telemetry.store_failed("redis", &StoreError::not_done(Trouble::Unreachable, "gone"));
-    heard.telemetry.store_news("redis", &News::Emptied);
+    heard.telemetry.store_failed("redis", &StoreError::not_done(StoreErrorKind::Unreachable, "gone"));
+    heard.telemetry.store_event("redis", &StoreEvent::Emptied);
     for state in ["up", "backing_off", "down"] {
         heard.telemetry.metrics().server_changed("files", None, Some(state), 1);
     }
     heard.metrics()
 }
 
-/// The series of each name, each as its labels.
+/// Returns the series by metric name, each as its labels.
 fn series(metrics: &str) -> BTreeMap<&str, Vec<BTreeMap<&str, &str>>> {
     let mut all = BTreeMap::<_, Vec<_>>::new();
     for line in metrics.lines().filter(|line| !line.starts_with('#')) {
@@ -230,7 +239,7 @@ async fn alerts_and_dashboard_ask_for_series_that_an_engine_has() {
     let series = series(&metrics);
     let asked = asked();
     assert!(asked.len() > 40, "{}", asked.len());
-    for Asked { by, expression, shown } in &asked {
+    for PrometheusQuery { by, expression, shown } in &asked {
         let selectors = selectors(expression);
         let mut known: BTreeSet<&str> = BTreeSet::new();
         for (name, matchers) in &selectors {
@@ -257,7 +266,7 @@ async fn alerts_and_dashboard_ask_for_series_that_an_engine_has() {
 
 #[test]
 fn expressions_of_the_dashboard_are_some_that_prometheus_reads() {
-    let rule = |(number, asked): (usize, &Asked)| {
+    let rule = |(number, asked): (usize, &PrometheusQuery)| {
         format!(
             "      - record: dashboard:expression:{number}\n        expr: {}\n",
             serde_json::json!(asked.expression)
@@ -274,7 +283,7 @@ fn expressions_of_the_dashboard_are_some_that_prometheus_reads() {
 #[tokio::test(start_paused = true)]
 async fn promtool_has_one_remark_on_the_metrics() {
     let metrics = lived().await;
-    // It reads the older text format, in which the name of a counter ends as its samples do.
+    // It reads the older text format, in which the name of a counter ends like its samples.
     let counters: BTreeSet<&str> =
         metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter")).collect();
     let older = |line: &str| {
@@ -294,7 +303,7 @@ async fn promtool_has_one_remark_on_the_metrics() {
     assert_eq!(said.trim(), accepted, "the seed names it so");
 }
 
-/// What promtool says, and whether it is content.
+/// Runs promtool. Returns its output, and true if it succeeded.
 fn promtool(arguments: &[&str], input: &str) -> (String, bool) {
     let started = std::process::Command::new("promtool")
         .args(arguments)

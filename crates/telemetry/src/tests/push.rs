@@ -1,4 +1,4 @@
-//! Pushing to a collector.
+//! Tests of the push to a collector.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use steadfast_executor::Attempt;
 use super::*;
 use crate::OtlpOptions;
 
-/// A collector, and the heads and bodies of what is pushed to it.
+/// Starts a collector, and returns the heads and bodies of the pushes to it.
 pub(super) fn collector() -> (String, mpsc::Receiver<(String, Vec<u8>)>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}/", listener.local_addr().unwrap());
@@ -19,7 +19,7 @@ pub(super) fn collector() -> (String, mpsc::Receiver<(String, Vec<u8>)>) {
         for connection in listener.incoming() {
             let mut connection = connection.unwrap();
             let (head, body) = read_push(&mut connection);
-            // Before it is answered: whoever pushed looks for it as soon as it has the answer.
+            // Before the response, because the test checks it once the push has returned.
             let _ = pushes.send((head, body));
             connection.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").unwrap();
         }
@@ -51,7 +51,7 @@ async fn spans_and_metrics_are_pushed_to_a_collector() {
     let engine = Engine::builder().listener(telemetry.clone()).start().await;
     engine.call(pay(1, "k"), async |_: Attempt| paid()).await;
     telemetry.shutdown(PATIENCE);
-    // What is pushed now and then is pushed before the end on a slow machine, in as many pieces as it likes.
+    // On a slow machine, periodic pushes happen before the end, in any number of pieces.
     let (mut spans, mut metrics) = (Vec::new(), Vec::new());
     for (head, body) in pushed.try_iter() {
         assert!(head.contains("\r\ncontent-type: application/x-protobuf"), "{head}");
@@ -61,7 +61,7 @@ async fn spans_and_metrics_are_pushed_to_a_collector() {
             other => panic!("{other}"),
         }
     }
-    // Texts stand in protobuf as they are.
+    // Texts are unchanged in protobuf.
     let holds = |bytes: &[u8], text: &str| bytes.windows(text.len()).any(|piece| piece == text.as_bytes());
     for text in
         ["tool_execution", "tool_attempt", "service.name", "steadfast", "idempotency.key", "tool.name"]
@@ -81,20 +81,20 @@ async fn spans_and_metrics_are_pushed_to_a_collector() {
 
 #[tokio::test]
 async fn a_collector_that_is_not_there_holds_up_no_call() {
-    // Nobody is given this port, as they are that ask for any.
+    // This port is never assigned to a socket that asks for any.
     let options = Options { otlp: Some(OtlpOptions::to("http://127.0.0.1:1")), ..Options::default() };
     let telemetry = Arc::new(Telemetry::start(options).unwrap());
     let engine = Engine::builder().listener(telemetry.clone()).start().await;
     let called = engine.call(pay(1, "k"), async |_: Attempt| paid()).await;
-    assert_eq!(called.result.status, steadfast_core::code::Status::Success);
+    assert_eq!(called.result.status, steadfast_core::code::CallStatus::Success);
 }
 
 #[test]
 fn an_address_that_cannot_be_pushed_to_is_refused_before_anything_starts() {
-    let options = Options { otlp: Some(OtlpOptions::to("https://collector:4318")), ..Options::default() };
+    let options = Options { otlp: Some(OtlpOptions::to("ftp://collector:4318")), ..Options::default() };
     let error = Telemetry::start(options).unwrap_err().to_string();
     assert_eq!(
         error,
-        "the OTLP endpoint cannot be https: put a collector in between; write it as http://127.0.0.1:4318"
+        "the OTLP endpoint cannot be used: not an http or https URL; write it as http://127.0.0.1:4318"
     );
 }

@@ -1,7 +1,7 @@
-//! Planted secrets, and everywhere that they must not be found.
+//! Planted secrets, and all the outputs that must not contain them.
 
-use steadfast_core::classify::Source;
-use steadfast_core::output::Output;
+use steadfast_core::classify::FaultSource;
+use steadfast_core::output::ToolOutput;
 use steadfast_core::redact::Redacted;
 use steadfast_executor::{Attempt, ToolFault};
 
@@ -21,7 +21,7 @@ const SECRETS: [&str; 8] = [
     "content-of-ann",
 ];
 
-/// A call with a secret in every place that has room for one.
+/// A call with a secret in every place that can contain one.
 fn leaky() -> CallEnvelope {
     parse(&format!(
         r#"{{"contractVersion":"1.1","requestId":"req-{TOKEN}","toolName":"pay-{TOKEN}","toolNamespace":"bank",
@@ -34,16 +34,18 @@ fn leaky() -> CallEnvelope {
     ))
 }
 
-/// A tool that fails with secrets in its words, then succeeds with secrets in its answer.
-fn leaky_tool(fault: Source) -> impl Fn(Attempt) -> std::future::Ready<Answer> + Send + Sync + 'static {
+/// A tool that fails with secrets in its error, then succeeds with secrets in its result.
+fn leaky_tool(
+    fault: FaultSource,
+) -> impl Fn(Attempt) -> std::future::Ready<ToolResult> + Send + Sync + 'static {
     move |attempt: Attempt| {
         let said =
             format!("Authorization: Bearer {TOKEN} rejected, password=hunter2, sk-live-51Habcdefghijkl");
         std::future::ready(if attempt.number < 2 {
-            let output = Output { content: RawJson::string(&said), metadata: None };
-            Err(ToolFault { fault: Fault::new(fault.clone(), said), output: Some(output) }.into())
+            let output = ToolOutput { content: RawJson::string(&said), metadata: None };
+            Err(ToolFault { fault: AttemptFault::new(fault.clone(), said), output: Some(output) }.into())
         } else {
-            Ok(Output { content: RawJson::string("content-of-ann"), metadata: None })
+            Ok(ToolOutput { content: RawJson::string("content-of-ann"), metadata: None })
         })
     }
 }
@@ -55,10 +57,16 @@ fn assert_clean(text: &str, place: &str) {
 }
 
 async fn make_calls(engine: &Engine) {
-    let transient = Source::Transport { error: Transport::ConnectionReset, written: true };
-    for fault in [transient, Source::Http { status: 401 }, Source::IsError, Source::Tool, Source::Panic] {
+    let transient = FaultSource::Transport { error: TransportError::ConnectionReset, written: true };
+    for fault in [
+        transient,
+        FaultSource::Http { status: 401 },
+        FaultSource::IsError,
+        FaultSource::Tool,
+        FaultSource::Panic,
+    ] {
         engine.call(leaky(), leaky_tool(fault)).await;
-        engine.call(leaky(), async |_: Attempt| -> Answer { panic!("panicked with {TOKEN}") }).await;
+        engine.call(leaky(), async |_: Attempt| -> ToolResult { panic!("panicked with {TOKEN}") }).await;
     }
     let mut other = leaky();
     other.payload.params = RawJson::from_trusted(r#"{"password":"hunter2"}"#);
@@ -67,7 +75,7 @@ async fn make_calls(engine: &Engine) {
 
 #[tokio::test(start_paused = true)]
 async fn tr_15_planted_secrets_are_in_no_log_line_metric_or_span() {
-    let heard = Heard::new();
+    let heard = TestTelemetry::new();
     for class in [ToolClass::Idempotent, ToolClass::ReadOnly, ToolClass::Mutating] {
         make_calls(&heard.engine(standard(class)).await).await;
     }

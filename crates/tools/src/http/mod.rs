@@ -1,4 +1,4 @@
-//! A tool that is one request over HTTP.
+//! A tool that is one HTTP request.
 
 mod request;
 
@@ -11,57 +11,61 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use steadfast_config::{HttpMethod, HttpToolSettings, UrlTemplate};
-use steadfast_core::classify::{Fault, RetryAfter, Source, Transport};
+use steadfast_core::classify::{AttemptFault, FaultSource, RetryAfter, TransportError};
 use steadfast_core::envelope::write_baggage;
 use steadfast_core::id::{Domain, ToolRef};
-use steadfast_core::output::{Output, RawJson};
-use steadfast_executor::{Answer, Attempt, NotDone, Tool};
-use steadfast_mcp::http::back::{Asked, Origin, Replied, UnderWay};
+use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_executor::{Attempt, AttemptError, ToolHandler, ToolResult};
 use steadfast_mcp::http::encode_value;
+use steadfast_mcp::http::upstream::{HttpOrigin, OriginRequest, OriginResponse, RequestProgress};
 use tokio::time::Instant;
 
-use self::request::{Filled, fill};
-use crate::said::{Secrets, content, excerpt};
-use crate::toolbox::Unusable;
+use self::request::{FilledRequest, fill};
+use crate::output::{Secrets, content, excerpt};
+use crate::toolbox::UnusableReason;
 
-/// A tool that is one request over HTTP. Copies share its connections; it shows neither its headers nor its path, which may
-/// be secret.
+/// A tool that is one HTTP request. Clones share their connections. Its debug output has neither its headers nor its
+/// path, which may be secret.
 #[derive(Clone)]
 pub struct HttpTool {
-    parts: Arc<Parts>,
+    parts: Arc<HttpParts>,
 }
 
-struct Parts {
+struct HttpParts {
     tool: ToolRef,
     domain: Option<Domain>,
-    origin: Origin,
+    origin: HttpOrigin,
     method: HttpMethod,
     url: UrlTemplate,
-    /// What every request carries.
+    /// Headers of every request.
     headers: HeaderMap,
     secrets: Secrets,
 }
 
 impl HttpTool {
-    pub(crate) fn new(tool: ToolRef, settings: &HttpToolSettings, origin: Origin) -> Result<Self, Unusable> {
+    pub(crate) fn new(
+        tool: ToolRef,
+        settings: &HttpToolSettings,
+        origin: HttpOrigin,
+    ) -> Result<Self, UnusableReason> {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/plain;q=0.9, */*;q=0.8"));
-        // Nobody here can read what is packed.
+        // Compressed responses are not supported.
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        // Some services answer nobody who does not say who asks.
+        // Some services refuse requests without a user agent.
         headers
             .insert(USER_AGENT, HeaderValue::from_static(concat!("steadfast/", env!("CARGO_PKG_VERSION"))));
         if has_body(settings.method) {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
         for (name, value) in &settings.headers {
-            let wrong = || Unusable::Header(name.clone());
+            let wrong = || UnusableReason::Header(name.clone());
             let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong())?;
             let mut value = HeaderValue::from_str(value.expose()).map_err(|_| wrong())?;
             value.set_sensitive(true);
             headers.insert(header, value);
         }
-        let parts = Parts {
+        let parts = HttpParts {
             tool,
             domain: Domain::new(settings.url.host().to_ascii_lowercase()).ok(),
             origin,
@@ -73,12 +77,12 @@ impl HttpTool {
         Ok(Self { parts: Arc::new(parts) })
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn tool(&self) -> &ToolRef {
         &self.parts.tool
     }
 
-    /// The host that it asks.
+    /// Returns the host of its requests.
     pub fn domain(&self) -> Option<&Domain> {
         self.parts.domain.as_ref()
     }
@@ -94,11 +98,11 @@ impl fmt::Debug for HttpTool {
     }
 }
 
-impl Tool for HttpTool {
-    fn run(&self, attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
+impl ToolHandler for HttpTool {
+    fn run(&self, attempt: Attempt) -> impl Future<Output = ToolResult> + Send + 'static {
         let parts = Arc::clone(&self.parts);
         async move {
-            let (begin, under_way) = (Instant::now(), UnderWay::default());
+            let (begin, under_way) = (Instant::now(), RequestProgress::default());
             let asked = parts.asked(&attempt)?;
             tokio::select! {
                 biased;
@@ -106,19 +110,19 @@ impl Tool for HttpTool {
                     Ok(replied) => parts.answer(&replied),
                     Err(failure) => Err(failure.fault().into()),
                 },
-                // The request is dropped with this, and its connection closed.
-                () = attempt.cancelled() => Err(withdrawn(begin, &under_way)),
+                // Dropping the future drops the request and closes its connection.
+                () = attempt.cancelled() => Err(cancelled_fault(begin, &under_way)),
             }
         }
     }
 }
 
-impl Parts {
-    fn asked(&self, attempt: &Attempt) -> Result<Asked, Fault> {
+impl HttpParts {
+    fn asked(&self, attempt: &Attempt) -> Result<OriginRequest, AttemptFault> {
         let filled = fill(self.method, &self.url, attempt.params());
-        let Filled { target, body } = filled.map_err(request::Unfit::fault)?;
+        let FilledRequest { target, body } = filled.map_err(request::ParameterError::fault)?;
         let mut headers = self.headers.clone();
-        if !attempt.modes.leave_alone() {
+        if !attempt.modes.is_pass_through() {
             headers.insert(IDEMPOTENCY_KEY, encode_value(attempt.idempotency_key()));
         }
         if let Some(trace) = attempt.traceparent.as_deref().and_then(|text| HeaderValue::from_str(text).ok())
@@ -129,26 +133,26 @@ impl Parts {
         if let Some(baggage) = baggage.and_then(|text| HeaderValue::try_from(text).ok()) {
             headers.insert(BAGGAGE, baggage);
         }
-        Ok(Asked { method: method(self.method), target, headers, body: body.unwrap_or_default() })
+        Ok(OriginRequest { method: method(self.method), target, headers, body: body.unwrap_or_default() })
     }
 
-    fn answer(&self, replied: &Replied) -> Answer {
-        let Replied { status, headers, body } = replied;
+    fn answer(&self, replied: &OriginResponse) -> ToolResult {
+        let OriginResponse { status, headers, body } = replied;
         if !status.is_success() {
             return Err(self.refusal(*status, headers, body).into());
         }
         let packed = text_of(headers, &CONTENT_ENCODING).filter(|packed| *packed != "identity");
         if let Some(packed) = packed {
-            let message = format!("the answer is packed ({packed}), which was not asked for");
-            return Err(Fault::new(Source::BadAnswer, message).into());
+            let message = format!("the response is compressed ({packed}), which was not requested");
+            return Err(AttemptFault::new(FaultSource::BadAnswer, message).into());
         }
-        // That something was accepted and not done yet is said by the status alone.
+        // Only the status shows that a request was accepted but not completed yet.
         let metadata = RawJson::from_trusted(format!("{{\"status\":{}}}", status.as_u16()));
-        Ok(Output { content: content(body), metadata: Some(metadata) })
+        Ok(ToolOutput { content: content(body), metadata: Some(metadata) })
     }
 
-    /// What an answer means that is no success.
-    fn refusal(&self, status: StatusCode, headers: &HeaderMap, body: &Bytes) -> Fault {
+    /// Returns the fault for an unsuccessful response.
+    fn refusal(&self, status: StatusCode, headers: &HeaderMap, body: &Bytes) -> AttemptFault {
         let text = |name: &HeaderName| text_of(headers, name);
         let number = status.as_u16();
         let said = excerpt(&String::from_utf8_lossy(body), &self.secrets);
@@ -156,7 +160,7 @@ impl Parts {
             let place = text(&LOCATION).map_or(String::new(), |place| format!(" to {}", shown(place)));
             format!("the server redirects{place} with the status {number}, and redirects are not followed")
         } else if said.starts_with('{') {
-            // The core reads such a body for what it says.
+            // The core classifies such a body by its text.
             said
         } else {
             let reason = status.canonical_reason().map_or(String::new(), |reason| format!(" ({reason})"));
@@ -164,18 +168,18 @@ impl Parts {
             format!("the server answered with the status {number}{reason}{said}")
         };
         let retry_after = RetryAfter::from_headers(text(&RETRY_AFTER), text(&RETRY_AFTER_MS));
-        Fault { retry_after, ..Fault::new(Source::Http { status: number }, message) }
+        AttemptFault { retry_after, ..AttemptFault::new(FaultSource::Http { status: number }, message) }
     }
 }
 
-/// The fault of an attempt that nobody wants any more.
-fn withdrawn(begin: Instant, under_way: &UnderWay) -> NotDone {
+/// Returns the fault of a cancelled attempt.
+fn cancelled_fault(begin: Instant, under_way: &RequestProgress) -> AttemptError {
     let fault = if under_way.is_sent() {
-        let source = Source::Timeout { after: begin.elapsed() };
-        Fault::new(source, "the server had not answered when the request was withdrawn")
+        let source = FaultSource::Timeout { after: begin.elapsed() };
+        AttemptFault::new(source, "the server had not responded when the request was cancelled")
     } else {
-        let source = Source::Transport { error: Transport::TimedOut, written: false };
-        Fault::new(source, "there was no connection yet when the request was withdrawn")
+        let source = FaultSource::Transport { error: TransportError::TimedOut, written: false };
+        AttemptFault::new(source, "there was no connection yet when the request was withdrawn")
     };
     fault.into()
 }
@@ -184,7 +188,7 @@ fn text_of<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-/// Where a redirect leads, without what may be secret in it.
+/// Returns the target of a redirect without parts that may be secret.
 fn shown(place: &str) -> String {
     let uri = place.parse::<Uri>().ok();
     let host = uri.as_ref().and_then(|uri| Some((uri.scheme_str()?, uri.host()?)));

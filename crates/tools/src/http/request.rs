@@ -1,8 +1,8 @@
-//! Parameters of a call as a request: which go into the path, which into query or body, and how they are written there.
+//! Builds an HTTP request from the parameters of a call: its path, its query and its body.
 //!
-//! Values come from a model, and through it from whatever it has read. Each of them stays within the place that the
-//! configuration gives it: it is written as one segment of a path or one value of a query whatever it contains, and what
-//! cannot be written so is refused before anything is sent.
+//! Values come from a model, and may come from anything that the model has read. Each value stays within the place that
+//! the configuration gives it: it is written as one path segment or one query value whatever it contains. A value that
+//! cannot be written that way is refused before anything is sent.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -10,28 +10,36 @@ use std::fmt::Write as _;
 use bytes::Bytes;
 use http::Uri;
 use steadfast_config::{HttpMethod, UrlPiece, UrlTemplate};
-use steadfast_core::classify::{Fault, Source, Transport};
-use steadfast_core::json::{Document, Kind, Limits, Value};
+use steadfast_core::classify::{AttemptFault, FaultSource, TransportError};
+use steadfast_core::json::{JsonDocument, JsonKind, JsonLimits, JsonValue};
 
-/// What is made of the parameters of a call.
+/// The parts of a request that come from the parameters of a call.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Filled {
+pub(super) struct FilledRequest {
     /// Path and query.
     pub(super) target: Uri,
     /// The JSON body, for methods that have one.
     pub(super) body: Option<Bytes>,
 }
 
-/// Fills a URL with parameters. Those that it names are left out of query and body.
-pub(super) fn fill(method: HttpMethod, url: &UrlTemplate, params: &str) -> Result<Filled, Unfit> {
-    let document = Document::parse(params.as_bytes(), Limits::PARAMS)
-        .map_err(|error| Unfit(format!("invalid arguments: they are no JSON that can be read ({error})")))?;
+/// Fills a URL with parameters. Parameters in the URL are left out of query and body.
+pub(super) fn fill(
+    method: HttpMethod,
+    url: &UrlTemplate,
+    params: &str,
+) -> Result<FilledRequest, ParameterError> {
+    let document = JsonDocument::parse(params.as_bytes(), JsonLimits::PARAMS).map_err(|error| {
+        ParameterError(format!("invalid arguments: they are no JSON that can be read ({error})"))
+    })?;
     let root = document.root();
     if !root.is_object() {
-        return Err(Unfit(format!("invalid arguments: they are {}, not an object", root.kind().describe())));
+        return Err(ParameterError(format!(
+            "invalid arguments: they are {}, not an object",
+            root.kind().describe()
+        )));
     }
     let mut target = path(url, root)?;
-    let mut query = Query { text: String::new() };
+    let mut query = QueryParameters { text: String::new() };
     for piece in url.query().unwrap_or_default() {
         match piece {
             UrlPiece::Text(text) => write_literal(text, &mut query.text),
@@ -58,20 +66,20 @@ pub(super) fn fill(method: HttpMethod, url: &UrlTemplate, params: &str) -> Resul
     }
     let bytes = target.len();
     let target = target.parse().map_err(|_| {
-        Unfit(format!("invalid arguments: with them the URL has {bytes} bytes, which is too long"))
+        ParameterError(format!("invalid arguments: with them the URL has {bytes} bytes, which is too long"))
     })?;
-    Ok(Filled { target, body })
+    Ok(FilledRequest { target, body })
 }
 
-/// Parameters that cannot be sent, in words that say why.
+/// Parameters that cannot be sent, with the reason.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Unfit(String);
+pub(super) struct ParameterError(String);
 
-impl Unfit {
-    /// The fault that it is. Nothing was sent; and its words are those by which the core knows a mistake of the model, so
-    /// that it is not made twice.
-    pub(super) fn fault(self) -> Fault {
-        Fault::new(Source::Transport { error: Transport::Other, written: false }, self.0)
+impl ParameterError {
+    /// Returns the fault. Nothing was sent. The core recognizes the message as an error of the model, so that it is
+    /// not repeated.
+    pub(super) fn fault(self) -> AttemptFault {
+        AttemptFault::new(FaultSource::Transport { error: TransportError::Other, written: false }, self.0)
     }
 
     fn parameter(name: &str, why: &str) -> Self {
@@ -79,9 +87,9 @@ impl Unfit {
     }
 }
 
-fn path(url: &UrlTemplate, params: Value<'_>) -> Result<String, Unfit> {
+fn path(url: &UrlTemplate, params: JsonValue<'_>) -> Result<String, ParameterError> {
     let mut path = String::new();
-    // The segment that is being written: where it begins, and the parameter in it.
+    // The current segment: where it begins, and the parameter in it.
     let (mut begin, mut filled): (usize, Option<&str>) = (0, None);
     for piece in url.path() {
         match piece {
@@ -109,12 +117,13 @@ fn path(url: &UrlTemplate, params: Value<'_>) -> Result<String, Unfit> {
     Ok(path)
 }
 
-/// A segment that leads elsewhere: `..` and `.` are taken out on the way in whatever spelling, and one that is empty makes
-/// of the one thing that was meant all of them. A service may read an encoded slash as one, and may decode more than once.
-fn check_segment(segment: &str, filled: Option<&str>) -> Result<(), Unfit> {
+/// Refuses a segment that leads to another resource. Clients and servers resolve `..` and `.` in any encoding, and an
+/// empty segment can turn a request for one resource into one for all. A service may treat an encoded slash as a
+/// slash, and may decode more than once.
+fn check_segment(segment: &str, filled: Option<&str>) -> Result<(), ParameterError> {
     let Some(name) = filled else { return Ok(()) };
     if segment.is_empty() {
-        return Err(Unfit::parameter(name, "is empty, and stands for a part of the path"));
+        return Err(ParameterError::parameter(name, "is empty, and stands for a part of the path"));
     }
     let mut text = segment.to_ascii_lowercase();
     // Each round that changes something makes it shorter.
@@ -126,38 +135,40 @@ fn check_segment(segment: &str, filled: Option<&str>) -> Result<(), Unfit> {
         text = decoded;
     }
     match text.split(['/', '\\']).any(|part| matches!(part, "." | "..")) {
-        true => Err(Unfit::parameter(name, "would lead to another path")),
+        true => Err(ParameterError::parameter(name, "would lead to another path")),
         false => Ok(()),
     }
 }
 
-/// The parameter that a URL names.
-fn named<'d>(params: Value<'d>, name: &str) -> Result<Cow<'d, str>, Unfit> {
+/// Returns the parameter that a URL names.
+fn named<'d>(params: JsonValue<'d>, name: &str) -> Result<Cow<'d, str>, ParameterError> {
     let Some(value) = params.get(name).filter(|value| !value.is_null()) else {
-        return Err(Unfit(format!("missing required parameter `{name}`: it stands in the URL of this tool")));
+        return Err(ParameterError(format!(
+            "missing required parameter `{name}`: it stands in the URL of this tool"
+        )));
     };
     match scalar(value) {
-        Scalar::Text(text) => Ok(text),
-        Scalar::Nothing | Scalar::None(_) => {
+        ParameterValue::Text(text) => Ok(text),
+        ParameterValue::Nothing | ParameterValue::None(_) => {
             let why = format!("is {}, and stands for a part of the URL", value.kind().describe());
-            Err(Unfit::parameter(name, &why))
+            Err(ParameterError::parameter(name, &why))
         }
     }
 }
 
-/// The parameters that no part of the URL stands for.
-struct Query {
+/// The parameters that the URL does not name.
+struct QueryParameters {
     text: String,
 }
 
-impl Query {
-    fn add(&mut self, name: &str, value: Value<'_>) -> Result<(), Unfit> {
+impl QueryParameters {
+    fn add(&mut self, name: &str, value: JsonValue<'_>) -> Result<(), ParameterError> {
         let many = value.items();
         let values = many.into_iter().flatten().chain(value.items().is_none().then_some(value));
         for value in values {
             match scalar(value) {
-                Scalar::Nothing => {}
-                Scalar::Text(text) => {
+                ParameterValue::Nothing => {}
+                ParameterValue::Text(text) => {
                     if !self.text.is_empty() && !self.text.ends_with('&') {
                         self.text.push('&');
                     }
@@ -165,9 +176,9 @@ impl Query {
                     self.text.push('=');
                     write_value(&text, &mut self.text);
                 }
-                Scalar::None(kind) => {
+                ParameterValue::None(kind) => {
                     let why = format!("has {kind} in it, which cannot stand in a query");
-                    return Err(Unfit::parameter(name, &why));
+                    return Err(ParameterError::parameter(name, &why));
                 }
             }
         }
@@ -175,27 +186,27 @@ impl Query {
     }
 }
 
-/// A value as a URL can have it.
-enum Scalar<'d> {
+/// A value in the form that a URL can have.
+enum ParameterValue<'d> {
     Text(Cow<'d, str>),
-    /// `null`: as if it were not there.
+    /// `null`, which is treated as absent.
     Nothing,
-    /// It is something else.
+    /// Any other value, with its type.
     None(&'static str),
 }
 
-fn scalar(value: Value<'_>) -> Scalar<'_> {
+fn scalar(value: JsonValue<'_>) -> ParameterValue<'_> {
     let kind = value.kind();
     match kind {
-        Kind::Null => Scalar::Nothing,
-        Kind::Bool(_) | Kind::Number(_) => Scalar::Text(Cow::Borrowed(value.raw())),
-        Kind::String(text) => Scalar::Text(text),
-        Kind::Array(_) | Kind::Object(_) => Scalar::None(kind.describe()),
+        JsonKind::Null => ParameterValue::Nothing,
+        JsonKind::Bool(_) | JsonKind::Number(_) => ParameterValue::Text(Cow::Borrowed(value.raw())),
+        JsonKind::String(text) => ParameterValue::Text(text),
+        JsonKind::Array(_) | JsonKind::Object(_) => ParameterValue::None(kind.describe()),
     }
 }
 
-/// The members as an object, their values as they came.
-fn body(members: &[(Cow<'_, str>, Value<'_>)]) -> Bytes {
+/// Returns the members as an object, with unchanged values.
+fn body(members: &[(Cow<'_, str>, JsonValue<'_>)]) -> Bytes {
     let mut text = String::from("{");
     for (name, value) in members {
         if text.len() > 1 {
@@ -208,12 +219,13 @@ fn body(members: &[(Cow<'_, str>, Value<'_>)]) -> Bytes {
     text.into()
 }
 
-/// Writes a value so that nothing in it means anything in a URL (RFC 3986: all but the unreserved characters).
+/// Writes a value so that no character of it has a meaning in a URL (RFC 3986: all but the unreserved characters are
+/// encoded).
 fn write_value(value: &str, out: &mut String) {
     write_encoded(value, |byte| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte), out);
 }
 
-/// Writes what stands in the configuration, where only what no URL can have has to be encoded.
+/// Writes text of the configuration. Only characters that no URL can have are encoded.
 fn write_literal(text: &str, out: &mut String) {
     write_encoded(text, |byte| byte.is_ascii_graphic() && !b"\"<>\\^`{|}".contains(&byte), out);
 }
@@ -231,15 +243,15 @@ fn write_encoded(text: &str, is_plain: impl Fn(u8) -> bool, out: &mut String) {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use steadfast_config::{Config, Flag, Sources};
+    use steadfast_config::{CommandLineFlag, Config, Sources};
     use steadfast_core::Timestamp;
-    use steadfast_core::classify::{Mistake, Nature, Overrides, Reach, classify};
+    use steadfast_core::classify::{AttemptReach, FaultNature, ModelMistake, Overrides, classify};
     use steadfast_core::code::Code;
 
     use super::*;
 
     fn template(url: &str) -> UrlTemplate {
-        let flag = |setting: &str, value: &str| Flag {
+        let flag = |setting: &str, value: &str| CommandLineFlag {
             name: "--set".to_owned(),
             setting: format!("http_tools.t.{setting}"),
             value: value.to_owned(),
@@ -250,7 +262,7 @@ mod tests {
     }
 
     fn filled(method: HttpMethod, url: &str, params: &str) -> Result<(String, Option<String>), String> {
-        let filled = fill(method, &template(url), params).map_err(|Unfit(why)| why)?;
+        let filled = fill(method, &template(url), params).map_err(|ParameterError(why)| why)?;
         let body = filled.body.map(|body| String::from_utf8(body.to_vec()).unwrap());
         Ok((filled.target.to_string(), body))
     }
@@ -311,14 +323,15 @@ mod tests {
             let (target, _) = filled(HttpMethod::Get, "https://h/?q={id}&r=1", &params).unwrap();
             assert_eq!(target, format!("/?q={written}&r=1"), "{value}");
         }
-        // In a query nothing leads elsewhere.
+        // In a query, dots have no special meaning.
         let (target, _) = filled(HttpMethod::Get, "https://h/?q={id}", r#"{"id":"../../admin"}"#).unwrap();
         assert_eq!(target, "/?q=..%2F..%2Fadmin");
     }
 
-    /// What cannot be sent is the model's mistake and known as one: not sent, not tried again, and told with its reason.
+    /// Parameters that cannot be sent are an error of the model: nothing is sent, no retry is made, and the reason is
+    /// reported.
     #[test]
-    fn what_cannot_be_sent_is_a_mistake_in_the_arguments_and_was_not_sent() {
+    fn unsendable_parameters_are_an_argument_error_and_not_sent() {
         use HttpMethod::{Delete, Get, Post};
         let long = format!(r#"{{"id":"{}"}}"#, "x".repeat(70_000));
         for (method, url, params, why) in [
@@ -350,7 +363,12 @@ mod tests {
             let judged = classify(&fault, &Overrides::default(), Timestamp::ZERO);
             assert_eq!(
                 (judged.reach, judged.nature, judged.mistake, judged.code),
-                (Reach::NotSent, Nature::Permanent, Some(Mistake::Arguments), Code::InvalidArguments),
+                (
+                    AttemptReach::NotSent,
+                    FaultNature::Permanent,
+                    Some(ModelMistake::Arguments),
+                    Code::InvalidArguments
+                ),
                 "{}",
                 fault.message
             );
@@ -358,7 +376,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a value is, the path has the segments that the template has, and the query its values.
+        /// Whatever a value is, the path has the segments of the template, and the query has its values.
         #[test]
         fn no_value_changes_the_shape_of_a_url(value in any::<String>()) {
             let params = serde_json::json!({ "id": value, "rest": value }).to_string();

@@ -1,4 +1,4 @@
-//! What the tests start beside every command: a leash, and nothing else.
+//! The leash program that the tests start beside every command.
 
 use std::process::ExitCode;
 

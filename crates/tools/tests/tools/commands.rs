@@ -4,29 +4,29 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use steadfast_core::classify::{Match, Nature, OverrideRule, Overrides};
-use steadfast_core::code::{Code, Status};
-use steadfast_core::policy::{Mode, Modes, ToolClass};
-use steadfast_executor::Called;
+use steadfast_core::classify::{FaultMatcher, FaultNature, OverrideRule, Overrides};
+use steadfast_core::code::{CallStatus, Code};
+use steadfast_core::policy::{EnforcementMode, MechanismModes, ToolClass};
+use steadfast_executor::CallResponse;
 use steadfast_tools::{PlainTool, Toolbox};
 
 use crate::{
-    Folder, PATIENCE, SECRET, StoppedClock, call, code, content, engine, message, once, soon, standard, tool,
-    toolbox,
+    PATIENCE, SECRET, StoppedClock, ToolTestFolder, call, code, content, engine, message, once, soon,
+    standard, tool, toolbox,
 };
 
-/// A tool `t` that is a shell with this script.
+/// Returns a tool `t` that runs a shell with this script.
 fn sh(script: &str) -> PlainTool {
     tool(&tools(script, ""), "command", "t")
 }
 
 fn tools(script: &str, more: &str) -> Toolbox {
-    // A script as a TOML string: as JSON has them.
+    // JSON string syntax is valid in TOML.
     let script = serde_json::Value::from(script);
     toolbox(&format!("[command_tools.t]\ncommand = [\"sh\", \"-c\", {script}]\n{more}\n"))
 }
 
-async fn run(class: ToolClass, script: &str, params: &str) -> Called {
+async fn run(class: ToolClass, script: &str, params: &str) -> CallResponse {
     soon(engine(once(class)).await.call(call("command", params, Some("k")), sh(script))).await
 }
 
@@ -41,7 +41,7 @@ async fn a_command_gets_parameters_on_its_input_and_answers_on_its_output() {
         let called = run(ToolClass::Mutating, script, r#"{"n": 1.50, "t": "ä"}"#).await;
         assert_eq!(content(&called), content_is, "{script}");
     }
-    // One that takes no parameters need not read them, however many there are.
+    // A command that takes no parameters need not read them, whatever their size.
     let long = format!("{{\"x\":\"{}\"}}", "x".repeat(900_000));
     for script in ["echo done", "exec <&-; echo done"] {
         assert_eq!(content(&run(ToolClass::Mutating, script, &long).await), "\"done\"");
@@ -51,14 +51,14 @@ async fn a_command_gets_parameters_on_its_input_and_answers_on_its_output() {
 
 #[tokio::test]
 async fn a_command_gets_its_variables_its_folder_and_what_it_may_want_to_know_of_the_attempt() {
-    let folder = Folder::new();
+    let folder = ToolTestFolder::new();
     let place = &folder.0;
     let more = format!("env = {{ UNITS = \"si\" }}\ncwd = {:?}", place.to_str().unwrap());
     let told = r#"pwd; echo "$UNITS|$TOOL_IDEMPOTENCY_KEY|$TOOL_ATTEMPT|${TOOL_DEADLINE_MS:+there}"; env | grep -c '^CARGO'; true"#;
     let tools = tools(told, &more);
     let place = place.canonicalize().unwrap();
     let mut off = once(ToolClass::Mutating);
-    off.modes = Modes::all(Mode::Off);
+    off.modes = MechanismModes::all(EnforcementMode::Off);
     for (policy, attempt) in [(once(ToolClass::Mutating), "si|order 7|1|there"), (off, "si|||")] {
         let called = soon(
             engine(policy).await.call(call("command", "{}", Some("order 7")), tool(&tools, "command", "t")),
@@ -70,7 +70,7 @@ async fn a_command_gets_its_variables_its_folder_and_what_it_may_want_to_know_of
 }
 
 #[tokio::test]
-async fn an_exit_code_is_an_answer_told_by_the_end_of_stderr() {
+async fn an_exit_code_is_reported_with_the_end_of_stderr() {
     let script = "echo reading >&2; echo 'invalid airport: XYZ' >&2; echo half an answer; exit 3";
     for class in [ToolClass::ReadOnly, ToolClass::Mutating] {
         let called = run(class, script, "{}").await;
@@ -81,11 +81,11 @@ async fn an_exit_code_is_an_answer_told_by_the_end_of_stderr() {
     }
     let quiet = run(ToolClass::ReadOnly, "echo 'no luck'; exit 1", "{}").await;
     assert_eq!(message(&quiet), "the command ended with exit code 1: no luck");
-    // A shell that did something before it missed a command proves nothing by its code.
+    // After other commands, the exit code of a shell for a missing command proves nothing.
     let missing = run(ToolClass::Mutating, "true; nosuchcommand", "{}").await;
     assert_eq!(code(&missing), Some(Code::ToolError), "{missing:?}");
     assert!(message(&missing).contains("exit code 127"), "{missing:?}");
-    // A flood is told by its end, and shortly.
+    // The message for a flood of output has only its end.
     let flood = run(
         ToolClass::ReadOnly,
         "yes 'a long line of nothing' | head -n 100000 >&2; echo last >&2; exit 1",
@@ -97,22 +97,22 @@ async fn an_exit_code_is_an_answer_told_by_the_end_of_stderr() {
 }
 
 #[tokio::test]
-async fn eh_1_5_a_rule_of_the_tool_says_what_an_exit_code_means() {
-    let folder = Folder::new();
+async fn eh_1_5_a_rule_of_the_tool_classifies_an_exit_code() {
+    let folder = ToolTestFolder::new();
     let place = folder.join("tried");
     let script =
         format!("if [ -e {0} ]; then echo \"$TOOL_ATTEMPT\"; else touch {0}; exit 75; fi", place.display());
     let rule = |exit: i32| OverrideRule {
         name: Some("try later".to_owned()),
-        when: Match { exit: Some(exit), ..Match::default() },
-        nature: Nature::Transient,
+        when: FaultMatcher { exit: Some(exit), ..FaultMatcher::default() },
+        nature: FaultNature::Transient,
         severity: None,
         reach: None,
         retry_after: None,
         matches: Vec::new(),
         misses: Vec::new(),
     };
-    // A code that the rule does not name is the tool's answer, as it was.
+    // An exit code that the rule does not name is an unchanged result of the tool.
     for (exit, told, attempts) in [(74, Err(Code::ToolError), 1), (75, Ok("2"), 2)] {
         let _ = std::fs::remove_file(&place);
         let mut policy = standard(ToolClass::ReadOnly);
@@ -124,8 +124,8 @@ async fn eh_1_5_a_rule_of_the_tool_says_what_an_exit_code_means() {
 }
 
 #[tokio::test]
-async fn tr_5_what_passes_by_itself_is_tried_again() {
-    let folder = Folder::new();
+async fn tr_5_transient_faults_are_retried() {
+    let folder = ToolTestFolder::new();
     let place = folder.join("tried");
     let script = format!(
         "if [ -e {0} ]; then echo \"$TOOL_ATTEMPT\"; else touch {0}; echo 'connection refused' >&2; exit 1; fi",
@@ -138,7 +138,7 @@ async fn tr_5_what_passes_by_itself_is_tried_again() {
 
 #[tokio::test]
 async fn sf_1_a_command_that_is_killed_is_unknown_and_does_not_run_again() {
-    let folder = Folder::new();
+    let folder = ToolTestFolder::new();
     let place = folder.join("runs");
     let script = format!("echo run >> {}; kill -9 $$", place.display());
     let engine = engine(standard(ToolClass::Mutating)).await;
@@ -150,8 +150,8 @@ async fn sf_1_a_command_that_is_killed_is_unknown_and_does_not_run_again() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_started_did_not_run() {
-    let place = Folder::new();
+async fn a_command_that_cannot_be_started_did_not_run() {
+    let place = ToolTestFolder::new();
     std::fs::write(place.join("text"), "no program").unwrap();
     let missing = place.join("missing");
     for (text, said) in [
@@ -173,13 +173,13 @@ async fn what_cannot_be_started_did_not_run() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_too_long_is_none_and_ends_the_command() {
+async fn output_that_is_too_long_is_a_fault_and_ends_the_command() {
     let called = run(ToolClass::ReadOnly, "yes | head -c 70000000; exec sleep 600", "{}").await;
     assert!(message(&called).contains("longer than 67108864 bytes"), "{called:?}");
 }
 
 #[tokio::test]
-async fn sf_6_what_a_command_was_given_is_in_no_error_and_no_debug_output() {
+async fn sf_6_secrets_of_a_command_are_in_no_error_and_no_debug_output() {
     let more = "env = { BANK_TOKEN = \"${SECRET}\" }";
     let tools = tools("echo \"cannot log in with $BANK_TOKEN\" >&2; exit 1", more);
     let asking = tool(&tools, "command", "t");
@@ -201,10 +201,10 @@ mod groups {
 
     use super::*;
 
-    /// A process whose end can be waited for, although it is not our child.
-    struct Watched(OwnedFd);
+    /// A process that can be waited for, although it is not a child of the test.
+    struct WatchedPidfd(OwnedFd);
 
-    impl Watched {
+    impl WatchedPidfd {
         fn new(pid: Pid) -> Self {
             Self(pidfd_open(pid, PidfdFlags::empty()).expect("it is there"))
         }
@@ -215,7 +215,7 @@ mod groups {
         }
     }
 
-    /// The processes that a script wrote into a file, one in each line, as soon as there are so many.
+    /// Returns the processes that a script wrote into a file, one per line, as soon as there are so many.
     async fn written(path: &Path, count: usize) -> Vec<Pid> {
         soon(async {
             loop {
@@ -226,7 +226,7 @@ mod groups {
                     let pid = |line: &&str| Pid::from_raw(line.trim().parse().unwrap()).unwrap();
                     return whole.iter().map(pid).collect();
                 }
-                // The runtime's time may stand still here.
+                // The time of the runtime may be stopped here.
                 std::thread::sleep(Duration::from_millis(1));
                 tokio::task::yield_now().await;
             }
@@ -234,7 +234,7 @@ mod groups {
         .await
     }
 
-    /// A script that starts a process of its own and two daemons, says who they are, and hangs.
+    /// Returns a script that starts a process and two daemons, writes their ids, and hangs.
     fn hanging(path: &Path, trap: &str) -> String {
         format!(
             "{trap} sleep 600 & printf '%s\\n%s\\n' $$ $! >> {0}; setsid sh -c 'echo $$ >> {0}; exec sleep 600' & \
@@ -243,32 +243,33 @@ mod groups {
         )
     }
 
-    /// The processes of one such script.
+    /// Number of processes of such a script.
     const HANGING: usize = 4;
 
-    async fn all_end(watched: Vec<Watched>) {
+    async fn all_end(watched: Vec<WatchedPidfd>) {
         let ended =
             tokio::task::spawn_blocking(move || watched.iter().all(|process| process.ends_within(PATIENCE)));
         assert!(soon(ended).await.unwrap());
     }
 
     #[tokio::test]
-    async fn a_command_that_hangs_is_ended_at_its_time_out_with_what_it_started() {
+    async fn a_hanging_command_is_ended_at_its_timeout_with_its_processes() {
         for (class, trap, code_is) in [
             (ToolClass::ReadOnly, "", Code::Timeout),
             (ToolClass::Mutating, "", Code::OutcomeUnknown),
             (ToolClass::Mutating, "trap '' TERM;", Code::OutcomeUnknown),
         ] {
-            let folder = Folder::new();
+            let folder = ToolTestFolder::new();
             let path = folder.join("pids");
             let mut policy = once(class);
             policy.time.attempt = Duration::from_secs(30);
             let engine = engine(policy.clone()).await;
-            // It has all the time that it needs to get to where it hangs, and then none.
+            // It has unlimited time until it hangs, and none after that.
             let clock = StoppedClock::new();
             let calling =
                 tokio::spawn(engine.call(call("command", "{}", Some("k")), sh(&hanging(&path, trap))));
-            let watched: Vec<Watched> = written(&path, HANGING).await.into_iter().map(Watched::new).collect();
+            let watched: Vec<WatchedPidfd> =
+                written(&path, HANGING).await.into_iter().map(WatchedPidfd::new).collect();
             clock.pass(policy.time.attempt).await;
             let called = soon(calling).await.unwrap();
             assert_eq!(code(&called), Some(code_is), "{class:?} {trap}: {called:?}");
@@ -278,15 +279,16 @@ mod groups {
     }
 
     #[tokio::test]
-    async fn a_command_that_is_withdrawn_is_ended_with_what_it_started() {
+    async fn a_cancelled_command_is_ended_with_its_processes() {
         for class in [ToolClass::ReadOnly, ToolClass::Mutating] {
-            let folder = Folder::new();
+            let folder = ToolTestFolder::new();
             let path = folder.join("pids");
             let engine = engine(once(class)).await;
             let calling = engine.call(call("command", "{}", Some("k")), sh(&hanging(&path, "")));
             let cancel = calling.canceller();
             let calling = tokio::spawn(calling);
-            let watched: Vec<Watched> = written(&path, HANGING).await.into_iter().map(Watched::new).collect();
+            let watched: Vec<WatchedPidfd> =
+                written(&path, HANGING).await.into_iter().map(WatchedPidfd::new).collect();
             cancel.cancel();
             all_end(watched).await;
             let called = soon(calling).await.unwrap();
@@ -295,8 +297,8 @@ mod groups {
     }
 
     #[tokio::test]
-    async fn what_a_command_leaves_behind_is_ended_also_where_it_left_on_purpose() {
-        let folder = Folder::new();
+    async fn processes_left_by_a_command_are_ended_even_daemons() {
+        let folder = ToolTestFolder::new();
         let path = folder.join("pids");
         let script = format!(
             "sleep 600 & echo $! >> {0}; setsid sh -c 'echo $$ >> {0}; exec sleep 600' & \
@@ -304,7 +306,7 @@ mod groups {
             path.display()
         );
         let called = run(ToolClass::Mutating, &script, "{}").await;
-        assert_eq!((called.result.status, content(&called)), (Status::Success, "\"started\""));
+        assert_eq!((called.result.status, content(&called)), (CallStatus::Success, "\"started\""));
         let pids = written(&path, 2).await;
         let there: Vec<Pid> =
             pids.into_iter().filter(|pid| pidfd_open(*pid, PidfdFlags::empty()).is_ok()).collect();

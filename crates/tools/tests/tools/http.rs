@@ -2,17 +2,17 @@
 
 use std::time::{Duration, SystemTime};
 
-use steadfast_core::code::{Code, Status};
-use steadfast_core::policy::{Mode, Modes, ToolClass};
+use steadfast_core::code::{CallStatus, Code};
+use steadfast_core::policy::{EnforcementMode, MechanismModes, ToolClass};
 use steadfast_tools::LONGEST_ANSWER;
 use tokio::net::TcpListener;
 
-use crate::listener::{Reply, Server, answer};
+use crate::listener::{ListenerReply, ToolTestServer, answer};
 use crate::{StoppedClock, call, code, content, engine, message, once, soon, standard, tool, toolbox};
 
 #[tokio::test]
 async fn a_call_is_one_request_with_its_parameters_headers_and_key() {
-    let server = Server::start(|_| answer("200 OK", "", r#"{"flights": [1.50]}"#)).await;
+    let server = ToolTestServer::start(|_| answer("200 OK", "", r#"{"flights": [1.50]}"#)).await;
     let text =
         server.tool("POST", "/{airline}/search?v=1", "headers = { Authorization = \"Bearer ${SECRET}\" }");
     let search = tool(&toolbox(&text), "http", "t");
@@ -36,7 +36,7 @@ async fn a_call_is_one_request_with_its_parameters_headers_and_key() {
         assert_eq!(asked.header(name), Some(value), "{name}");
     }
 
-    // A key that no header can carry is sent so that it stays the same, and nobody else's.
+    // A key that no header can carry is encoded, so that it stays the same and unique.
     soon(engine.call(call("http", r#"{"airline": "x"}"#, Some("größe")), search.clone())).await;
     assert_eq!(server.requests()[1].header("idempotency-key"), Some("=?base64?Z3LDtsOfZQ==?="));
     // Without a key of the caller, it is the id of the run.
@@ -46,13 +46,13 @@ async fn a_call_is_one_request_with_its_parameters_headers_and_key() {
 
 #[tokio::test]
 async fn tr_14_switched_off_a_request_carries_no_key() {
-    let server = Server::start(|_| answer("200 OK", "", "")).await;
+    let server = ToolTestServer::start(|_| answer("200 OK", "", "")).await;
     let mut policy = standard(ToolClass::Mutating);
-    policy.modes = Modes::all(Mode::Off);
+    policy.modes = MechanismModes::all(EnforcementMode::Off);
     let engine = engine(policy).await;
     let put = tool(&toolbox(&server.tool("PUT", "/", "")), "http", "t");
     let called = soon(engine.call(call("http", "{}", Some("k")), put)).await;
-    assert_eq!(called.result.status, Status::Success);
+    assert_eq!(called.result.status, CallStatus::Success);
     assert_eq!(server.requests()[0].header("idempotency-key"), None);
 }
 
@@ -65,7 +65,7 @@ async fn an_answer_is_json_text_or_nothing_with_its_status_beside_it() {
         ("PATCH", ("200 OK", "", ""), "null", 200),
     ] {
         let (line, headers, body) = reply;
-        let server = Server::start(move |_| answer(line, headers, body)).await;
+        let server = ToolTestServer::start(move |_| answer(line, headers, body)).await;
         let asking = tool(&toolbox(&server.tool(method, "/x", "")), "http", "t");
         let called =
             soon(engine(once(ToolClass::Unknown)).await.call(call("http", "{\"a\":1}", None), asking)).await;
@@ -75,12 +75,13 @@ async fn an_answer_is_json_text_or_nothing_with_its_status_beside_it() {
         let query = if matches!(method, "GET" | "DELETE") { "?a=1" } else { "" };
         assert_eq!(server.requests()[0].line, format!("{method} /x{query} HTTP/1.1"));
     }
-    // What has no body ends with its head.
-    let head = || Reply::Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n".to_vec());
-    let none = || Reply::Raw(b"HTTP/1.1 204 No Content\r\n\r\n".to_vec());
-    for (method, server) in
-        [("HEAD", Server::start(move |_| head()).await), ("GET", Server::start(move |_| none()).await)]
-    {
+    // A response without a body ends with its head.
+    let head = || ListenerReply::Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n".to_vec());
+    let none = || ListenerReply::Raw(b"HTTP/1.1 204 No Content\r\n\r\n".to_vec());
+    for (method, server) in [
+        ("HEAD", ToolTestServer::start(move |_| head()).await),
+        ("GET", ToolTestServer::start(move |_| none()).await),
+    ] {
         let asking = tool(&toolbox(&server.tool(method, "/x", "")), "http", "t");
         let called =
             soon(engine(once(ToolClass::Unknown)).await.call(call("http", "{}", None), asking)).await;
@@ -90,7 +91,7 @@ async fn an_answer_is_json_text_or_nothing_with_its_status_beside_it() {
 
 #[tokio::test]
 async fn tr_5_a_503_is_tried_again_and_not_before_its_server_wants_it() {
-    let server = Server::start(|number| match number {
+    let server = ToolTestServer::start(|number| match number {
         0 => answer("503 Service Unavailable", "Retry-After: 1\r\n", "busy"),
         _ => answer("200 OK", "", "{}"),
     })
@@ -99,7 +100,7 @@ async fn tr_5_a_503_is_tried_again_and_not_before_its_server_wants_it() {
     let called =
         soon(engine(standard(ToolClass::Mutating)).await.call(call("http", "{\"n\":1}", Some("k")), pay))
             .await;
-    assert_eq!((called.result.status, called.result.attempts), (Status::Success, 2));
+    assert_eq!((called.result.status, called.result.attempts), (CallStatus::Success, 2));
     let waits: Vec<u64> = called.result.retried_by.iter().map(|retried| retried.delay_ms).collect();
     assert!(waits.len() == 1 && waits.iter().all(|wait| *wait >= 1000), "{waits:?}");
     let [first, second] = &*server.requests() else { panic!("two requests") };
@@ -110,9 +111,10 @@ async fn tr_5_a_503_is_tried_again_and_not_before_its_server_wants_it() {
 #[tokio::test]
 async fn a_date_in_retry_after_is_passed_on() {
     let date = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(3600));
-    let server =
-        Server::start(move |_| answer("429 Too Many Requests", &format!("Retry-After: {date}\r\n"), ""))
-            .await;
+    let server = ToolTestServer::start(move |_| {
+        answer("429 Too Many Requests", &format!("Retry-After: {date}\r\n"), "")
+    })
+    .await;
     let asking = tool(&toolbox(&server.tool("GET", "/", "")), "http", "t");
     let called =
         soon(engine(standard(ToolClass::ReadOnly)).await.call(call("http", "{}", None), asking)).await;
@@ -124,7 +126,7 @@ async fn a_date_in_retry_after_is_passed_on() {
 
 #[tokio::test]
 async fn sf_1_a_write_whose_connection_is_lost_is_unknown_and_does_not_run_again() {
-    let server = Server::start(|_| Reply::Cut).await;
+    let server = ToolTestServer::start(|_| ListenerReply::Cut).await;
     let tools = toolbox(&server.tool("POST", "/pay", ""));
     let engine = engine(standard(ToolClass::Mutating)).await;
     for _ in 0..2 {
@@ -135,12 +137,12 @@ async fn sf_1_a_write_whose_connection_is_lost_is_unknown_and_does_not_run_again
 }
 
 #[tokio::test]
-async fn a_write_whose_answer_breaks_off_is_unknown_and_a_read_is_tried_again() {
+async fn a_write_with_an_incomplete_response_is_unknown_and_a_read_is_retried() {
     for (class, runs, code_is) in
         [(ToolClass::Mutating, 1, Some(Code::OutcomeUnknown)), (ToolClass::ReadOnly, 2, None)]
     {
-        let server = Server::start(|number| match number {
-            0 => Reply::Broken(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf".to_vec()),
+        let server = ToolTestServer::start(|number| match number {
+            0 => ListenerReply::Broken(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf".to_vec()),
             _ => answer("200 OK", "", "{}"),
         })
         .await;
@@ -162,8 +164,8 @@ async fn a_server_that_is_not_there_got_nothing_so_that_a_write_is_tried_again()
 }
 
 #[tokio::test]
-async fn what_cannot_be_sent_reaches_nobody() {
-    let server = Server::start(|_| answer("200 OK", "", "")).await;
+async fn unsendable_parameters_are_not_sent() {
+    let server = ToolTestServer::start(|_| answer("200 OK", "", "")).await;
     let asking = tool(&toolbox(&server.tool("GET", "/users/{id}", "")), "http", "t");
     let engine = engine(standard(ToolClass::Mutating)).await;
     for params in ["{}", r#"{"id":".."}"#, r#"{"id":"../../admin"}"#, r#"{"id":"a","filter":{"x":1}}"#] {
@@ -175,12 +177,12 @@ async fn what_cannot_be_sent_reaches_nobody() {
 
 #[tokio::test]
 async fn hostile_values_arrive_as_one_segment_and_one_value() {
-    let server = Server::start(|_| answer("200 OK", "", "")).await;
+    let server = ToolTestServer::start(|_| answer("200 OK", "", "")).await;
     let asking = tool(&toolbox(&server.tool("DELETE", "/users/{id}/keys?q={q}", "")), "http", "t");
     let engine = engine(once(ToolClass::Mutating)).await;
     let hostile = r#"{"id":"a/b?x=1#y","q":"a&role=admin\r\nX-Evil: 1","größe &=":"日本/#"}"#;
     let called = soon(engine.call(call("http", hostile, None), asking)).await;
-    assert_eq!(called.result.status, Status::Success);
+    assert_eq!(called.result.status, CallStatus::Success);
     let asked = &server.requests()[0];
     assert_eq!(
         asked.line,
@@ -191,7 +193,7 @@ async fn hostile_values_arrive_as_one_segment_and_one_value() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_told_in_the_words_of_the_server() {
+async fn an_error_response_is_reported_with_the_text_of_the_server() {
     for (status, body, code_is, said) in [
         ("404 Not Found", "no such\n user", Code::ToolError, "the status 404 (Not Found): no such user"),
         ("409 Conflict", "", Code::ToolError, "the status 409 (Conflict)"),
@@ -205,7 +207,7 @@ async fn a_refusal_is_told_in_the_words_of_the_server() {
         ("500 Internal Server Error", &"<p> x </p>".repeat(1000), Code::ToolError, "…"),
     ] {
         let body = body.to_owned();
-        let server = Server::start(move |_| answer(status, "", &body)).await;
+        let server = ToolTestServer::start(move |_| answer(status, "", &body)).await;
         let asking = tool(&toolbox(&server.tool("POST", "/", "")), "http", "t");
         let called =
             soon(engine(once(ToolClass::ReadOnly)).await.call(call("http", "{}", None), asking)).await;
@@ -217,9 +219,9 @@ async fn a_refusal_is_told_in_the_words_of_the_server() {
 }
 
 #[tokio::test]
-async fn redirects_are_not_followed_and_said_to_be_so() {
+async fn redirects_are_reported_and_not_followed() {
     let away = "Location: https://evil.example/in?token=hunter2hunter2\r\n";
-    let server = Server::start(move |_| answer("302 Found", away, "")).await;
+    let server = ToolTestServer::start(move |_| answer("302 Found", away, "")).await;
     let asking = tool(&toolbox(&server.tool("POST", "/", "")), "http", "t");
     let called =
         soon(engine(standard(ToolClass::ReadOnly)).await.call(call("http", "{}", None), asking)).await;
@@ -230,12 +232,12 @@ async fn redirects_are_not_followed_and_said_to_be_so() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_too_long_or_packed_is_none() {
+async fn a_response_that_is_too_long_or_compressed_is_a_fault() {
     let long = vec![b'x'; LONGEST_ANSWER + 1];
-    let server = Server::start(move |_| answer("200 OK", "", &long)).await;
-    let packed = Server::start(|_| answer("200 OK", "Content-Encoding: gzip\r\n", "\x1f")).await;
+    let server = ToolTestServer::start(move |_| answer("200 OK", "", &long)).await;
+    let packed = ToolTestServer::start(|_| answer("200 OK", "Content-Encoding: gzip\r\n", "\x1f")).await;
     for (server, said) in
-        [(server, "it has 67108865 bytes, and at most 67108864 are taken"), (packed, "packed (gzip)")]
+        [(server, "it has 67108865 bytes, and the limit is 67108864"), (packed, "compressed (gzip)")]
     {
         let asking = tool(&toolbox(&server.tool("POST", "/", "")), "http", "t");
         let called =
@@ -246,7 +248,7 @@ async fn an_answer_that_is_too_long_or_packed_is_none() {
 
 #[tokio::test]
 async fn sf_6_headers_and_paths_are_in_no_error_and_no_debug_output() {
-    let server = Server::start(|_| {
+    let server = ToolTestServer::start(|_| {
         let repeated = "you sent authorization=Bearer hunter2 hunter2hunter2 and hunter2hunter2";
         answer("401 Unauthorized", "WWW-Authenticate: Bearer hunter2hunter2\r\n", repeated)
     })
@@ -272,10 +274,10 @@ async fn sf_6_headers_and_paths_are_in_no_error_and_no_debug_output() {
 }
 
 #[tokio::test]
-async fn a_request_that_nobody_wants_any_more_is_dropped() {
-    let server = Server::start(|_| Reply::Hang).await;
+async fn a_cancelled_request_is_dropped() {
+    let server = ToolTestServer::start(|_| ListenerReply::Hang).await;
     let asking = tool(&toolbox(&server.tool("GET", "/", "")), "http", "t");
-    // By its time-out, which is what it is told as.
+    // Cancelled by the timeout, which is reported as such.
     let mut policy = once(ToolClass::ReadOnly);
     policy.time.attempt = Duration::from_secs(30);
     let clock = StoppedClock::new();
@@ -285,7 +287,7 @@ async fn a_request_that_nobody_wants_any_more_is_dropped() {
     let called = soon(calling).await.unwrap();
     assert_eq!(code(&called), Some(Code::Timeout), "{called:?}");
     soon(server.left()).await;
-    // And by its caller, whether it may be repeated or not.
+    // Cancelled by the caller, for tools that are safe to repeat and for others.
     for class in [ToolClass::ReadOnly, ToolClass::Mutating] {
         let engine = engine(once(class)).await;
         let calling = engine.call(call("http", "{}", Some("k")), asking.clone());
@@ -301,7 +303,7 @@ async fn a_request_that_nobody_wants_any_more_is_dropped() {
 
 #[tokio::test]
 async fn a_write_that_falls_silent_is_unknown_and_leaves_nothing_open() {
-    let server = Server::start(|_| Reply::Hang).await;
+    let server = ToolTestServer::start(|_| ListenerReply::Hang).await;
     let mut policy = standard(ToolClass::Mutating);
     policy.time.attempt = Duration::from_secs(30);
     let engine = engine(policy.clone()).await;
@@ -318,7 +320,7 @@ async fn a_write_that_falls_silent_is_unknown_and_leaves_nothing_open() {
     soon(server.left()).await;
     assert_eq!(server.requests().len(), 1);
     soon(async {
-        while engine.open_calls() > 0 {
+        while engine.in_flight_calls() > 0 {
             tokio::task::yield_now().await;
         }
     })
@@ -327,15 +329,15 @@ async fn a_write_that_falls_silent_is_unknown_and_leaves_nothing_open() {
 
 #[tokio::test]
 async fn tools_of_one_host_share_their_connections() {
-    let server = Server::start(|_| answer("200 OK", "", "{}")).await;
+    let server = ToolTestServer::start(|_| answer("200 OK", "", "{}")).await;
     let one = server.tool("POST", "/one", "");
     let text = format!("{one}{}", one.replace("http_tools.t", "http_tools.u").replace("/one", "/two"));
     let tools = toolbox(&text);
     let engine = engine(standard(ToolClass::ReadOnly)).await;
     for name in ["t", "u", "t"] {
         let called = soon(engine.call(call("http", "{}", None), tool(&tools, "http", name))).await;
-        assert_eq!(called.result.status, Status::Success);
-        // The connection knows the end of the answer a moment after us.
+        assert_eq!(called.result.status, CallStatus::Success);
+        // The connection notices the end of the response slightly later.
         for _ in 0..50 {
             tokio::task::yield_now().await;
         }

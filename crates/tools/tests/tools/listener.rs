@@ -1,4 +1,4 @@
-//! A server that answers by hand, and keeps what it was asked.
+//! A server with scripted responses that records its requests.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,45 +8,45 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-/// What became of a request.
-pub(crate) enum Reply {
-    /// This, as it is.
+/// Reply to a request.
+pub(crate) enum ListenerReply {
+    /// These bytes, unchanged.
     Raw(Vec<u8>),
-    /// This, and then the connection is closed.
+    /// These bytes, after which the connection is closed.
     Broken(Vec<u8>),
-    /// The connection is closed without a word.
+    /// The connection is closed without a response.
     Cut,
-    /// Nothing, until the other side goes away.
+    /// No response until the client disconnects.
     Hang,
 }
 
-/// A request as it came.
+/// A received request.
 #[derive(Clone, Debug)]
-pub(crate) struct Request {
+pub(crate) struct ListenerRequest {
     pub(crate) line: String,
     head: String,
     pub(crate) body: String,
 }
 
-impl Request {
+impl ListenerRequest {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let lines = self.head.lines().filter_map(|line| line.split_once(':'));
         lines.into_iter().find(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
     }
 }
 
-pub(crate) struct Server {
+pub(crate) struct ToolTestServer {
     pub(crate) address: SocketAddr,
-    requests: Arc<Mutex<Vec<Request>>>,
-    /// Connections that were left by the other side while a request on them hung.
+    requests: Arc<Mutex<Vec<ListenerRequest>>>,
+    /// Counts connections that the client closed while a request was hanging.
     left: Arc<Semaphore>,
     arrived: Arc<Semaphore>,
     connections: Arc<AtomicUsize>,
 }
 
-impl Server {
-    /// Answers each request by its number, from zero.
-    pub(crate) async fn start(reply: impl Fn(usize) -> Reply + Send + Sync + 'static) -> Self {
+impl ToolTestServer {
+    /// Starts a server that answers each request by its number, counted from zero.
+    pub(crate) async fn start(reply: impl Fn(usize) -> ListenerReply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server = Self {
             address: listener.local_addr().unwrap(),
@@ -69,12 +69,12 @@ impl Server {
         server
     }
 
-    /// A tool `t` that asks this server, with this method, path and more settings.
+    /// Returns a tool `t` that calls this server, with this method, path and more settings.
     pub(crate) fn tool(&self, method: &str, path: &str, more: &str) -> String {
         format!("[http_tools.t]\nmethod = \"{method}\"\nurl = \"http://{}{path}\"\n{more}\n", self.address)
     }
 
-    pub(crate) fn requests(&self) -> Vec<Request> {
+    pub(crate) fn requests(&self) -> Vec<ListenerRequest> {
         self.requests.lock().unwrap().clone()
     }
 
@@ -91,21 +91,21 @@ impl Server {
     }
 }
 
-/// An answer with a status, headers that each end with a line break, and a body.
-pub(crate) fn answer(status: &str, headers: &str, body: impl AsRef<[u8]>) -> Reply {
+/// Returns a response with a status, headers that each end with a line break, and a body.
+pub(crate) fn answer(status: &str, headers: &str, body: impl AsRef<[u8]>) -> ListenerReply {
     let body = body.as_ref();
     let mut raw =
         format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\n\r\n", body.len()).into_bytes();
     raw.extend_from_slice(body);
-    Reply::Raw(raw)
+    ListenerReply::Raw(raw)
 }
 
 async fn serve(
     mut stream: TcpStream,
-    requests: Arc<Mutex<Vec<Request>>>,
+    requests: Arc<Mutex<Vec<ListenerRequest>>>,
     left: Arc<Semaphore>,
     arrived: Arc<Semaphore>,
-    reply: Arc<dyn Fn(usize) -> Reply + Send + Sync>,
+    reply: Arc<dyn Fn(usize) -> ListenerReply + Send + Sync>,
 ) {
     let mut buffer = Vec::new();
     while let Some(request) = request(&mut stream, &mut buffer).await {
@@ -116,17 +116,17 @@ async fn serve(
         };
         arrived.add_permits(1);
         match reply(number) {
-            Reply::Raw(raw) => {
+            ListenerReply::Raw(raw) => {
                 if stream.write_all(&raw).await.is_err() {
                     return;
                 }
             }
-            Reply::Broken(raw) => {
+            ListenerReply::Broken(raw) => {
                 let _ = stream.write_all(&raw).await;
                 return;
             }
-            Reply::Cut => return,
-            Reply::Hang => {
+            ListenerReply::Cut => return,
+            ListenerReply::Hang => {
                 while stream.read_buf(&mut buffer).await.is_ok_and(|read| read > 0) {}
                 left.add_permits(1);
                 return;
@@ -135,7 +135,7 @@ async fn serve(
     }
 }
 
-async fn request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Request> {
+async fn request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<ListenerRequest> {
     let end = loop {
         if let Some(end) = buffer.windows(4).position(|four| four == b"\r\n\r\n") {
             break end;
@@ -146,7 +146,7 @@ async fn request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Request
     };
     let text = String::from_utf8(buffer.drain(..end + 4).collect()).unwrap();
     let (line, head) = text.split_once("\r\n").unwrap();
-    let mut request = Request { line: line.to_owned(), head: head.to_owned(), body: String::new() };
+    let mut request = ListenerRequest { line: line.to_owned(), head: head.to_owned(), body: String::new() };
     let length = request.header("content-length").map_or(0, |length| length.parse().unwrap());
     while buffer.len() < length {
         if stream.read_buf(buffer).await.ok()? == 0 {

@@ -1,4 +1,4 @@
-//! Tools on the whole path: a real engine, real listeners, real programs.
+//! Tools with a real engine, real listeners and real programs.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -17,51 +17,51 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use steadfast_config::{Config, Flag, Sources};
+use steadfast_config::{CommandLineFlag, Config, Sources};
 use steadfast_core::code::Code;
-use steadfast_core::envelope::{CallEnvelope, UnknownFields};
+use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
 use steadfast_core::id::{Namespace, ToolName};
-use steadfast_core::policy::{Policy, Profile, ToolClass};
-use steadfast_executor::{Called, Engine, RuntimeClock};
+use steadfast_core::policy::{CallPolicy, PolicyProfile, ToolClass};
+use steadfast_executor::{CallResponse, Engine, RuntimeClock};
 use steadfast_process::Leash;
 use steadfast_tools::{PlainTool, Toolbox};
 
-/// A guard against hanging, and nothing that is measured.
+/// Timeout of a test that hangs. Nothing is measured with it.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What must happen.
+/// Waits for a future that must complete.
 async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future).await.expect("it happens in time")
 }
 
-/// Its time is that of the runtime, so that a test can stop it.
-async fn engine(policy: Policy) -> Engine {
+/// Returns an engine that uses the time of the runtime, so that a test can stop it.
+async fn engine(policy: CallPolicy) -> Engine {
     Engine::builder().clock(Arc::new(RuntimeClock::new())).policies(Arc::new(policy)).start().await
 }
 
-/// No attempt takes too long because the machine is slow: what has a time-out sets its own.
-fn standard(class: ToolClass) -> Policy {
-    let mut policy = Profile::Standard.policy(class);
+/// Returns a policy without timeouts, because the machine may be slow. Tests of timeouts set their own.
+fn standard(class: ToolClass) -> CallPolicy {
+    let mut policy = PolicyProfile::Standard.policy(class);
     (policy.time.attempt, policy.time.total) = (Duration::from_secs(3600), Duration::from_secs(3600));
     policy
 }
 
-/// The time of this runtime, stopped: it passes when it is told to, however long the machine takes for what happens in it.
+/// Stops the time of this runtime. It advances only on request, however long the machine takes.
 struct StoppedClock {
     _holds: std::sync::mpsc::Sender<()>,
 }
 
 impl StoppedClock {
     fn new() -> Self {
-        // A paused runtime leaps ahead whenever it has nothing to do, also while a server or a process is at work; but not
-        // while a blocking task runs.
+        // A paused runtime advances its time whenever it is idle, even while a server or a process is working. It does
+        // not while a blocking task runs.
         let (holds, held) = std::sync::mpsc::channel();
         tokio::task::spawn_blocking(move || held.recv());
         tokio::time::pause();
         Self { _holds: holds }
     }
 
-    /// Lets so much time pass for everything that waits for it by now, and then the real time go on.
+    /// Advances the time for everything that waits now, and then resumes real time.
     async fn pass(self, span: Duration) {
         for _ in 0..50 {
             tokio::task::yield_now().await;
@@ -72,10 +72,10 @@ impl StoppedClock {
     }
 }
 
-/// A folder of a test, gone when the test is.
-struct Folder(PathBuf);
+/// A folder of a test, removed on drop.
+struct ToolTestFolder(PathBuf);
 
-impl Folder {
+impl ToolTestFolder {
     fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -90,33 +90,33 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for ToolTestFolder {
     fn drop(&mut self) {
-        // One that is left over harms nobody.
+        // A folder that is left over does no harm.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// One attempt and no more.
-fn once(class: ToolClass) -> Policy {
+/// Returns a policy with a single attempt.
+fn once(class: ToolClass) -> CallPolicy {
     let mut policy = standard(class);
     policy.retry.attempts = 1.try_into().unwrap();
     policy
 }
 
-/// Tools from a file with this text.
+/// Returns the tools of a file with this text.
 fn toolbox(text: &str) -> Toolbox {
-    let folder = Folder::new();
+    let folder = ToolTestFolder::new();
     let path = folder.join("steadfast.toml");
     std::fs::write(&path, text).unwrap();
-    let file = steadfast_config::ConfigFile { path, needed: steadfast_config::Needed::Always };
+    let file = steadfast_config::ConfigFile { path, needed: steadfast_config::FileRequirement::Always };
     let environment = BTreeMap::from([("SECRET".to_owned(), SECRET.to_owned())]);
     let sources = Sources { files: vec![file], environment, ..Sources::default() };
     let config = Config::load(&sources).unwrap_or_else(|errors| panic!("{errors}"));
     Toolbox::on_leash(&config, &Leash::of(env!("CARGO_BIN_EXE_steadfast-tools-leash"))).unwrap()
 }
 
-/// What `${SECRET}` stands for.
+/// Value of `${SECRET}`.
 const SECRET: &str = "hunter2 hunter2hunter2";
 
 fn tool(toolbox: &Toolbox, namespace: &str, name: &str) -> PlainTool {
@@ -125,7 +125,7 @@ fn tool(toolbox: &Toolbox, namespace: &str, name: &str) -> PlainTool {
         .expect("it is configured")
 }
 
-/// A call of a tool named `t`, with a key if there is one.
+/// Returns a call of a tool named `t`, with a key if there is one.
 fn call(namespace: &str, params: &str, key: Option<&str>) -> CallEnvelope {
     let key = key.map_or(String::new(), |key| format!(r#","idempotencyKey":"{key}""#));
     let text = format!(
@@ -133,18 +133,18 @@ fn call(namespace: &str, params: &str, key: Option<&str>) -> CallEnvelope {
             "target":{{"sessionKey":"s","actorId":"ann"}},
             "payload":{{"version":"1.0","params":{params}{key}}}}}"#
     );
-    CallEnvelope::parse(text.as_bytes(), UnknownFields::Refuse).unwrap()
+    CallEnvelope::parse(text.as_bytes(), UnknownFieldPolicy::Refuse).unwrap()
 }
 
-fn code(called: &Called) -> Option<Code> {
+fn code(called: &CallResponse) -> Option<Code> {
     called.result.error.as_ref().map(|error| error.code)
 }
 
-fn message(called: &Called) -> &str {
+fn message(called: &CallResponse) -> &str {
     called.result.error.as_ref().map_or("", |error| &error.message)
 }
 
-fn content(called: &Called) -> &str {
+fn content(called: &CallResponse) -> &str {
     match &called.result.output {
         Some(output) => output.content.as_str(),
         None => panic!("no answer: {called:?}"),
@@ -152,7 +152,7 @@ fn content(called: &Called) -> &str {
 }
 
 #[test]
-fn a_toolbox_has_what_is_configured_and_nothing_else() {
+fn a_toolbox_has_only_the_configured_tools() {
     let toolbox = toolbox(
         "[http_tools.a]\nmethod = \"GET\"\nurl = \"http://API.example.com:81/x\"\n[command_tools.b]\ncommand = [\"x\"]\n",
     );
@@ -164,9 +164,9 @@ fn a_toolbox_has_what_is_configured_and_nothing_else() {
         let found = toolbox.find(&Namespace::new(namespace).unwrap(), &ToolName::new(name).unwrap());
         assert!(found.is_none(), "{namespace}/{name}");
     }
-    // Without commands, nobody needs a leash.
+    // Without commands, no leash is needed.
     let flags = ["method", "url"].into_iter().zip(["GET", "http://h/"]);
-    let flags = flags.map(|(setting, value)| Flag {
+    let flags = flags.map(|(setting, value)| CommandLineFlag {
         name: "--set".to_owned(),
         setting: format!("http_tools.a.{setting}"),
         value: value.to_owned(),

@@ -1,8 +1,8 @@
-//! Calls, and everything that a driver can say to them: in order, out of order, and what nobody asked for.
+//! Calls, and all events that a driver can send: in order, out of order, and without any request.
 //!
-//! The first bytes make a policy, a past and a request. Then each byte is something that happens: mostly the
-//! step that the machine asked for is answered, by a store made of the core's own tables; sometimes something
-//! else comes. When the bytes are used up, a driver that makes no mistakes brings the call home.
+//! The first bytes make a policy, a history and a request. Then each byte is an event. Most of them answer the pending
+//! step of the machine, through a store made of the core's own tables; some are other events. When the bytes are used
+//! up, a correct driver brings the call to its end.
 
 mod setup;
 mod store;
@@ -12,90 +12,91 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::approval::{Decision, Grantor, Wanted};
-use steadfast_core::breaker::{Breaker, Verdict};
+use steadfast_core::approval::{ApprovalDecision, ApprovalSubject, Grantor};
+use steadfast_core::breaker::{BreakerVerdict, CircuitBreaker};
 use steadfast_core::call::{
-    Call, CallResult, Event, Kept, Misuse, Notice, Others, Outcome, Provenance, Recorded, Request, Shared,
-    Step, StoreFault, Upstream, Wake,
+    AttemptReport, Call, CallEvent, CallMechanisms, CallMisuse, CallNotice, CallRequest, CallResult,
+    DeferredWrite, NextStep, OtherWaiters, Provenance, RecordStatus, StoreFault, UpstreamSignal, WakeReason,
 };
-use steadfast_core::classify::{Fault, Severity, classify};
+use steadfast_core::classify::{AttemptFault, Severity, classify};
 use steadfast_core::dedupe::{
-    Claim, ClaimVerdict, Ending, Intent, LeaseSight, Owner, Record, Release, Role, Rules, Save,
+    Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord, DedupeRules, LeaseOwnerState,
+    ReleaseRequest, RunOutcome, SaveRequest,
 };
 use steadfast_core::guard::{self, GuardedCall, LoopGuard};
 use steadfast_core::id::Digest;
 use steadfast_core::limit::Limiter;
-use steadfast_core::policy::{Mode, Policy};
+use steadfast_core::policy::{CallPolicy, EnforcementMode};
 use steadfast_core::retry::RetryBudget;
-use steadfast_core::trust::{self, Finished, Subject, TrustLedger};
+use steadfast_core::trust::{self, FinishedOutcome, TrustLedger, TrustSubject};
 
-use crate::draw::Draw;
-use store::Store;
+use crate::draw::InputDraw;
+use store::FuzzStore;
 
-/// Any order of events is answered with a step or told to be misuse, a finished call stays finished, and the
-/// same events tell the same story.
+/// Checks that any order of events leads to a step or to a report of misuse, that a finished call stays finished, and
+/// that the same events have the same results.
 pub fn call_events(input: &[u8]) {
-    let story = World::live(input);
-    assert_eq!(World::live(input), story, "the same bytes told two stories");
+    let story = FuzzWorld::live(input);
+    assert_eq!(FuzzWorld::live(input), story, "the same bytes had two results");
 }
 
-/// Calls that follow each other, with what they share.
+/// Maximum number of consecutive calls, which share their machines.
 const MOST_CALLS: u64 = 4;
-/// Events that are made of bytes; more of them only take time.
+/// Maximum number of events made of bytes. More of them only take time.
 const MOST_EVENTS: u32 = 200;
-/// A call that a driver without mistakes cannot bring to its end in this many events circles. Who waits for the end of another
-/// run looks for it twice a second.
+/// Maximum number of events until a correct driver ends a call. A call that needs more is in a loop. A call that waits
+/// for the end of another run polls twice a second.
 const WAY_HOME: u32 = 300;
 
-struct World<'i> {
-    draw: Draw<'i>,
+struct FuzzWorld<'i> {
+    draw: InputDraw<'i>,
     now: Timestamp,
-    /// What the store knows about other processes.
-    sight: LeaseSight,
-    store: Store,
-    breaker: Breaker,
-    dependency: Option<Breaker>,
+    /// The store's knowledge about other processes.
+    sight: LeaseOwnerState,
+    store: FuzzStore,
+    breaker: CircuitBreaker,
+    dependency: Option<CircuitBreaker>,
     budget: RetryBudget,
     limiter: Limiter,
     dependency_limiter: Limiter,
     guard: LoopGuard,
     trust: TrustLedger,
     /// The record that another process claimed.
-    rival: Option<Arc<Record>>,
+    rival: Option<Arc<DedupeRecord>>,
     rivals: u64,
     events: u32,
     story: String,
 }
 
-/// A call and what its driver knows about it.
-struct Driven {
+/// A call and its driver's knowledge of it.
+struct FuzzedCall {
     call: Call,
     /// The step that waits for an answer.
-    pending: Step,
+    pending: NextStep,
     attempts: u32,
-    /// When the first one started.
+    /// Start of the first attempt.
     first: Option<Timestamp>,
     runs: bool,
     cut: bool,
     answered: bool,
-    /// The tool was told to cancel while its attempt goes on.
+    /// True if the tool received a cancellation while its attempt goes on.
     cancelled_upstream: bool,
-    /// The same, because the time of the attempt was up.
+    /// True if that was because the time of the attempt was up.
     cut_upstream: bool,
-    last_fault: Option<Fault>,
-    /// Its outcome is unknown: nobody has to see the end of its attempt.
+    last_fault: Option<AttemptFault>,
+    /// True if its outcome is unknown, so that the end of its attempt may stay unobserved.
     unknown: bool,
 }
 
-/// Whether the driver answers what it was asked.
+/// The relation of an event to the pending step.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Meant {
+enum AnswerIntent {
     Answer,
     Anything,
 }
 
-/// Whoever runs a failing input by hand wants to know what came before.
-impl Drop for World<'_> {
+/// Prints the story when a failing input is run alone.
+impl Drop for FuzzWorld<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("{}", self.story);
@@ -103,18 +104,18 @@ impl Drop for World<'_> {
     }
 }
 
-impl<'i> World<'i> {
-    /// Everything that happens, told by its steps and notices.
+impl<'i> FuzzWorld<'i> {
+    /// Runs an input. Returns all steps and notices as text.
     fn live(input: &'i [u8]) -> String {
-        let mut draw = Draw::new(input);
+        let mut draw = InputDraw::new(input);
         let policy = Arc::new(setup::policy(&mut draw));
         let start = draw.pick([1_000_000, 0, u64::MAX - 50_000_000]);
         let mut world = Self {
             now: Timestamp::from_millis(start),
-            sight: draw.pick([LeaseSight::Time, LeaseSight::Gone, LeaseSight::Alive]),
-            store: Store::default(),
-            breaker: Breaker::default(),
-            dependency: draw.flag().then(Breaker::default),
+            sight: draw.pick([LeaseOwnerState::Time, LeaseOwnerState::Gone, LeaseOwnerState::Alive]),
+            store: FuzzStore::default(),
+            breaker: CircuitBreaker::default(),
+            dependency: draw.flag().then(CircuitBreaker::default),
             budget: RetryBudget::default(),
             limiter: Limiter::default(),
             dependency_limiter: Limiter::default(),
@@ -130,8 +131,12 @@ impl<'i> World<'i> {
         for number in 0..MOST_CALLS {
             let request = setup::request(&mut world.draw, number, world.now);
             world.call(request, &policy);
-            assert_eq!(world.limiter.inside(), 0, "the call is over and its place is still taken");
-            assert_eq!(world.dependency_limiter.inside(), 0, "the call is over and its place is still taken");
+            assert_eq!(world.limiter.in_flight(), 0, "the call is over and its place is still taken");
+            assert_eq!(
+                world.dependency_limiter.in_flight(),
+                0,
+                "the call is over and its place is still taken"
+            );
             if world.draw.rest().is_empty() {
                 break;
             }
@@ -139,20 +144,20 @@ impl<'i> World<'i> {
         std::mem::take(&mut world.story)
     }
 
-    /// Failures of calls before these: of the tool, of the model, of the service.
-    fn past(&mut self, policy: &Policy) {
+    /// Makes a history of failures: of the tool, of the model, of the service.
+    fn past(&mut self, policy: &CallPolicy) {
         let failures = self.draw.byte();
         let (tool, signature) = (setup::tool(), setup::signature());
-        let subject = Subject { tool: &tool, signature: &signature, domain: None };
-        let rules = trust::Rules { signature: &policy.trust, domain: policy.domain_trust.as_ref() };
+        let subject = TrustSubject { tool: &tool, signature: &signature, domain: None };
+        let rules = trust::TrustRules { signature: &policy.trust, domain: policy.domain_trust.as_ref() };
         for _ in 0..failures % 4 {
-            let finished = Finished::Failure { severity: Severity::ServerError, recoverable: true };
+            let finished = FinishedOutcome::Failure { severity: Severity::ServerError, recoverable: true };
             self.trust.record(rules, subject, finished, self.now);
         }
         for _ in 0..failures / 4 % 4 {
             let call = GuardedCall { tool: &tool, arguments: Digest::of(b"{}"), turn: None };
             self.guard.begin(&policy.guard, call, self.now);
-            let ending = guard::Ending::Failure { message: "no", mistake: None };
+            let ending = guard::GuardedResult::Failure { message: "no", mistake: None };
             self.guard.end(&policy.guard, call, ending, self.now);
         }
         for _ in 0..failures / 16 {
@@ -160,21 +165,21 @@ impl<'i> World<'i> {
                 self.breaker.record(
                     &policy.breaker,
                     ticket,
-                    Verdict::Failure { took: Duration::ZERO },
+                    BreakerVerdict::Failure { took: Duration::ZERO },
                     self.now,
                 );
             }
         }
     }
 
-    /// One call from its beginning to its end.
-    fn call(&mut self, request: Request, policy: &Arc<Policy>) {
+    /// Runs one call from its beginning to its end.
+    fn call(&mut self, request: CallRequest, policy: &Arc<CallPolicy>) {
         let mut notices = Vec::new();
         let (now, seed) = (self.now, request.number);
         let (call, step) = Call::begin(&mut self.shared(), request, policy.clone(), seed, now, &mut notices);
-        let mut driven = Driven {
+        let mut driven = FuzzedCall {
             call,
-            pending: Step::Stay,
+            pending: NextStep::Stay,
             attempts: 0,
             first: None,
             runs: false,
@@ -185,18 +190,18 @@ impl<'i> World<'i> {
             last_fault: None,
             unknown: false,
         };
-        self.heed(&mut driven, step, &notices);
+        self.check_step(&mut driven, step, &notices);
         while !driven.call.is_finished() {
             self.events += 1;
             match self.draw.next().filter(|_| self.events <= MOST_EVENTS) {
                 Some(byte) => self.happen(&mut driven, byte),
-                None => self.bring_home(&mut driven),
+                None => self.finish_call(&mut driven),
             }
         }
         self.stays_finished(&mut driven);
     }
 
-    fn happen(&mut self, driven: &mut Driven, byte: u8) {
+    fn happen(&mut self, driven: &mut FuzzedCall, byte: u8) {
         let span = [0, 1, 20, 500, 60_000, 120_000, 3_600_000];
         match span.get(usize::from(byte >> 3 & 7)) {
             Some(millis) => self.now = self.now + Duration::from_millis(*millis),
@@ -205,165 +210,177 @@ impl<'i> World<'i> {
         match byte & 7 {
             0..=4 => self.answer(driven),
             5 => {
-                let owner = driven.call.claimed().map(|record| record.owner.clone());
+                let owner = driven.call.claimed_record().map(|record| record.owner.clone());
                 let event = setup::stray(&mut self.draw, owner, self.now);
-                self.feed(driven, event, Meant::Anything);
+                self.feed(driven, event, AnswerIntent::Anything);
             }
-            6 => self.elsewhere(driven),
-            _ => self.aside(driven),
+            6 => self.act_as_other_process(driven),
+            _ => self.send_stray_event(driven),
         }
     }
 
-    /// The answer to what the machine asked for.
-    fn answer(&mut self, driven: &mut Driven) {
+    /// Answers the pending step.
+    fn answer(&mut self, driven: &mut FuzzedCall) {
         let now = self.now;
         let event = match &driven.pending {
-            Step::Follow(_) | Step::AwaitEnd(_) => Event::Woke(self.draw.pick([Wake::Changed, Wake::Time])),
-            Step::Ask(_) => Event::Answered(setup::answer(&mut self.draw)),
-            Step::Run(_) | Step::Cut(_) => Event::Ran(setup::outcome(&mut self.draw)),
-            Step::Wait if driven.call.is_settling() => self.settles(driven),
-            Step::Wait | Step::Answer { .. } | Step::CancelUpstream | Step::Stay | Step::Finish { .. } => {
-                Event::Woke(Wake::Time)
+            NextStep::Follow(_) | NextStep::AwaitEnd(_) => {
+                CallEvent::Woke(self.draw.pick([WakeReason::Changed, WakeReason::Time]))
             }
-            Step::Claim(_)
-            | Step::Spend { .. }
-            | Step::Start { .. }
-            | Step::Probe(_)
-            | Step::Save(_)
-            | Step::Release(_)
-            | Step::Renew => {
+            NextStep::Ask(_) => CallEvent::Answered(setup::answer(&mut self.draw)),
+            NextStep::Run(_) | NextStep::Cut(_) => CallEvent::Ran(setup::outcome(&mut self.draw)),
+            NextStep::Wait if driven.call.is_settling() => self.settles(driven),
+            NextStep::Wait
+            | NextStep::Answer { .. }
+            | NextStep::CancelUpstream
+            | NextStep::Stay
+            | NextStep::Finish { .. } => CallEvent::Woke(WakeReason::Time),
+            NextStep::Claim(_)
+            | NextStep::Spend { .. }
+            | NextStep::Start { .. }
+            | NextStep::Probe(_)
+            | NextStep::Save(_)
+            | NextStep::Release(_)
+            | NextStep::Renew => {
                 match self.draw.byte() % 6 {
-                    3 => Event::StoreFailed(StoreFault::NotDone),
-                    4 => Event::StoreFailed(StoreFault::Unanswered),
+                    3 => CallEvent::StoreFailed(StoreFault::NotDone),
+                    4 => CallEvent::StoreFailed(StoreFault::Unanswered),
                     5 => {
-                        // Done, and the answer is lost on its way.
+                        // Done, and the reply is lost.
                         let _ = self.ask_the_store(driven, now);
-                        Event::StoreFailed(StoreFault::Unanswered)
+                        CallEvent::StoreFailed(StoreFault::Unanswered)
                     }
                     _ => self.ask_the_store(driven, now),
                 }
             }
         };
-        self.feed(driven, event, Meant::Answer);
+        self.feed(driven, event, AnswerIntent::Answer);
     }
 
-    /// What happens to an attempt whose outcome is unknown.
-    fn settles(&mut self, driven: &Driven) -> Event {
+    /// Returns an event of an attempt with an unknown outcome.
+    fn settles(&mut self, driven: &FuzzedCall) -> CallEvent {
         match self.draw.byte() % 4 {
-            1 if driven.runs => Event::Ran(setup::outcome(&mut self.draw)),
-            2 if driven.call.awaits_end() => Event::Settled,
-            3 => Event::DriverEnds,
-            _ => Event::Woke(Wake::Time),
+            1 if driven.runs => CallEvent::Ran(setup::outcome(&mut self.draw)),
+            2 if driven.call.awaits_end() => CallEvent::Settled,
+            3 => CallEvent::DriverEnds,
+            _ => CallEvent::Woke(WakeReason::Time),
         }
     }
 
-    /// The store does what the pending step asks for.
-    fn ask_the_store(&mut self, driven: &Driven, now: Timestamp) -> Event {
+    /// Carries out the pending step in the store.
+    fn ask_the_store(&mut self, driven: &FuzzedCall, now: Timestamp) -> CallEvent {
         match &driven.pending {
-            Step::Claim(claim) => Event::Claimed(self.claim(claim)),
-            Step::Spend { grant, owner } => Event::Spent(self.store.spend(*grant, owner, now)),
-            Step::Start { key, owner } => Event::Started(self.store.start(key, owner, now)),
-            Step::Probe(_) => {
+            NextStep::Claim(claim) => CallEvent::Claimed(self.claim(claim)),
+            NextStep::Spend { grant, owner } => CallEvent::Spent(self.store.spend(*grant, owner, now)),
+            NextStep::Start { key, owner } => CallEvent::Started(self.store.start(key, owner, now)),
+            NextStep::Probe(_) => {
                 if self.draw.byte().is_multiple_of(2) {
-                    // Another process was faster, with something else.
-                    let mut there = Breaker::restore(&self.breaker.snapshot(), now);
+                    // Another process was faster, with another state.
+                    let mut there = CircuitBreaker::restore(&self.breaker.snapshot(), now);
                     there.force_open(None, now);
                     self.breaker.adopt(&there.snapshot(), now);
                 }
-                Event::Probed
+                CallEvent::Probed
             }
-            Step::Save(save) => Event::Saved(self.store.save(save, now)),
-            Step::Release(release) => {
+            NextStep::Save(save) => CallEvent::Saved(self.store.save(save, now)),
+            NextStep::Release(release) => {
                 self.store.release(release);
-                Event::Released
+                CallEvent::Released
             }
-            Step::Renew => self.renewal(driven),
-            Step::Follow(_)
-            | Step::AwaitEnd(_)
-            | Step::Ask(_)
-            | Step::Run(_)
-            | Step::Cut(_)
-            | Step::Wait
-            | Step::Answer { .. }
-            | Step::CancelUpstream
-            | Step::Stay
-            | Step::Finish { .. } => unreachable!("not for the store: {:?}", driven.pending),
+            NextStep::Renew => self.renewal(driven),
+            NextStep::Follow(_)
+            | NextStep::AwaitEnd(_)
+            | NextStep::Ask(_)
+            | NextStep::Run(_)
+            | NextStep::Cut(_)
+            | NextStep::Wait
+            | NextStep::Answer { .. }
+            | NextStep::CancelUpstream
+            | NextStep::Stay
+            | NextStep::Finish { .. } => unreachable!("not for the store: {:?}", driven.pending),
         }
     }
 
-    fn renewal(&mut self, driven: &Driven) -> Event {
+    fn renewal(&mut self, driven: &FuzzedCall) -> CallEvent {
         let keep = driven.call.policy().dedupe.keep;
         match driven.call.record() {
-            Some(record) => Event::Renewed {
+            Some(record) => CallEvent::Renewed {
                 owner: record.owner.clone(),
                 sent: self.now,
                 verdict: self.store.renew(record, &keep, self.now),
             },
-            None => Event::StoreFailed(StoreFault::NotDone),
+            None => CallEvent::StoreFailed(StoreFault::NotDone),
         }
     }
 
     fn claim(&mut self, claim: &Claim) -> ClaimVerdict {
         let others = self.sight;
-        let sight = |owner: &Owner| match others {
-            LeaseSight::Time => LeaseSight::Time,
-            LeaseSight::Alive | LeaseSight::Gone if owner.process == setup::process(1) => LeaseSight::Alive,
-            LeaseSight::Alive | LeaseSight::Gone => others,
+        let sight = |owner: &ClaimOwner| match others {
+            LeaseOwnerState::Time => LeaseOwnerState::Time,
+            LeaseOwnerState::Alive | LeaseOwnerState::Gone if owner.process == setup::process(1) => {
+                LeaseOwnerState::Alive
+            }
+            LeaseOwnerState::Alive | LeaseOwnerState::Gone => others,
         };
         self.store.claim(claim, sight, self.now)
     }
 
-    /// Something that a driver may say at any time.
-    fn aside(&mut self, driven: &mut Driven) {
+    /// Sends an event that a driver may send at any time.
+    fn send_stray_event(&mut self, driven: &mut FuzzedCall) {
         let event = match self.draw.byte() % 6 {
-            0 => Event::Woke(Wake::Time),
-            1 => Event::Cancelled(Others::None),
-            2 => Event::Cancelled(Others::Waiting),
-            3 => Event::Disconnected(Others::None),
-            4 => Event::Progressed,
+            0 => CallEvent::Woke(WakeReason::Time),
+            1 => CallEvent::Cancelled(OtherWaiters::None),
+            2 => CallEvent::Cancelled(OtherWaiters::Waiting),
+            3 => CallEvent::Disconnected(OtherWaiters::None),
+            4 => CallEvent::Progressed,
             _ => match driven.call.record() {
                 Some(_) => self.renewal(driven),
                 None => return,
             },
         };
-        self.feed(driven, event, Meant::Answer);
+        self.feed(driven, event, AnswerIntent::Answer);
     }
 
-    /// Another process, or somebody at the store.
-    fn elsewhere(&mut self, driven: &Driven) {
+    /// Acts as another process, or directly on the store.
+    fn act_as_other_process(&mut self, driven: &FuzzedCall) {
         let keep = driven.call.policy().dedupe.keep;
         match self.draw.byte() % 7 {
             0 => self.rival_claims(driven),
             1 => {
                 if let Some(claimed) = self.rival.clone() {
-                    let ending = Ending::Done(Some(setup::output()));
-                    let save =
-                        Save { claimed, ending, attempts: Vec::new(), delivered: None, hold: false, keep };
+                    let ending = RunOutcome::Done(Some(setup::output()));
+                    let save = SaveRequest {
+                        claimed,
+                        ending,
+                        attempts: Vec::new(),
+                        delivered: None,
+                        hold: false,
+                        keep,
+                    };
                     let _ = self.store.save(&save, self.now);
                 }
             }
             2 => {
                 if let Some(record) = self.rival.take() {
-                    let Record { key, index, owner, .. } = &*record;
-                    self.store.release(&Release { key: *key, index: *index, owner: owner.clone() });
+                    let DedupeRecord { key, index, owner, .. } = &*record;
+                    self.store.release(&ReleaseRequest { key: *key, index: *index, owner: owner.clone() });
                 }
             }
             3 => self.store.empty(),
             4 => self.store.sweep(self.now),
             5 => self.store.deliver_all(self.now),
-            _ => self.store.resolve_all(&Rules::from(driven.call.policy()), self.now),
+            _ => self.store.resolve_all(&DedupeRules::from(driven.call.policy()), self.now),
         }
     }
 
-    fn rival_claims(&mut self, driven: &Driven) {
+    fn rival_claims(&mut self, driven: &FuzzedCall) {
         let (request, policy) = (driven.call.request(), driven.call.policy());
         let Some(address) = request.address() else { return };
         self.rivals += 1;
         let claim = Claim {
             address,
-            intent: Intent::Take { started: self.draw.flag() },
-            role: Role::Fresh,
-            owner: Owner { process: setup::process(2), call: self.rivals, claim: 1 },
+            intent: ClaimIntent::Take { started: self.draw.flag() },
+            role: ClaimRole::Fresh,
+            owner: ClaimOwner { process: setup::process(2), call: self.rivals, claim: 1 },
             digest: request.digest,
             retry_safe: request.is_retry_safe(policy),
             best_effort: false,
@@ -371,7 +388,7 @@ impl<'i> World<'i> {
             age: Duration::ZERO,
             seen_end_within: None,
             run: request.run.clone(),
-            rules: Rules::from(policy),
+            rules: DedupeRules::from(policy),
             tool: request.tool.clone(),
             request: request.id.clone(),
             tool_call: None,
@@ -380,40 +397,40 @@ impl<'i> World<'i> {
             actor: None,
             tenant: None,
         };
-        if let ClaimVerdict::Mine(record) = self.claim(&claim) {
+        if let ClaimVerdict::Acquired(record) = self.claim(&claim) {
             self.rival = Some(record);
         }
     }
 
-    /// A driver without mistakes, a store that answers, a tool that works: the call ends.
-    fn bring_home(&mut self, driven: &mut Driven) {
+    /// Brings the call to its end, with a correct driver, a store that answers, and a tool that works.
+    fn finish_call(&mut self, driven: &mut FuzzedCall) {
         for _ in 0..WAY_HOME {
             let event = match &driven.pending {
-                Step::Claim(_)
-                | Step::Spend { .. }
-                | Step::Start { .. }
-                | Step::Probe(_)
-                | Step::Save(_)
-                | Step::Release(_)
-                | Step::Renew => self.ask_the_store(driven, self.now),
-                Step::Run(_) | Step::Cut(_) => {
-                    Event::Ran(Outcome::Success { output: setup::output(), concern: None })
+                NextStep::Claim(_)
+                | NextStep::Spend { .. }
+                | NextStep::Start { .. }
+                | NextStep::Probe(_)
+                | NextStep::Save(_)
+                | NextStep::Release(_)
+                | NextStep::Renew => self.ask_the_store(driven, self.now),
+                NextStep::Run(_) | NextStep::Cut(_) => {
+                    CallEvent::Ran(AttemptReport::Success { output: setup::output(), concern: None })
                 }
-                Step::Follow(_)
-                | Step::AwaitEnd(_)
-                | Step::Ask(_)
-                | Step::Wait
-                | Step::Answer { .. }
-                | Step::CancelUpstream
-                | Step::Stay
-                | Step::Finish { .. } => {
+                NextStep::Follow(_)
+                | NextStep::AwaitEnd(_)
+                | NextStep::Ask(_)
+                | NextStep::Wait
+                | NextStep::Answer { .. }
+                | NextStep::CancelUpstream
+                | NextStep::Stay
+                | NextStep::Finish { .. } => {
                     let at = driven.call.wake_at();
                     assert!(at.is_some(), "waits in {} for nothing", driven.call.state());
                     self.now = self.now.max(at.unwrap_or(self.now));
-                    Event::Woke(Wake::Time)
+                    CallEvent::Woke(WakeReason::Time)
                 }
             };
-            self.feed(driven, event, Meant::Answer);
+            self.feed(driven, event, AnswerIntent::Answer);
             if driven.call.is_finished() {
                 return;
             }
@@ -425,26 +442,29 @@ impl<'i> World<'i> {
         );
     }
 
-    /// One event into the machine, and what must hold after it.
-    fn feed(&mut self, driven: &mut Driven, event: Event, meant: Meant) {
+    /// Feeds one event to the machine, and checks the properties that must hold after it.
+    fn feed(&mut self, driven: &mut FuzzedCall, event: CallEvent, meant: AnswerIntent) {
         let now = self.now;
-        // The whole machine is written out only where it can have been misused, for that takes long.
+        // The machine is only formatted if misuse is possible, because that is slow.
         let wake_at = driven.call.wake_at();
-        let before =
-            (meant == Meant::Anything).then(|| (driven.call.state(), wake_at, format!("{:?}", driven.call)));
-        let ran = matches!(event, Event::Ran(_));
+        let before = (meant == AnswerIntent::Anything)
+            .then(|| (driven.call.state(), wake_at, format!("{:?}", driven.call)));
+        let ran = matches!(event, CallEvent::Ran(_));
         let settling = driven.call.is_settling();
-        let is_gone = matches!(event, Event::Settled) && driven.call.awaits_end();
-        let owner = driven.call.claimed().map(|record| &record.owner);
-        let foreign = matches!(&event, Event::Renewed { owner: renewed, .. } if owner != Some(renewed));
-        let fault =
-            if let Event::Ran(Outcome::Failure { fault, .. }) = &event { Some(fault.clone()) } else { None };
-        let timer = matches!(event, Event::Woke(Wake::Time)) && wake_at.is_some_and(|at| at <= now);
+        let is_gone = matches!(event, CallEvent::Settled) && driven.call.awaits_end();
+        let owner = driven.call.claimed_record().map(|record| &record.owner);
+        let foreign = matches!(&event, CallEvent::Renewed { owner: renewed, .. } if owner != Some(renewed));
+        let fault = if let CallEvent::Ran(AttemptReport::Failure { fault, .. }) = &event {
+            Some(fault.clone())
+        } else {
+            None
+        };
+        let timer = matches!(event, CallEvent::Woke(WakeReason::Time)) && wake_at.is_some_and(|at| at <= now);
         let mut notices = Vec::new();
-        match driven.call.on(&mut self.shared(), now, event, &mut notices) {
+        match driven.call.handle_event(&mut self.shared(), now, event, &mut notices) {
             Ok(step) => {
                 if ran {
-                    assert!(driven.runs || settling, "an answer was taken for an attempt that nobody made");
+                    assert!(driven.runs || settling, "an answer was accepted without an attempt");
                     driven.runs = false;
                     driven.cut = false;
                     driven.last_fault = fault;
@@ -457,93 +477,94 @@ impl<'i> World<'i> {
                         "a renewal of another claim was heeded"
                     );
                 }
-                let idle = timer && step == Step::Stay;
-                self.heed(driven, step, &notices);
+                let idle = timer && step == NextStep::Stay;
+                self.check_step(driven, step, &notices);
                 let later = driven.call.wake_at().is_none_or(|at| at > now || now == Timestamp::MAX);
                 assert!(!idle || later, "the timer fires again and again in {}", driven.call.state());
             }
-            Err(Misuse { state, event }) => {
+            Err(CallMisuse { state, event }) => {
                 assert!(before.is_some(), "{event} answers {:?} and is misuse in {state}", driven.pending);
                 let after = (driven.call.state(), driven.call.wake_at(), format!("{:?}", driven.call));
                 assert_eq!(Some(after), before, "{event} was misuse and changed the machine");
-                assert_eq!(notices, [], "{event} was misuse and told something");
+                assert_eq!(notices, [], "{event} was misuse and sent a notice");
             }
         }
     }
 
-    /// What must hold for a step, whatever led to it.
-    fn heed(&mut self, driven: &mut Driven, step: Step, notices: &[Notice]) {
+    /// Checks the properties of a step, whatever led to it.
+    fn check_step(&mut self, driven: &mut FuzzedCall, step: NextStep, notices: &[CallNotice]) {
         // Writing to a String cannot fail.
         let _ = writeln!(self.story, "{} {} {step:?} {notices:?}", self.now, driven.call.state());
         assert_eq!(
-            matches!(step, Step::Finish { .. }),
+            matches!(step, NextStep::Finish { .. }),
             driven.call.is_finished(),
             "the end and its step: {step:?}"
         );
-        driven.unknown |= notices.iter().any(|notice| matches!(notice, Notice::OutcomeUnknown { .. }));
+        driven.unknown |= notices.iter().any(|notice| matches!(notice, CallNotice::OutcomeUnknown { .. }));
         match &step {
-            Step::Run(run) => self.may_run(driven, run.attempt),
-            Step::Cut(cut) => {
+            NextStep::Run(run) => self.may_run(driven, run.attempt),
+            NextStep::Cut(cut) => {
                 assert!(driven.runs && !driven.cut, "cut what does not run, or a second time: {cut:?}");
                 driven.cut = true;
             }
-            Step::Answer { upstream, .. } => {
+            NextStep::Answer { upstream, .. } => {
                 assert!(!driven.answered, "the caller is answered a second time: {step:?}");
                 driven.answered = true;
-                if *upstream == Upstream::Cancel {
+                if *upstream == UpstreamSignal::Cancel {
                     Self::cancels_upstream(driven);
                 }
             }
-            Step::CancelUpstream => Self::cancels_upstream(driven),
-            Step::Finish { result, kept } => {
+            NextStep::CancelUpstream => Self::cancels_upstream(driven),
+            NextStep::Finish { result, deferred: kept } => {
                 assert!(!driven.runs || driven.unknown, "the call ended and its attempt runs on: {step:?}");
                 self.ended(driven, result, kept);
             }
-            Step::Follow(_) | Step::AwaitEnd(_) | Step::Ask(_) | Step::Wait => {
+            NextStep::Follow(_) | NextStep::AwaitEnd(_) | NextStep::Ask(_) | NextStep::Wait => {
                 assert!(driven.call.wake_at().is_some(), "waits for nothing: {step:?}");
             }
-            Step::Claim(_)
-            | Step::Spend { .. }
-            | Step::Start { .. }
-            | Step::Probe(_)
-            | Step::Renew
-            | Step::Save(_)
-            | Step::Release(_)
-            | Step::Stay => {}
+            NextStep::Claim(_)
+            | NextStep::Spend { .. }
+            | NextStep::Start { .. }
+            | NextStep::Probe(_)
+            | NextStep::Renew
+            | NextStep::Save(_)
+            | NextStep::Release(_)
+            | NextStep::Stay => {}
         }
-        let is_aside = matches!(step, Step::Stay | Step::Answer { .. } | Step::CancelUpstream);
+        let is_aside = matches!(step, NextStep::Stay | NextStep::Answer { .. } | NextStep::CancelUpstream);
         if !is_aside {
             driven.pending = step;
-        } else if step != Step::Stay && matches!(driven.pending, Step::Save(_)) {
-            // The unknown outcome is recorded now, and the end of the attempt is waited for.
-            driven.pending = Step::Wait;
+        } else if step != NextStep::Stay && matches!(driven.pending, NextStep::Save(_)) {
+            // The unknown outcome is recorded now, and the call waits for the end of the attempt.
+            driven.pending = NextStep::Wait;
         }
     }
 
-    /// The tool is told of an attempt that runs and that nobody ended: once for its caller, once for the cut.
-    fn cancels_upstream(driven: &mut Driven) {
+    /// Checks that the tool receives cancellations only for a running attempt: one for its caller, one for the cut.
+    fn cancels_upstream(driven: &mut FuzzedCall) {
         let is_cut = driven.call.is_settling();
         let told = if is_cut { &mut driven.cut_upstream } else { &mut driven.cancelled_upstream };
-        assert!(driven.runs && !driven.cut && !*told, "the tool is told for no reason");
+        assert!(driven.runs && !driven.cut && !*told, "a cancellation without a reason");
         *told = true;
     }
 
-    /// Whether an attempt may start now.
-    fn may_run(&mut self, driven: &mut Driven, attempt: u32) {
+    /// Checks that an attempt may start now.
+    fn may_run(&mut self, driven: &mut FuzzedCall, attempt: u32) {
         let (request, policy) = (driven.call.request(), driven.call.policy());
         assert!(!driven.runs, "a second attempt beside the first");
         assert_eq!(attempt, driven.attempts + 1, "attempts are counted from one, each once");
         let most = policy.retry.attempts.get();
         assert!(attempt <= most, "attempt {attempt} of {most}");
         self.is_in_time(driven);
-        assert!(!driven.cancelled_upstream, "another attempt after the tool was told to cancel");
+        assert!(!driven.cancelled_upstream, "another attempt after a cancellation");
         if let Some(fault) = &driven.last_fault {
             let reach = classify(fault, &policy.classify, self.now).reach;
             let safe = reach.proves_not_run() || request.is_retry_safe(policy);
             assert!(safe, "it may have run and must not twice: {fault:?}");
         }
-        // In shadow the record protects nobody, and a start that could not be written holds nothing up.
-        if let Some(record) = driven.call.record().filter(|_| policy.modes.dedupe == Mode::Enforce) {
+        // In shadow mode the record protects nothing, and a start that could not be written delays nothing.
+        if let Some(record) = driven.call.record().filter(|_| policy.modes.dedupe == EnforcementMode::Enforce)
+        {
             assert!(
                 self.store.started.contains(&record.owner),
                 "runs before `started` is written: {record:?}"
@@ -554,11 +575,12 @@ impl<'i> World<'i> {
         driven.runs = true;
     }
 
-    /// Deadline and total time limit the start of an attempt, however late a timer fires or a store answers.
-    fn is_in_time(&self, driven: &Driven) {
+    /// Checks that deadline and total time limit the start of an attempt, however late a timer fires or a store
+    /// answers.
+    fn is_in_time(&self, driven: &FuzzedCall) {
         let (limits, policy) = (driven.call.request().limits, driven.call.policy());
-        // In shadow nobody is held back.
-        if policy.modes.leave_alone() {
+        // In shadow mode no call is delayed or refused.
+        if policy.modes.is_pass_through() {
             return;
         }
         // A deadline at the end of time is none.
@@ -570,32 +592,35 @@ impl<'i> World<'i> {
         }
     }
 
-    /// The call is over: its answer goes out, and what it left to do is done.
-    fn ended(&mut self, driven: &Driven, result: &CallResult, kept: &[Kept]) {
+    /// Handles the end of a call: its answer, and its remaining work.
+    fn ended(&mut self, driven: &FuzzedCall, result: &CallResult, kept: &[DeferredWrite]) {
         assert_eq!(result.attempts, driven.attempts, "the attempts are counted wrong");
-        // In shadow nothing counts as recorded, but deliveries are marked, or every equal call would look like a resend.
-        let shadow = driven.call.policy().modes.dedupe == Mode::Shadow;
-        let (receipt, recorded) = (result.receipt.is_some(), result.recorded == Recorded::Yes);
+        // In shadow mode nothing counts as recorded, but deliveries are marked. Otherwise every equal call would look
+        // like a resend.
+        let shadow = driven.call.policy().modes.dedupe == EnforcementMode::Shadow;
+        let (receipt, recorded) = (result.receipt.is_some(), result.recorded == RecordStatus::Yes);
         assert!(shadow || recorded || !receipt, "a receipt for what is not recorded: {result:?}");
-        // What comes too late, or only asks to wait, does not count as delivered.
+        // An answer that comes too late, or only asks the caller to wait, does not count as delivered.
         let is_late = result.took > driven.call.policy().dedupe.late_after;
         assert!(
             shadow || receipt || !recorded || is_late || result.is_unknown_outcome(),
             "no receipt for what is recorded: {result:?}"
         );
         let fresh = result.provenance == Provenance::Fresh;
-        assert!(!fresh || result.ended.is_err() || driven.attempts > 0, "an answer of nobody: {result:?}");
+        assert!(!fresh || result.ended.is_err() || driven.attempts > 0, "without attempt: {result:?}");
         if let Some(receipt) = result.receipt.as_ref().filter(|_| self.draw.flag()) {
             self.store.delivered(receipt, self.now);
         }
         for kept in kept {
             match kept {
-                Kept::Save(save) => drop(self.store.save(save, self.now)),
-                Kept::Release(release) => self.store.release(release),
-                Kept::GiveBack { grant, owner } => self.store.approvals.give_back(*grant, owner.digest()),
-                Kept::Park(ask) => {
+                DeferredWrite::Save(save) => drop(self.store.save(save, self.now)),
+                DeferredWrite::Release(release) => self.store.release(release),
+                DeferredWrite::GiveBack { grant, owner } => {
+                    self.store.approvals.return_grant(*grant, owner.digest())
+                }
+                DeferredWrite::Park(ask) => {
                     let request = driven.call.request();
-                    let wanted = Wanted {
+                    let wanted = ApprovalSubject {
                         tool: &request.tool,
                         arguments: request.digest,
                         signature: &request.signature,
@@ -604,27 +629,31 @@ impl<'i> World<'i> {
                     };
                     let policy = &driven.call.policy().approval;
                     let asked = self.store.approvals.ask(wanted, &ask.escalation, None, policy, self.now);
-                    let decision = self.draw.pick([Decision::Once, Decision::Session, Decision::Deny]);
+                    let decision = self.draw.pick([
+                        ApprovalDecision::Once,
+                        ApprovalDecision::Session,
+                        ApprovalDecision::Deny,
+                    ]);
                     let _ = self.store.approvals.decide(asked.id, decision, Grantor::Operator, self.now);
                 }
             }
         }
     }
 
-    /// After the end everything is misuse.
-    fn stays_finished(&mut self, driven: &mut Driven) {
+    /// Checks that after the end every event is misuse.
+    fn stays_finished(&mut self, driven: &mut FuzzedCall) {
         let now = self.now;
         for kind in 0..setup::STRAYS {
-            let event = setup::stray(&mut Draw::new(&[kind]), None, now);
+            let event = setup::stray(&mut InputDraw::new(&[kind]), None, now);
             let mut notices = Vec::new();
-            let answer = driven.call.on(&mut self.shared(), now, event, &mut notices);
+            let answer = driven.call.handle_event(&mut self.shared(), now, event, &mut notices);
             assert!(answer.is_err() && notices.is_empty(), "the call was over: {answer:?}");
         }
         assert!(driven.call.is_finished() && driven.call.wake_at().is_none());
     }
 
-    fn shared(&mut self) -> Shared<'_> {
-        Shared {
+    fn shared(&mut self) -> CallMechanisms<'_> {
+        CallMechanisms {
             breaker: &mut self.breaker,
             dependency: self.dependency.as_mut(),
             budget: &mut self.budget,

@@ -1,51 +1,65 @@
-//! Policies, requests and what happens to them, out of bytes.
+//! Policies, requests and events, derived from bytes.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::approval::{Channel, GrantId, Spend};
+use steadfast_core::approval::{ApprovalChannel, GrantId, SpendVerdict};
 use steadfast_core::call::{
-    Approval, AttemptEnd, Duplicates, Event, Hints, Others, Outcome, Request, RunBy, SentKey, StoreFault,
-    Waits, Wake,
+    ApprovalOutcome, AttemptEndVisibility, AttemptReport, CallEvent, CallRequest, CallerHints,
+    CallerPatience, Deduplication, OtherWaiters, RunnerKind, StoreFault, UpstreamKey, WakeReason,
 };
-use steadfast_core::classify::{Fault, RetryAfter, Severity, Source, Transport};
+use steadfast_core::classify::{AttemptFault, FaultSource, RetryAfter, Severity, TransportError};
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{
-    Address, ClaimVerdict, End, Failure, Observed, Owner, Process, Receipt, RenewVerdict, Replay,
-    ReplayReason, RunId, SaveVerdict, StartVerdict, Unsettled,
+    CallFailure, ClaimOwner, ClaimVerdict, DeliveryReceipt, ProcessIdentity, RecordAddress, RenewVerdict,
+    ReplayReason, ReplayedResult, RunId, SaveVerdict, SettleStatus, StartVerdict, UnknownOutcomeReason,
+    UnknownOutcomeStatus,
 };
 use steadfast_core::id::{Digest, Domain, Namespace, RequestId, SessionKey, ToolName, ToolRef, TurnId};
-use steadfast_core::key::Key;
-use steadfast_core::output::{Output, RawJson};
+use steadfast_core::key::RecordKey;
+use steadfast_core::output::{RawJson, ToolOutput};
 use steadfast_core::policy::{
-    AfterUnknown, Ambiguous, ArgumentCheck, AskWhen, CacheFailures, Dangerous, Mode, Modes, OnStoreFailure,
-    Policy, Profile, RateLimit, RepeatedSuccess, ToolClass, TrustRule,
+    AmbiguousOutcomePolicy, ApprovalTrigger, ArgumentCheck, CallPolicy, DangerousCommandPolicy,
+    EnforcementMode, FailureReplayPolicy, MechanismModes, PolicyProfile, RateLimit, RepeatedSuccessPolicy,
+    StoreFailurePolicy, ToolClass, TrustRule, UnknownOutcomePolicy,
 };
 use steadfast_core::retry::CallerLimits;
 use steadfast_core::trust::Signature;
 
-use crate::draw::Draw;
+use crate::draw::InputDraw;
 
-pub(super) fn policy(draw: &mut Draw<'_>) -> Policy {
+pub(super) fn policy(draw: &mut InputDraw<'_>) -> CallPolicy {
     let class =
         draw.pick([ToolClass::Mutating, ToolClass::Unknown, ToolClass::ReadOnly, ToolClass::Idempotent]);
-    let mut policy = draw.pick([Profile::Standard, Profile::Measured, Profile::Stepped]).policy(class);
+    let mut policy =
+        draw.pick([PolicyProfile::Standard, PolicyProfile::Measured, PolicyProfile::Stepped]).policy(class);
     if draw.flag() {
         policy = policy.for_gateway();
     }
-    let mut mode = || draw.pick([Mode::Enforce, Mode::Enforce, Mode::Enforce, Mode::Shadow, Mode::Off]);
-    policy.modes = Modes { dedupe: mode(), retry: mode(), breaker: mode(), guard: mode(), trust: mode() };
+    let mut mode = || {
+        draw.pick([
+            EnforcementMode::Enforce,
+            EnforcementMode::Enforce,
+            EnforcementMode::Enforce,
+            EnforcementMode::Shadow,
+            EnforcementMode::Off,
+        ])
+    };
+    policy.modes =
+        MechanismModes { dedupe: mode(), retry: mode(), breaker: mode(), guard: mode(), trust: mode() };
     policy.repeat.retry_safe = draw.flag();
-    policy.repeat.ambiguous = draw.pick([policy.repeat.ambiguous, Ambiguous::Retry, Ambiguous::Stop]);
+    policy.repeat.ambiguous =
+        draw.pick([policy.repeat.ambiguous, AmbiguousOutcomePolicy::Retry, AmbiguousOutcomePolicy::Stop]);
     policy.dedupe.cache_failures =
-        draw.pick([CacheFailures::Terminal, CacheFailures::All, CacheFailures::None]);
-    policy.dedupe.after_unknown = draw.pick([AfterUnknown::TellOnce, AfterUnknown::Hold]);
-    policy.dedupe.on_store_failure = draw.pick([OnStoreFailure::GoOn, OnStoreFailure::Refuse]);
+        draw.pick([FailureReplayPolicy::Terminal, FailureReplayPolicy::All, FailureReplayPolicy::None]);
+    policy.dedupe.after_unknown = draw.pick([UnknownOutcomePolicy::TellOnce, UnknownOutcomePolicy::Hold]);
+    policy.dedupe.on_store_failure = draw.pick([StoreFailurePolicy::GoOn, StoreFailurePolicy::Refuse]);
     policy.dedupe.largest_output = draw.pick([8 << 20, 0]);
-    policy.approval.when = draw.pick([AskWhen::Escalated, AskWhen::Always, AskWhen::Never]);
-    policy.approval.dangerous = draw.pick([Dangerous::Record, Dangerous::Ask]);
+    policy.approval.when =
+        draw.pick([ApprovalTrigger::Escalated, ApprovalTrigger::Always, ApprovalTrigger::Never]);
+    policy.approval.dangerous = draw.pick([DangerousCommandPolicy::Record, DangerousCommandPolicy::Ask]);
     policy.arguments = draw.pick([ArgumentCheck::Assist, ArgumentCheck::Enforce, ArgumentCheck::Off]);
     policy.domain_trust = draw.flag().then(TrustRule::default);
     let one = NonZeroU32::MIN;
@@ -53,28 +67,28 @@ pub(super) fn policy(draw: &mut Draw<'_>) -> Policy {
         1 => policy.limits.concurrency = Some(one),
         2 => policy.limits.rate = Some(RateLimit { attempts: one, per: Duration::from_secs(60) }),
         3 => policy.breaker.forced_open = true,
-        4 => policy.guard.repeated_success = RepeatedSuccess::Refuse(one),
+        4 => policy.guard.repeated_success = RepeatedSuccessPolicy::Refuse(one),
         5 => policy.time.total = Duration::ZERO,
         _ => {}
     }
     policy
 }
 
-pub(super) fn request(draw: &mut Draw<'_>, number: u64, now: Timestamp) -> Request {
-    let key = |name: &str| Key(Digest::of(name.as_bytes()));
+pub(super) fn request(draw: &mut InputDraw<'_>, number: u64, now: Timestamp) -> CallRequest {
+    let key = |name: &str| RecordKey(Digest::of(name.as_bytes()));
     let index = key("index");
     let duplicates = match draw.byte() % 7 {
-        0 => Duplicates::Joined(Address::Explicit(key("explicit"))),
-        1 => Duplicates::Joined(Address::Keyless { run: key(&format!("run {number}")), index }),
-        2 => Duplicates::Joined(Address::CallId { id: key("id"), index }),
-        3 => Duplicates::Joined(Address::CallId { id: key("another id"), index }),
-        4 => Duplicates::Refused(Address::Explicit(key("explicit"))),
-        5 => Duplicates::Refused(Address::Keyless { run: key(&format!("run {number}")), index }),
-        _ => Duplicates::Allowed,
+        0 => Deduplication::Joined(RecordAddress::Explicit(key("explicit"))),
+        1 => Deduplication::Joined(RecordAddress::Keyless { run: key(&format!("run {number}")), index }),
+        2 => Deduplication::Joined(RecordAddress::CallId { id: key("id"), index }),
+        3 => Deduplication::Joined(RecordAddress::CallId { id: key("another id"), index }),
+        4 => Deduplication::Refused(RecordAddress::Explicit(key("explicit"))),
+        5 => Deduplication::Refused(RecordAddress::Keyless { run: key(&format!("run {number}")), index }),
+        _ => Deduplication::Allowed,
     };
     let sent_key = match duplicates {
-        Duplicates::Joined(Address::Explicit(_)) => SentKey::Given,
-        Duplicates::Joined(_) | Duplicates::Refused(_) | Duplicates::Allowed => SentKey::Run,
+        Deduplication::Joined(RecordAddress::Explicit(_)) => UpstreamKey::Given,
+        Deduplication::Joined(_) | Deduplication::Refused(_) | Deduplication::Allowed => UpstreamKey::Run,
     };
     let millis = |number: u64| Duration::from_millis(number);
     let limits = match draw.byte() % 6 {
@@ -87,7 +101,7 @@ pub(super) fn request(draw: &mut Draw<'_>, number: u64, now: Timestamp) -> Reque
     };
     let hints = draw.byte();
     let shape = draw.byte();
-    Request {
+    CallRequest {
         id: known(RequestId::new(format!("request-{number}"))),
         tool: tool(),
         tool_call: None,
@@ -112,12 +126,12 @@ pub(super) fn request(draw: &mut Draw<'_>, number: u64, now: Timestamp) -> Reque
         danger: (shape & 16 != 0).then(|| Arc::from("recursive delete")),
         invalid_arguments: (shape & 32 != 0).then(|| Arc::from("path is missing")),
         limits,
-        waits: if hints & 4 == 0 { Waits::NotForLong } else { Waits::AsLongAsItTakes },
-        run_by: RunBy::Driver,
-        end: if hints & 16 == 0 { AttemptEnd::Unseen } else { AttemptEnd::Seen },
+        waits: if hints & 4 == 0 { CallerPatience::MayGiveUp } else { CallerPatience::UntilDone },
+        run_by: RunnerKind::Driver,
+        end: if hints & 16 == 0 { AttemptEndVisibility::Hidden } else { AttemptEndVisibility::Visible },
         reads: Arc::default(),
-        hints: Hints { expected_retry_safe: hints & 1 != 0, safety_critical: hints & 2 != 0 },
-        channel: if shape & 64 == 0 { Channel::Interactive } else { Channel::Headless },
+        hints: CallerHints { expected_retry_safe: hints & 1 != 0, safety_critical: hints & 2 != 0 },
+        channel: if shape & 64 == 0 { ApprovalChannel::Interactive } else { ApprovalChannel::Headless },
     }
 }
 
@@ -129,8 +143,8 @@ pub(super) fn signature() -> Signature {
     Signature("files/write".into())
 }
 
-pub(super) fn process(pid: u32) -> Process {
-    Process { boot: "boot".into(), pid, started: 1 }
+pub(super) fn process(pid: u32) -> ProcessIdentity {
+    ProcessIdentity { boot: "boot".into(), pid, started: 1 }
 }
 
 fn known<T, E: std::fmt::Debug>(id: Result<T, E>) -> T {
@@ -140,33 +154,33 @@ fn known<T, E: std::fmt::Debug>(id: Result<T, E>) -> T {
     }
 }
 
-pub(super) fn output() -> Output {
-    Output { content: RawJson::from_trusted("1"), metadata: None }
+pub(super) fn output() -> ToolOutput {
+    ToolOutput { content: RawJson::from_trusted("1"), metadata: None }
 }
 
-/// What came of an attempt.
-pub(super) fn outcome(draw: &mut Draw<'_>) -> Outcome {
+/// Draws the outcome of an attempt.
+pub(super) fn outcome(draw: &mut InputDraw<'_>) -> AttemptReport {
     let second = Duration::from_secs(1);
-    let refused = Source::Transport { error: Transport::ConnectionRefused, written: false };
-    let reset = Source::Transport { error: Transport::ConnectionReset, written: true };
+    let refused = FaultSource::Transport { error: TransportError::ConnectionRefused, written: false };
+    let reset = FaultSource::Transport { error: TransportError::ConnectionReset, written: true };
     let source = match draw.byte() % 17 {
-        0 => return Outcome::Success { output: output(), concern: None },
-        1 => return Outcome::Success { output: output(), concern: Some(Severity::ServerError) },
+        0 => return AttemptReport::Success { output: output(), concern: None },
+        1 => return AttemptReport::Success { output: output(), concern: Some(Severity::ServerError) },
         2 => refused,
         3 => reset,
-        4 => Source::Http { status: 503 },
-        5 => Source::Http { status: 500 },
-        6 => Source::Http { status: 400 },
-        7 => Source::Timeout { after: second },
-        8 => Source::IsError,
-        9 => Source::Tool,
-        10 => Source::JsonRpc { code: -32602 },
-        11 => Source::JsonRpc { code: -32603 },
-        12 => Source::Exit { code: None, signal: Some(9) },
-        13 => Source::Panic,
-        14 => Source::SessionLost,
-        16 => return Outcome::InputRequired { output: output() },
-        _ => Source::BadAnswer,
+        4 => FaultSource::Http { status: 503 },
+        5 => FaultSource::Http { status: 500 },
+        6 => FaultSource::Http { status: 400 },
+        7 => FaultSource::Timeout { after: second },
+        8 => FaultSource::IsError,
+        9 => FaultSource::Tool,
+        10 => FaultSource::JsonRpc { code: -32602 },
+        11 => FaultSource::JsonRpc { code: -32603 },
+        12 => FaultSource::Exit { code: None, signal: Some(9) },
+        13 => FaultSource::Panic,
+        14 => FaultSource::SessionLost,
+        16 => return AttemptReport::InputRequired { output: output() },
+        _ => FaultSource::BadAnswer,
     };
     let told = draw.byte();
     let retry_after = match told % 4 {
@@ -174,41 +188,41 @@ pub(super) fn outcome(draw: &mut Draw<'_>) -> Outcome {
         2 => Some(RetryAfter::Delay(Duration::MAX)),
         _ => None,
     };
-    let fault = Fault { retry_after, ..Fault::new(source, "it did not work") };
-    Outcome::Failure { fault, output: (told & 4 != 0).then(output) }
+    let fault = AttemptFault { retry_after, ..AttemptFault::new(source, "it did not work") };
+    AttemptReport::Failure { fault, output: (told & 4 != 0).then(output) }
 }
 
-/// How many kinds of events [`stray`] knows.
+/// The number of kinds of events of [`stray`].
 pub(super) const STRAYS: u8 = 23;
 
-/// Any event, whatever was asked for. Only that the record is ours and that it was started is never made up:
-/// what a driver says about those is what its store has written. `own` is the token of the record that the call has.
-pub(super) fn stray(draw: &mut Draw<'_>, own: Option<Owner>, now: Timestamp) -> Event {
-    let owner = Owner { process: process(3), call: 0, claim: 0 };
-    let key = Key(Digest::of(b"explicit"));
-    let receipt = Receipt { key, owner, version: 1 };
+/// Draws any event, whatever the pending step is. The record's ownership and its start mark are never invented: a
+/// driver reports only what its store has written. `own` is the token of the record that the call has.
+pub(super) fn stray(draw: &mut InputDraw<'_>, own: Option<ClaimOwner>, now: Timestamp) -> CallEvent {
+    let owner = ClaimOwner { process: process(3), call: 0, claim: 0 };
+    let key = RecordKey(Digest::of(b"explicit"));
+    let receipt = DeliveryReceipt { key, owner, version: 1 };
     let replay = |answer| {
         let (reason, age) = (ReplayReason::SameKey, Duration::ZERO);
-        ClaimVerdict::Replay(Box::new(Replay { answer, reason, age, receipt: receipt.clone() }))
+        ClaimVerdict::Replay(Box::new(ReplayedResult { answer, reason, age, receipt: receipt.clone() }))
     };
     match draw.byte() % STRAYS {
-        0 => Event::Woke(Wake::Time),
-        1 => Event::Woke(Wake::Changed),
-        2 => Event::Woke(Wake::LeaderRefused(Box::new(failure()))),
-        3 => Event::Answered(answer(draw)),
-        4 => Event::Spent(draw.pick([
-            Spend::Spent,
-            Spend::AlreadyMine,
-            Spend::Holds,
-            Spend::Lost,
-            Spend::Gone,
+        0 => CallEvent::Woke(WakeReason::Time),
+        1 => CallEvent::Woke(WakeReason::Changed),
+        2 => CallEvent::Woke(WakeReason::LeaderRefused(Box::new(failure()))),
+        3 => CallEvent::Answered(answer(draw)),
+        4 => CallEvent::Spent(draw.pick([
+            SpendVerdict::Spent,
+            SpendVerdict::AlreadyMine,
+            SpendVerdict::Holds,
+            SpendVerdict::Lost,
+            SpendVerdict::Gone,
         ])),
-        5 => Event::Started(StartVerdict::Lost),
-        6 => Event::Ran(outcome(draw)),
+        5 => CallEvent::Started(StartVerdict::Lost),
+        6 => CallEvent::Ran(outcome(draw)),
         7 => {
             let own = own.unwrap_or_else(|| receipt.owner.clone());
-            // An earlier claim of the same call, whose renewal is late on the wire.
-            let stale = Owner { claim: own.claim.wrapping_add(1), ..own.clone() };
+            // An earlier claim of the same call, whose renewal arrives late.
+            let stale = ClaimOwner { claim: own.claim.wrapping_add(1), ..own.clone() };
             let (owner, verdict) = draw.pick([
                 (own.clone(), RenewVerdict::Renewed),
                 (own.clone(), RenewVerdict::MarkedUnknown),
@@ -217,49 +231,49 @@ pub(super) fn stray(draw: &mut Draw<'_>, own: Option<Owner>, now: Timestamp) -> 
                 (stale.clone(), RenewVerdict::MarkedUnknown),
                 (stale, RenewVerdict::Lost),
             ]);
-            Event::Renewed { owner, sent: now, verdict }
+            CallEvent::Renewed { owner, sent: now, verdict }
         }
-        8 => Event::Saved(draw.pick([SaveVerdict::FenceLost, SaveVerdict::Saved(receipt)])),
-        9 => Event::Released,
-        10 => Event::StoreFailed(draw.pick([StoreFault::NotDone, StoreFault::Unanswered])),
-        11 => Event::Progressed,
-        12 => Event::Cancelled(draw.pick([Others::None, Others::Waiting])),
-        13 => Event::Disconnected(draw.pick([Others::None, Others::Waiting])),
-        14 => Event::Claimed(ClaimVerdict::Follow(key)),
-        15 => Event::Claimed(ClaimVerdict::Unknown(Box::new(Unsettled {
+        8 => CallEvent::Saved(draw.pick([SaveVerdict::FenceLost, SaveVerdict::Saved(receipt)])),
+        9 => CallEvent::Released,
+        10 => CallEvent::StoreFailed(draw.pick([StoreFault::NotDone, StoreFault::Unanswered])),
+        11 => CallEvent::Progressed,
+        12 => CallEvent::Cancelled(draw.pick([OtherWaiters::None, OtherWaiters::Waiting])),
+        13 => CallEvent::Disconnected(draw.pick([OtherWaiters::None, OtherWaiters::Waiting])),
+        14 => CallEvent::Claimed(ClaimVerdict::Follow(key)),
+        15 => CallEvent::Claimed(ClaimVerdict::Unknown(Box::new(UnknownOutcomeStatus {
             end: draw.pick([
-                End::Settled,
-                End::NotYet(None),
-                End::NotYet(Some(Duration::from_secs(5))),
-                End::NotYet(Some(Duration::MAX)),
+                SettleStatus::Settled,
+                SettleStatus::NotYet(None),
+                SettleStatus::NotYet(Some(Duration::from_secs(5))),
+                SettleStatus::NotYet(Some(Duration::MAX)),
             ]),
-            observed: Observed::NoAnswer,
-            words: None,
+            observed: UnknownOutcomeReason::NoAnswer,
+            details: None,
             output: None,
             runs_in: None,
             receipt,
         }))),
-        16 => Event::Claimed(draw.pick([ClaimVerdict::Busy, ClaimVerdict::Conflict, ClaimVerdict::Full])),
-        17 => Event::Claimed(ClaimVerdict::Nothing),
-        18 => Event::Claimed(replay(Ok(Some(output())))),
-        19 => Event::Claimed(replay(Ok(None))),
-        21 => Event::Settled,
-        22 => Event::DriverEnds,
-        _ => Event::Claimed(replay(Err(failure()))),
+        16 => CallEvent::Claimed(draw.pick([ClaimVerdict::Busy, ClaimVerdict::Conflict, ClaimVerdict::Full])),
+        17 => CallEvent::Claimed(ClaimVerdict::Nothing),
+        18 => CallEvent::Claimed(replay(Ok(Some(output())))),
+        19 => CallEvent::Claimed(replay(Ok(None))),
+        21 => CallEvent::Settled,
+        22 => CallEvent::DriverEnds,
+        _ => CallEvent::Claimed(replay(Err(failure()))),
     }
 }
 
-pub(super) fn answer(draw: &mut Draw<'_>) -> Approval {
+pub(super) fn answer(draw: &mut InputDraw<'_>) -> ApprovalOutcome {
     draw.pick([
-        Approval::Granted(None),
-        Approval::Granted(Some(GrantId(1))),
-        Approval::Denied,
-        Approval::Nobody,
+        ApprovalOutcome::Granted(None),
+        ApprovalOutcome::Granted(Some(GrantId(1))),
+        ApprovalOutcome::Denied,
+        ApprovalOutcome::Unreachable,
     ])
 }
 
-fn failure() -> Failure {
-    Failure {
+fn failure() -> CallFailure {
+    CallFailure {
         code: Code::CircuitOpen,
         message: "not now".into(),
         retriable: true,

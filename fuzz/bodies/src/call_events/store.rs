@@ -1,29 +1,30 @@
-//! A store in memory: nothing but the core's tables, and a memory of what was written.
+//! A store in memory: the core's tables, and a memory of the writes.
 
 use std::collections::BTreeSet;
 
 use steadfast_core::Timestamp;
-use steadfast_core::approval::{Approvals, GrantId, Spend};
+use steadfast_core::approval::{ApprovalLedger, GrantId, SpendVerdict};
 use steadfast_core::dedupe::{
-    Absence, Claim, ClaimVerdict, Known, LeaseSight, Owner, Receipt, Record, RecordState, Records, Release,
-    RenewVerdict, Resolution, Resolve, Rules, Save, SaveVerdict, StartVerdict,
+    Claim, ClaimOwner, ClaimVerdict, DedupeRecord, DedupeRules, DedupeState, DeliveryReceipt,
+    LeaseOwnerState, LocalKnowledge, MemoryRecords, RecordAbsence, ReleaseRequest, RenewVerdict, Resolution,
+    ResolutionRequest, SaveRequest, SaveVerdict, StartVerdict,
 };
-use steadfast_core::key::Key;
-use steadfast_core::policy::Lifetimes;
+use steadfast_core::key::RecordKey;
+use steadfast_core::policy::RecordLifetimes;
 
 #[derive(Debug, Default)]
-pub(super) struct Store {
-    records: Records,
-    pub(super) approvals: Approvals,
-    /// Owners under whom `started` was ever written.
-    pub(super) started: BTreeSet<Owner>,
+pub(super) struct FuzzStore {
+    records: MemoryRecords,
+    pub(super) approvals: ApprovalLedger,
+    /// Owners whose `started` was ever written.
+    pub(super) started: BTreeSet<ClaimOwner>,
 }
 
-impl Store {
+impl FuzzStore {
     pub(super) fn claim(
         &mut self,
         claim: &Claim,
-        sight: impl Fn(&Owner) -> LeaseSight,
+        sight: impl Fn(&ClaimOwner) -> LeaseOwnerState,
         now: Timestamp,
     ) -> ClaimVerdict {
         let verdict = self.records.claim(claim, &self.known(), sight, now);
@@ -31,60 +32,68 @@ impl Store {
         verdict
     }
 
-    pub(super) fn start(&mut self, key: &Key, owner: &Owner, now: Timestamp) -> StartVerdict {
+    pub(super) fn start(&mut self, key: &RecordKey, owner: &ClaimOwner, now: Timestamp) -> StartVerdict {
         let verdict = self.records.start(key, owner, now);
         self.note_started();
         verdict
     }
 
-    pub(super) fn renew(&mut self, claimed: &Record, keep: &Lifetimes, now: Timestamp) -> RenewVerdict {
-        self.records.renew(claimed, keep, Absence::Removed, now)
+    pub(super) fn renew(
+        &mut self,
+        claimed: &DedupeRecord,
+        keep: &RecordLifetimes,
+        now: Timestamp,
+    ) -> RenewVerdict {
+        self.records.renew(claimed, keep, RecordAbsence::Removed, now)
     }
 
-    pub(super) fn save(&mut self, save: &Save, now: Timestamp) -> SaveVerdict {
+    pub(super) fn save(&mut self, save: &SaveRequest, now: Timestamp) -> SaveVerdict {
         self.records.save(save, now)
     }
 
-    pub(super) fn release(&mut self, release: &Release) {
+    pub(super) fn release(&mut self, release: &ReleaseRequest) {
         self.records.release(release);
     }
 
-    pub(super) fn spend(&mut self, grant: GrantId, owner: &Owner, now: Timestamp) -> Spend {
+    pub(super) fn spend(&mut self, grant: GrantId, owner: &ClaimOwner, now: Timestamp) -> SpendVerdict {
         self.approvals.spend(grant, owner.digest(), now)
     }
 
-    pub(super) fn delivered(&mut self, receipt: &Receipt, now: Timestamp) {
-        self.records.delivered(receipt, now);
+    pub(super) fn delivered(&mut self, receipt: &DeliveryReceipt, now: Timestamp) {
+        self.records.mark_delivered(receipt, now);
     }
 
-    /// Whoever heard of an unknown outcome has looked into it.
-    fn known(&self) -> Known {
-        let unknown = self.records.iter().filter(|record| matches!(record.state, RecordState::Unknown(_)));
-        Known { verified: unknown.map(|record| record.owner.clone()).collect(), ..Known::default() }
+    /// Returns the knowledge of a caller that has verified every unknown outcome that it received.
+    fn known(&self) -> LocalKnowledge {
+        let unknown = self.records.iter().filter(|record| matches!(record.state, DedupeState::Unknown(_)));
+        LocalKnowledge {
+            verified: unknown.map(|record| record.owner.clone()).collect(),
+            ..LocalKnowledge::default()
+        }
     }
 
-    /// An operator says of every unknown outcome that nothing happened.
-    pub(super) fn resolve_all(&mut self, rules: &Rules, now: Timestamp) {
-        let keys: Vec<Key> = self.records.iter().map(|record| record.key).collect();
+    /// Resolves every unknown outcome as not run, like an operator.
+    pub(super) fn resolve_all(&mut self, rules: &DedupeRules, now: Timestamp) {
+        let keys: Vec<RecordKey> = self.records.iter().map(|record| record.key).collect();
         for key in keys {
             let _ = self.records.resolve(
-                &Resolve::by_hand(key, Resolution::DidNotRun),
+                &ResolutionRequest::by_operator(key, Resolution::DidNotRun),
                 rules,
-                |_| LeaseSight::Alive,
+                |_| LeaseOwnerState::Alive,
                 now,
             );
         }
     }
 
-    /// Every answer in it has arrived.
+    /// Marks every answer as delivered.
     pub(super) fn deliver_all(&mut self, now: Timestamp) {
-        let receipts: Vec<Receipt> = self.records.iter().map(Record::receipt).collect();
-        receipts.iter().for_each(|receipt| self.records.delivered(receipt, now));
+        let receipts: Vec<DeliveryReceipt> = self.records.iter().map(DedupeRecord::receipt).collect();
+        receipts.iter().for_each(|receipt| self.records.mark_delivered(receipt, now));
     }
 
-    /// Somebody emptied it.
+    /// Removes everything.
     pub(super) fn empty(&mut self) {
-        self.records = Records::default();
+        self.records = MemoryRecords::default();
     }
 
     pub(super) fn sweep(&mut self, now: Timestamp) {

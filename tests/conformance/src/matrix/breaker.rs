@@ -1,42 +1,48 @@
-//! TR-8 to TR-10: a tool that is down is left alone, and found again.
+//! TR-8 to TR-10: the breaker of a failing tool opens, probes, and closes again.
 
 use std::time::Duration;
 
 use steadfast_core::breaker::State;
-use steadfast_core::call::Notice;
-use steadfast_core::policy::{Policy, ToolClass};
-use steadfast_executor::{AuditPage, BreakerKey, By, Deed, Engine, Reach, Steer, Surface};
+use steadfast_core::call::CallNotice;
+use steadfast_core::policy::{CallPolicy, ToolClass};
+use steadfast_executor::{
+    AuditAction, AuditQuery, BreakerKey, BreakerOverride, ChangeScope, Engine, OperatorIdentity,
+    OperatorSurface,
+};
 use steadfast_store::DocumentKind;
 use tokio::task::JoinSet;
 
-use crate::calls::{Counted, OPEN, PATIENCE, SUCCESS, fail, heard, keyed, paid, single, status, within};
-use crate::world::{World, plain};
+use crate::calls::{
+    CountingTool, OPEN, PATIENCE, SUCCESS, fail, keyed, paid, single, status, wait_for_notice, within,
+};
+use crate::world::{ConformanceWorld, plain};
 
-/// How long it stays open: mutating tools have 15 s.
-fn cooldown(policy: &Policy) -> Duration {
+/// Returns the time for which it stays open: mutating tools have 15 s.
+fn cooldown(policy: &CallPolicy) -> Duration {
     policy.breaker.cooldown.first
 }
 
-/// The shortest time that can be told.
+/// The shortest measurable time.
 const MOMENT: Duration = Duration::from_millis(1);
 
 pub(super) async fn tr_8_five_failing_mutations_open_the_breaker_and_the_next_call_reaches_no_tool(
-    world: World,
+    world: ConformanceWorld,
 ) {
     world.stop_clock();
     let policy = plain(ToolClass::Mutating);
     let engine = world.engine(&policy).await;
     let mut events = engine.events();
     fail(&engine, 4).await;
-    let before = engine.call(keyed("before"), Counted::paying()).await;
+    let before = engine.call(keyed("before"), CountingTool::paying()).await;
     assert_eq!(status(&before), SUCCESS, "four are not enough, and a success ends the run of failures");
     fail(&engine, 5).await;
-    let opened = heard(&mut events, |notice| matches!(notice, Notice::BreakerChanged { .. })).await;
-    let Notice::BreakerChanged { transition, .. } = opened else { panic!("{opened:?}") };
+    let opened =
+        wait_for_notice(&mut events, |notice| matches!(notice, CallNotice::BreakerChanged { .. })).await;
+    let CallNotice::BreakerChanged { transition, .. } = opened else { panic!("{opened:?}") };
     assert_eq!((transition.from, transition.to), (State::Closed, State::Open));
 
     let records = world.records().await.len();
-    let tool = Counted::paying();
+    let tool = CountingTool::paying();
     for number in 0..20 {
         let refused = engine.call(single(number), tool.clone()).await;
         assert_eq!((status(&refused), refused.result.attempts), (OPEN, 0));
@@ -44,7 +50,7 @@ pub(super) async fn tr_8_five_failing_mutations_open_the_breaker_and_the_next_ca
     }
     assert_eq!(world.records().await.len(), records, "a refusal leaves nothing behind");
     // A call that would succeed remains blocked until the cool-down is over, also after a restart.
-    world.pass(cooldown(&policy) - MOMENT);
+    world.advance_clock(cooldown(&policy) - MOMENT);
     assert_eq!(status(&engine.call(keyed("k"), tool.clone()).await), OPEN);
     engine.shutdown(PATIENCE).await;
     let restarted = world.engine(&policy).await;
@@ -53,16 +59,18 @@ pub(super) async fn tr_8_five_failing_mutations_open_the_breaker_and_the_next_ca
     assert!(restarted.call(keyed("before"), tool.clone()).await.result.from_cache, "answers stay to be had");
 }
 
-/// A person at one process stops a tool that works, and the others never hear it from anybody but the store.
-pub(super) async fn tr_8_what_a_person_forces_open_is_obeyed_by_a_fleet_and_over_a_restart(world: World) {
+/// An operator at one process stops a working tool, and the others learn it from the store alone.
+pub(super) async fn tr_8_a_forced_open_breaker_stays_open_in_a_fleet_and_over_a_restart(
+    world: ConformanceWorld,
+) {
     world.stop_clock();
     let policy = plain(ToolClass::Mutating);
     let (first, second) = (world.engine(&policy).await, world.engine(&policy).await);
-    let tool = Counted::paying();
+    let tool = CountingTool::paying();
     assert_eq!(status(&second.call(single(0), tool.clone()).await), SUCCESS);
-    let (key, by) = (BreakerKey::Tool(single(0).tool()), By::new("ann", Surface::Cli));
-    let forced = first.steer_breaker(None, &key, Steer::Open { until: None }, &by).await;
-    assert_eq!(forced.reach, Reach::Everywhere);
+    let (key, by) = (BreakerKey::Tool(single(0).tool()), OperatorIdentity::new("ann", OperatorSurface::Cli));
+    let forced = first.update_breaker(None, &key, BreakerOverride::Open { until: None }, &by).await;
+    assert_eq!(forced.reach, ChangeScope::Everywhere);
     let obeyed = async |engine: &Engine, expected| {
         let mut number = 1;
         let heard = async {
@@ -71,13 +79,13 @@ pub(super) async fn tr_8_what_a_person_forces_open_is_obeyed_by_a_fleet_and_over
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        within("a person is obeyed", heard).await;
+        within("the forced state is shared", heard).await;
     };
-    if world.tells() {
+    if world.notifies_engines() {
         obeyed(&second, OPEN).await;
     }
     first.shutdown(PATIENCE).await;
-    world.pass(Duration::from_secs(30 * 86_400));
+    world.advance_clock(Duration::from_secs(30 * 86_400));
     world.store().await.sweep().await.unwrap();
     let third = world.engine(&policy).await;
     let refused = third.call(keyed("k"), tool.clone()).await.result;
@@ -85,19 +93,19 @@ pub(super) async fn tr_8_what_a_person_forces_open_is_obeyed_by_a_fleet_and_over
     assert_eq!(error.rule.as_deref(), Some("breaker.forced_by_hand"), "a month and a restart later");
     assert_eq!(error.breaker_state, Some(State::ForcedOpen));
 
-    third.steer_breaker(None, &key, Steer::Reset, &by).await;
+    third.update_breaker(None, &key, BreakerOverride::Reset, &by).await;
     assert_eq!(status(&third.call(keyed("k"), tool.clone()).await), SUCCESS);
-    if world.tells() {
+    if world.notifies_engines() {
         obeyed(&second, SUCCESS).await;
     }
-    let audit = third.audit(&AuditPage::default()).await.unwrap().found;
+    let audit = third.audit(&AuditQuery::default()).await.unwrap().found;
     assert_eq!(
         audit.iter().map(|entry| entry.deed).collect::<Vec<_>>(),
-        [Deed::BreakerReset, Deed::BreakerForcedOpen]
+        [AuditAction::BreakerReset, AuditAction::BreakerForcedOpen]
     );
 }
 
-pub(super) async fn tr_9_two_good_probes_close_the_breaker(world: World) {
+pub(super) async fn tr_9_two_good_probes_close_the_breaker(world: ConformanceWorld) {
     world.stop_clock();
     let policy = plain(ToolClass::Mutating);
     let engine = world.engine(&policy).await;
@@ -105,16 +113,17 @@ pub(super) async fn tr_9_two_good_probes_close_the_breaker(world: World) {
     let mut events = engine.events();
     let mut changes = Vec::new();
     let mut next_change = async || {
-        let told = heard(&mut events, |notice| matches!(notice, Notice::BreakerChanged { .. })).await;
-        let Notice::BreakerChanged { transition, .. } = told else { panic!("{told:?}") };
+        let told =
+            wait_for_notice(&mut events, |notice| matches!(notice, CallNotice::BreakerChanged { .. })).await;
+        let CallNotice::BreakerChanged { transition, .. } = told else { panic!("{told:?}") };
         changes.push((transition.from, transition.to));
         changes.clone()
     };
-    world.pass(cooldown(&policy));
+    world.advance_clock(cooldown(&policy));
     for probe in ["first", "second"] {
-        let tool = Counted::gated();
+        let tool = CountingTool::gated();
         let probing = tokio::spawn(engine.call(keyed(probe), tool.clone()));
-        tool.has_begun(1).await;
+        tool.wait_for_runs(1).await;
         // One probe at a time.
         let beside = engine.call(keyed("beside"), tool.clone()).await;
         assert_eq!((status(&beside), tool.runs()), (OPEN, 1), "{probe}");
@@ -123,11 +132,11 @@ pub(super) async fn tr_9_two_good_probes_close_the_breaker(world: World) {
     }
     next_change().await;
     assert_eq!(next_change().await, [(State::Open, State::HalfOpen), (State::HalfOpen, State::Closed)]);
-    // Afterwards calls succeed at the first attempt, side by side, and as quickly as their tool.
-    let tool = Counted::gated();
+    // Afterwards calls succeed at the first attempt, concurrently, and as quickly as their tool.
+    let tool = CountingTool::gated();
     let side_by_side: Vec<_> =
         (0..8).map(|number| tokio::spawn(engine.call(single(number), tool.clone()))).collect();
-    tool.has_begun(8).await;
+    tool.wait_for_runs(8).await;
     tool.let_end(8);
     for call in side_by_side {
         let called = within("it is as quick as its tool", call).await.unwrap();
@@ -135,8 +144,8 @@ pub(super) async fn tr_9_two_good_probes_close_the_breaker(world: World) {
     }
 }
 
-/// The cool-down is over for all at the same moment, and the tool is just getting up.
-pub(super) async fn tr_9_a_fleet_sends_one_probe(world: World) {
+/// The cool-down ends for all at the same moment, while the tool is just recovering.
+pub(super) async fn tr_9_a_fleet_sends_one_probe(world: ConformanceWorld) {
     world.stop_clock();
     let policy = plain(ToolClass::Mutating);
     let first = world.engine(&policy).await;
@@ -150,8 +159,8 @@ pub(super) async fn tr_9_a_fleet_sends_one_probe(world: World) {
     within("the open breaker is stored", stored).await;
     let fleet =
         [first, world.engine(&policy).await, world.engine(&policy).await, world.engine(&policy).await];
-    world.pass(cooldown(&policy));
-    let tool = Counted::gated();
+    world.advance_clock(cooldown(&policy));
+    let tool = CountingTool::gated();
     let mut calls = JoinSet::new();
     for (number, engine) in fleet.iter().enumerate() {
         calls.spawn(engine.call(single(number), tool.clone()));
@@ -160,29 +169,31 @@ pub(super) async fn tr_9_a_fleet_sends_one_probe(world: World) {
         let refused = within("who does not probe is refused", calls.join_next()).await.unwrap().unwrap();
         assert_eq!(status(&refused), OPEN);
     }
-    tool.has_begun(1).await;
+    tool.wait_for_runs(1).await;
     tool.let_end(1);
     assert_eq!(status(&calls.join_next().await.unwrap().unwrap()), SUCCESS);
     assert_eq!(tool.runs(), 1);
 }
 
-pub(super) async fn tr_10_a_failing_probe_opens_the_breaker_again_with_a_fresh_cool_down(world: World) {
+pub(super) async fn tr_10_a_failing_probe_opens_the_breaker_again_with_a_fresh_cool_down(
+    world: ConformanceWorld,
+) {
     world.stop_clock();
     let policy = plain(ToolClass::Mutating);
     let engine = world.engine(&policy).await;
-    let tool = Counted::paying();
+    let tool = CountingTool::paying();
     engine.call(keyed("before"), tool.clone()).await;
     fail(&engine, 5).await;
-    world.pass(cooldown(&policy));
+    world.advance_clock(cooldown(&policy));
     fail(&engine, 1).await;
-    let (open, paying) = (keyed("k"), Counted::paying());
+    let (open, paying) = (keyed("k"), CountingTool::paying());
     assert_eq!(status(&engine.call(open.clone(), paying.clone()).await), OPEN);
-    world.pass(cooldown(&policy) - MOMENT);
-    assert_eq!(status(&engine.call(open.clone(), paying.clone()).await), OPEN, "the timer started anew");
-    // What succeeded before is still there, while it is open too.
+    world.advance_clock(cooldown(&policy) - MOMENT);
+    assert_eq!(status(&engine.call(open.clone(), paying.clone()).await), OPEN, "the cool-down restarted");
+    // Earlier successful answers are still replayed while it is open.
     let before = engine.call(keyed("before"), tool.clone()).await;
     assert_eq!((before.result.from_cache, before.result.output), (true, Some(paid().unwrap())));
     assert_eq!((tool.runs(), paying.runs()), (1, 0));
-    world.pass(MOMENT);
+    world.advance_clock(MOMENT);
     assert_eq!(status(&engine.call(open, paying).await), SUCCESS);
 }

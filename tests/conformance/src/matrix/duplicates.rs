@@ -1,19 +1,23 @@
-//! TR-1 to TR-4, and SF-1 within one process: what comes in, and what comes twice.
+//! TR-1 to TR-4, and SF-1 within one process: invalid input and duplicates.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use steadfast_core::call::Notice;
-use steadfast_core::code::{Code, Status};
-use steadfast_core::envelope::MatchedOn;
-use steadfast_core::policy::{Conflict, ToolClass};
+use steadfast_core::call::CallNotice;
+use steadfast_core::code::{CallStatus, Code};
+use steadfast_core::envelope::CacheMatch;
+use steadfast_core::policy::{KeyConflictPolicy, ToolClass};
 
-use crate::calls::{Counted, SUCCESS, call, envelope, heard, keyed, paid, read, says, status, within};
-use crate::world::{World, plain};
+use crate::calls::{
+    CountingTool, SUCCESS, call, envelope, keyed, paid, read, says, status, wait_for_notice, within,
+};
+use crate::world::{ConformanceWorld, plain};
 
-pub(super) async fn tr_1_a_malformed_envelope_runs_nothing_and_leaves_nothing_behind(world: World) {
+pub(super) async fn tr_1_a_malformed_envelope_runs_nothing_and_leaves_nothing_behind(
+    world: ConformanceWorld,
+) {
     let engine = world.engine(&plain(ToolClass::Mutating)).await;
-    let tool = Counted::paying();
+    let tool = CountingTool::paying();
     let nameless = envelope(json!({ "toolName": null, "payload": { "idempotencyKey": "k" } }));
     let foreign = envelope(json!({ "contractVersion": "9.9", "payload": { "idempotencyKey": "k" } }));
     for (malformed, named) in [(nameless, "toolName"), (foreign, "contractVersion")] {
@@ -24,38 +28,38 @@ pub(super) async fn tr_1_a_malformed_envelope_runs_nothing_and_leaves_nothing_be
         assert!(error.terminal && !error.retriable && error.message.contains(named), "{error:?}");
     }
     assert_eq!((tool.runs(), world.records().await), (0, Vec::new()));
-    // A valid call still executes, under the very key.
+    // A valid call with the same key still executes.
     let called = engine.call(keyed("k"), tool.clone()).await;
     assert_eq!((status(&called), called.result.from_cache), (SUCCESS, false));
     assert_eq!((tool.runs(), world.records().await.len()), (1, 1));
 }
 
-/// A call with this key and this wish for duplicates.
+/// Returns a call with this key and this deduplication mode.
 fn wishing(mode: &str) -> steadfast_core::envelope::CallEnvelope {
     call(json!({ "payload": { "idempotencyKey": "k" }, "transport": { "dedupeMode": mode } }))
 }
 
-pub(super) async fn tr_2_a_duplicate_in_flight_waits_and_runs_nothing(world: World) {
+pub(super) async fn tr_2_a_duplicate_in_flight_waits_and_runs_nothing(world: ConformanceWorld) {
     let engine = world.engine(&plain(ToolClass::Mutating)).await;
-    let (tool, mut events) = (Counted::gated(), engine.events());
+    let (tool, mut events) = (CountingTool::gated(), engine.events());
     let first = tokio::spawn(engine.call(wishing("enabled"), tool.clone()));
-    tool.has_begun(1).await;
+    tool.wait_for_runs(1).await;
     let second = tokio::spawn(engine.call(wishing("enabled"), tool.clone()));
-    heard(&mut events, |notice| *notice == Notice::Following).await;
-    // One that does not want to wait is told that it is in flight.
+    wait_for_notice(&mut events, |notice| *notice == CallNotice::Following).await;
+    // A call that does not want to wait learns that it is in flight.
     let busy = within("it does not wait", engine.call(wishing("bestEffort"), tool.clone())).await;
-    assert_eq!(status(&busy), (Status::RetriableError, Some(Code::InFlight)));
+    assert_eq!(status(&busy), (CallStatus::RetriableError, Some(Code::InFlight)));
     tool.let_end(1);
     let (first, second) = (first.await.unwrap(), second.await.unwrap());
     assert_eq!((status(&first), status(&second)), (SUCCESS, SUCCESS));
     assert!(!first.result.from_cache && second.result.from_cache);
-    assert_eq!(second.result.cache.unwrap().matched_on, MatchedOn::Inflight);
+    assert_eq!(second.result.cache.unwrap().matched_on, CacheMatch::Inflight);
     assert_eq!((second.result.output, tool.runs()), (first.result.output, 1));
 
-    // Where it is disabled, duplicates do not block each other.
-    let tool = Counted::gated();
+    // Where deduplication is disabled, duplicates do not block each other.
+    let tool = CountingTool::gated();
     let side_by_side = [(); 2].map(|()| tokio::spawn(engine.call(wishing("disabled"), tool.clone())));
-    tool.has_begun(2).await;
+    tool.wait_for_runs(2).await;
     tool.let_end(2);
     for call in side_by_side {
         let called = call.await.unwrap();
@@ -63,15 +67,15 @@ pub(super) async fn tr_2_a_duplicate_in_flight_waits_and_runs_nothing(world: Wor
     }
 }
 
-/// As two processes do it: each has an engine and a handle to the store of its own.
-pub(super) async fn tr_2_a_duplicate_in_another_engine_waits_and_runs_nothing(world: World) {
+/// Like in two processes: each has an engine and a handle to the store of its own.
+pub(super) async fn tr_2_a_duplicate_in_another_engine_waits_and_runs_nothing(world: ConformanceWorld) {
     let policy = plain(ToolClass::Mutating);
     let (here, there) = (world.engine(&policy).await, world.engine(&policy).await);
-    let (tool, mut events) = (Counted::gated(), there.events());
+    let (tool, mut events) = (CountingTool::gated(), there.events());
     let first = tokio::spawn(here.call(wishing("enabled"), tool.clone()));
-    tool.has_begun(1).await;
+    tool.wait_for_runs(1).await;
     let second = tokio::spawn(there.call(wishing("enabled"), tool.clone()));
-    heard(&mut events, |notice| *notice == Notice::Following).await;
+    wait_for_notice(&mut events, |notice| *notice == CallNotice::Following).await;
     tool.let_end(1);
     let (first, second) = (first.await.unwrap(), within("it is woken", second).await.unwrap());
     assert_eq!((status(&first), status(&second)), (SUCCESS, SUCCESS));
@@ -79,10 +83,10 @@ pub(super) async fn tr_2_a_duplicate_in_another_engine_waits_and_runs_nothing(wo
     assert_eq!((second.result.output, tool.runs()), (first.result.output, 1));
 }
 
-pub(super) async fn tr_3_a_duplicate_after_completion_gets_the_recorded_answer(world: World) {
+pub(super) async fn tr_3_a_duplicate_after_completion_gets_the_recorded_answer(world: ConformanceWorld) {
     let policy = plain(ToolClass::Mutating);
     let engine = world.engine(&policy).await;
-    let tool = Counted::new(|run| says(&format!("paid by run {run}")));
+    let tool = CountingTool::new(|run| says(&format!("paid by run {run}")));
     let first = engine.call(keyed("k"), tool.clone()).await;
     let digest = world.records().await[0].digest;
     assert_eq!((status(&first), first.result.recorded), (SUCCESS, Some(true)));
@@ -90,11 +94,11 @@ pub(super) async fn tr_3_a_duplicate_after_completion_gets_the_recorded_answer(w
     for engine in [&engine, &restarted] {
         let second = engine.call(keyed("k"), tool.clone()).await;
         assert_eq!((status(&second), second.result.from_cache), (SUCCESS, true));
-        assert_eq!(second.result.cache.unwrap().matched_on, MatchedOn::Completed);
+        assert_eq!(second.result.cache.unwrap().matched_on, CacheMatch::Completed);
         assert_eq!((&second.result.output, second.result.attempts), (&first.result.output, 0));
     }
     assert_eq!(tool.runs(), 1);
-    // The digest of the payload is unchanged, and the same in another session is another call.
+    // The digest of the payload is unchanged, and the same call in another session is another call.
     let records = world.records().await;
     assert_eq!((records.len(), records[0].digest), (1, digest));
     let elsewhere = json!({ "target": { "sessionKey": "s-2" }, "payload": { "idempotencyKey": "k" } });
@@ -103,25 +107,27 @@ pub(super) async fn tr_3_a_duplicate_after_completion_gets_the_recorded_answer(w
     assert!(world.records().await.iter().all(|record| record.digest == digest), "the same parameters");
 }
 
-pub(super) async fn tr_4_the_same_key_with_other_parameters_is_a_conflict_or_another_call(world: World) {
+pub(super) async fn tr_4_the_same_key_with_other_parameters_is_a_conflict_or_another_call(
+    world: ConformanceWorld,
+) {
     let with =
         |key: &str, to: Value| call(json!({ "payload": { "idempotencyKey": key, "params": { "to": to } } }));
     let mut policy = plain(ToolClass::Mutating);
     let engine = world.engine(&policy).await;
     let mut events = engine.events();
-    let tool = Counted::gated();
+    let tool = CountingTool::gated();
     let first = tokio::spawn(engine.call(with("k", json!("bob")), tool.clone()));
-    tool.has_begun(1).await;
+    tool.wait_for_runs(1).await;
     // In flight and done, for every other shape of the parameter.
     for _ in 0..2 {
         for other in [json!("eve"), json!("bob "), json!(["bob"]), json!(true)] {
-            let conflict = within("nobody waits", engine.call(with("k", other.clone()), tool.clone())).await;
-            assert_eq!(status(&conflict), (Status::Error, Some(Code::IdempotencyConflict)), "{other}");
+            let conflict = within("no wait", engine.call(with("k", other.clone()), tool.clone())).await;
+            assert_eq!(status(&conflict), (CallStatus::Error, Some(Code::IdempotencyConflict)), "{other}");
             assert!(conflict.result.error.unwrap().terminal && conflict.result.output.is_none());
-            heard(&mut events, |notice| *notice == Notice::KeyConflict).await;
+            wait_for_notice(&mut events, |notice| *notice == CallNotice::KeyConflict).await;
         }
         tool.let_end(1);
-        while engine.open_calls() > 0 {
+        while engine.in_flight_calls() > 0 {
             tokio::task::yield_now().await;
         }
     }
@@ -131,22 +137,22 @@ pub(super) async fn tr_4_the_same_key_with_other_parameters_is_a_conflict_or_ano
     let again = engine.call(again, tool.clone()).await;
     assert_eq!((again.result.from_cache, again.result.output), (true, Some(paid().unwrap())));
 
-    policy.dedupe.conflict = Conflict::Separate;
+    policy.dedupe.conflict = KeyConflictPolicy::Separate;
     let separate = world.engine(&policy).await;
     for (to, replayed) in [("ann", false), ("eve", false), ("ann", true), ("eve", true)] {
         let named = to.to_owned();
-        let called = separate.call(with("s", json!(to)), Counted::new(move |_| says(&named))).await;
+        let called = separate.call(with("s", json!(to)), CountingTool::new(move |_| says(&named))).await;
         assert_eq!((status(&called), called.result.from_cache), (SUCCESS, replayed), "{to}");
         assert_eq!(called.result.output, Some(says(to).unwrap()));
     }
 }
 
 /// Half of them in another engine, with a handle of its own to the store.
-pub(super) async fn sf_1_sixty_four_callers_of_one_key_get_one_answer(world: World) {
+pub(super) async fn sf_1_sixty_four_callers_of_one_key_get_one_answer(world: ConformanceWorld) {
     for class in [ToolClass::Mutating, ToolClass::Idempotent, ToolClass::Unknown] {
         let policy = plain(class);
         let engines = [world.engine(&policy).await, world.engine(&policy).await];
-        let tool = Counted::new(|run| says(&format!("{run}")));
+        let tool = CountingTool::new(|run| says(&format!("{run}")));
         let callers: Vec<_> = (0..64)
             .map(|number| {
                 let envelope = keyed(&format!("of 64, {class:?}"));

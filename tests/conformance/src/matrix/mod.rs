@@ -1,10 +1,10 @@
-//! The acceptance matrix of the tool reliability layer, row by row. Each case also shows the last column of its row:
-//! what must not have changed.
+//! The acceptance matrix of the tool reliability layer, row by row. Each case also checks the last column of its row:
+//! the state that must not have changed.
 
-mod around;
 mod breaker;
 mod duplicates;
 mod retries;
+mod telemetry;
 
 crate::world::for_every_store! {
     duplicates::{
@@ -23,12 +23,12 @@ crate::world::for_every_store! {
     },
     breaker::{
         tr_8_five_failing_mutations_open_the_breaker_and_the_next_call_reaches_no_tool,
-        tr_8_what_a_person_forces_open_is_obeyed_by_a_fleet_and_over_a_restart,
+        tr_8_a_forced_open_breaker_stays_open_in_a_fleet_and_over_a_restart,
         tr_9_two_good_probes_close_the_breaker,
         tr_9_a_fleet_sends_one_probe,
         tr_10_a_failing_probe_opens_the_breaker_again_with_a_fresh_cool_down,
     },
-    around::{
+    telemetry::{
         tr_12_hooks_fire_once_per_attempt_and_once_for_a_short_circuit,
         tr_13_every_transition_is_counted_and_logged_within_bounds,
         tr_14_switched_off_a_call_goes_straight_through,

@@ -1,6 +1,6 @@
-//! One real Chromium for all tests, driven through a script, and the pages that it shows.
+//! One real Chromium for all tests, driven through a script, and its pages.
 //!
-//! Debian's Chromium and what drives it are installed by `cargo xtask setup`. A test that does not find them fails.
+//! `cargo xtask setup` installs Debian's Chromium and its driver. A test that does not find them fails.
 
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -16,7 +16,8 @@ use std::{env, fs, thread};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-/// Guards against a test that hangs, and nothing that is measured. Longer than the same guard of the script, which says more.
+/// Timeout that ends a test that hangs. It is not measured. It is longer than that of the script, whose message says
+/// more.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 static BROWSER: LazyLock<Browser> = LazyLock::new(Browser::start);
@@ -34,7 +35,7 @@ impl Browser {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/browser.cjs");
         let mut command = Command::new(installed.join("node_modules/.bin/node"));
         command.arg(script).arg(chromium()).env("NODE_PATH", installed.join("node_modules"));
-        // The browser that is started by it lives as long as its input does, which ends with this process.
+        // The browser of the script lives as long as the script's input, which ends with this process.
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         let input = Mutex::new(child.stdin.take().unwrap());
@@ -65,14 +66,14 @@ impl Browser {
     }
 }
 
-/// A page that somebody has open, with nothing in common with those of others.
-pub(crate) struct Page {
+/// An open page, isolated from all others.
+pub(crate) struct BrowserPage {
     name: String,
     closed: bool,
 }
 
-impl Page {
-    /// The page of the gateway at this address, for a visitor with an ordinary screen in the light.
+impl BrowserPage {
+    /// Opens the page of the gateway at this address, with an ordinary screen and a light theme.
     pub(crate) fn open(address: SocketAddr) -> Self {
         Self::open_as(
             address,
@@ -80,7 +81,7 @@ impl Page {
         )
     }
 
-    /// The same for this kind of visitor.
+    /// Opens it for this kind of visitor.
     pub(crate) fn open_as(address: SocketAddr, visitor: Value) -> Self {
         let name = format!("page {}", NEXT.fetch_add(1, Ordering::Relaxed));
         let line = json!({ "page": name, "open": format!("http://{address}/"), "context": visitor });
@@ -88,7 +89,7 @@ impl Page {
         Self { name, closed: false }
     }
 
-    /// Runs this in the script that drives the browser, where `page` is this one.
+    /// Runs this code in the script that drives the browser, where `page` is this one.
     #[track_caller]
     pub(crate) fn run(&self, code: &str) -> Value {
         BROWSER
@@ -96,13 +97,13 @@ impl Page {
             .unwrap_or_else(|error| panic!("in {code}: {error}\nthe page says:\n{}", self.text()))
     }
 
-    /// What is to be read on it.
+    /// Returns its text.
     fn text(&self) -> String {
         let read = json!({ "page": self.name, "code": "return await page.innerText('body')" });
         BROWSER.ask(read).map_or_else(|error| error, |text| text.as_str().unwrap_or_default().to_owned())
     }
 
-    /// Waits until this part of the page says this.
+    /// Waits until this part of the page contains this text.
     #[track_caller]
     pub(crate) fn sees(&self, place: &str, text: &str) {
         self.run(&format!(
@@ -111,7 +112,7 @@ impl Page {
         ));
     }
 
-    /// Waits until it has said this in passing, whether it still stands there or not.
+    /// Waits until a status message has contained this text, even if it is gone by then.
     #[track_caller]
     pub(crate) fn says(&self, text: &str) {
         self.run(&format!(
@@ -120,7 +121,7 @@ impl Page {
         ));
     }
 
-    /// Waits until it says so no more.
+    /// Waits until the text is gone.
     #[track_caller]
     pub(crate) fn sees_no_more(&self, place: &str, text: &str) {
         self.run(&format!(
@@ -144,7 +145,7 @@ impl Page {
         self.run(&format!("await page.keyboard.press({})", json!(key)));
     }
 
-    /// Gives the admin token to the dialog that asks for it.
+    /// Enters the admin token in its dialog.
     #[track_caller]
     pub(crate) fn gives_token(&self, token: &str) {
         self.run(&format!(
@@ -153,7 +154,7 @@ impl Page {
         ));
     }
 
-    /// Nothing stands out to the side of the screen.
+    /// Checks that nothing extends beyond the side of the screen.
     #[track_caller]
     pub(crate) fn fits_the_screen(&self) {
         let wide = self.run(
@@ -164,7 +165,7 @@ impl Page {
         assert!(wide[0].as_u64() <= wide[1].as_u64() && wide[2] == json!([]), "{wide:#}");
     }
 
-    /// Closes it. Nothing may have happened in it that should not: no error, no script of others, no word to anybody else.
+    /// Closes it. Checks that there was no error, no third-party script, and no request to other hosts.
     #[track_caller]
     pub(crate) fn close(mut self) {
         self.closed = true;
@@ -172,7 +173,7 @@ impl Page {
         assert_eq!(complaints, json!([]));
     }
 
-    /// Makes a picture of it for the documentation, if pictures are wanted.
+    /// Takes a screenshot for the documentation, if that is requested.
     pub(crate) fn pictured(&self, name: &str, options: &Value) {
         let Some(folder) = env::var_os("STEADFAST_SCREENSHOTS") else { return };
         let path = PathBuf::from(folder).join(name);
@@ -183,7 +184,7 @@ impl Page {
     }
 }
 
-impl Drop for Page {
+impl Drop for BrowserPage {
     fn drop(&mut self) {
         if !self.closed {
             let _ = BROWSER.ask(json!({ "page": self.name, "close": true }));
@@ -191,7 +192,7 @@ impl Drop for Page {
     }
 }
 
-/// The browser without windows, or the whole one on a machine that has no other.
+/// Returns the headless browser, or the full one on a machine that has no other.
 fn chromium() -> PathBuf {
     let search = env::var_os("PATH").unwrap_or_default();
     let find = |name| env::split_paths(&search).map(|folder| folder.join(name)).find(|file| file.exists());
@@ -199,7 +200,7 @@ fn chromium() -> PathBuf {
     found.expect("chromium is not installed; run `cargo xtask setup`")
 }
 
-/// Where `cargo xtask setup` put what it installed.
+/// Returns the folder where `cargo xtask setup` installed this kind.
 fn installed(kind: &str) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it is below the target folder");
     let folder = target.join("xtask/real").join(kind);

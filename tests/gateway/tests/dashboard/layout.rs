@@ -2,13 +2,14 @@
 
 use serde_json::{Value, json};
 
-use crate::browser::Page;
-use crate::client::Client;
+use crate::browser::BrowserPage;
+use crate::client::McpTestClient;
 use crate::tenants::{client_of, shared};
-use crate::world::World;
-use crate::{Gateway, TOKEN};
+use crate::world::GatewayWorld;
+use crate::{DashboardGateway, TOKEN};
 
-/// Tools whose calls have an unknown outcome, which costs them their trust, so that the next call waits for approval.
+/// Number of tools whose calls have an unknown outcome. They lose their trust, so that the next call waits for
+/// approval.
 const TOOLS: usize = 12;
 
 const CONFIG: &str = "
@@ -35,13 +36,13 @@ fn names() -> Vec<String> {
     (0..TOOLS).map(|number| format!("transfer_with_a_rather_long_name_{number:02}")).collect()
 }
 
-/// Those, and one whose breaker opens.
+/// Returns those, and one whose breaker opens.
 fn tools() -> Vec<String> {
     [names(), vec!["read_rates".to_owned()]].concat()
 }
 
-/// Every list gets more than ten rows.
-fn fill(client: &mut Client) {
+/// Fills every list with more than ten rows.
+fn fill(client: &mut McpTestClient) {
     for tool in names() {
         client.call(&tool, json!({ "id": "a", "fault": "504" }));
         client.call(&tool, json!({ "id": "https://example.com/a/long/path/without/any/spaces/in/it/at/all?invoice=2026-0117" }));
@@ -59,9 +60,9 @@ fn fill(client: &mut Client) {
     }
 }
 
-/// So many rows are in sight.
+/// Checks that this many rows are visible.
 #[track_caller]
-fn rows(page: &Page, place: &str, number: usize) {
+fn rows(page: &BrowserPage, place: &str, number: usize) {
     page.run(&format!(
         "await wait(([place, number]) => [...document.querySelectorAll(place)].filter((row) => row.checkVisibility()).length === number, {})",
         json!([place, number])
@@ -70,8 +71,8 @@ fn rows(page: &Page, place: &str, number: usize) {
 
 #[test]
 fn lists_of_more_than_ten_rows_are_folded_and_unfold() {
-    let mut gateway = Gateway::with_tools("folded", CONFIG, &tools());
-    let page = Page::open(gateway.address());
+    let mut gateway = DashboardGateway::with_tools("folded", CONFIG, &tools());
+    let page = BrowserPage::open(gateway.address());
     page.sees("#live", "live");
     fill(&mut gateway.client);
     // More servers than any test starts.
@@ -98,7 +99,7 @@ fn lists_of_more_than_ten_rows_are_folded_and_unfold() {
         page.clicks(section, "Show fewer");
         rows(&page, &place, 10);
     }
-    // Those that have as many rows as there happened to be things.
+    // Sections with a fixed number of rows.
     for (section, row, what) in [
         ("#notifications", "li", "notifications"),
         ("#breakers", "li", "circuit breakers"),
@@ -120,7 +121,7 @@ fn lists_of_more_than_ten_rows_are_folded_and_unfold() {
     page.presses("Enter");
     let held = page.run("return await page.evaluate(() => document.activeElement.innerText)");
     assert_eq!(held, "Show fewer");
-    // The page of a tool has the same.
+    // The page of a tool has the same lists.
     page.run("await page.fill('#trust input', 'bank/look')");
     page.clicks("#trust tbody", "Tool bank/look");
     rows(&page, "#dialog .failures tbody tr", 10);
@@ -131,8 +132,8 @@ fn lists_of_more_than_ten_rows_are_folded_and_unfold() {
     page.close();
 }
 
-/// What stands out to the side, is cut off, or cannot be pressed.
-fn spills(page: &Page) -> Value {
+/// Returns elements that extend beyond the screen, are cut off, or cannot be pressed.
+fn spills(page: &BrowserPage) -> Value {
     page.run(
         "return await page.evaluate(() => {
             const words = (one) => `${one.tagName} .${one.className} ${one.innerText ?? ''}`.slice(0, 120);
@@ -149,18 +150,18 @@ fn spills(page: &Page) -> Value {
 }
 
 #[track_caller]
-fn fits(page: &Page, what: &str) {
+fn fits(page: &BrowserPage, what: &str) {
     let spilt = spills(page);
     assert_eq!(spilt, json!([]), "{what}");
 }
 
 #[test]
 fn nothing_is_cut_off_on_a_phone_whatever_is_shown() {
-    let (_world, gateway): (World, Client) = shared("narrow", CONFIG, &tools());
+    let (_world, gateway): (GatewayWorld, McpTestClient) = shared("narrow", CONFIG, &tools());
     let mut ann = client_of(&gateway, "ann");
     client_of(&gateway, "bob").call("look", json!({ "id": "b" }));
     let phone = json!({ "viewport": { "width": 390, "height": 844 }, "isMobile": true, "hasTouch": true });
-    let page = Page::open_as(gateway.address(), phone);
+    let page = BrowserPage::open_as(gateway.address(), phone);
     page.sees("#dialog[open]", "token");
     fits(&page, "the token is asked for");
     page.gives_token(TOKEN);
@@ -204,7 +205,7 @@ fn nothing_is_cut_off_on_a_phone_whatever_is_shown() {
     page.sees("#dialog[open]", "search the calls");
     fits(&page, "the keys");
     page.presses("Escape");
-    // A word in passing.
+    // A short-lived message.
     page.run("await page.locator('#unknown').getByRole('button', { name: 'It ran' }).first().tap()");
     page.says("resolved, it ran");
     fits(&page, "a word in passing");

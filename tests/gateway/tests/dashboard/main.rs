@@ -1,4 +1,4 @@
-//! The page for the person who runs it, in a real browser, in front of the real program.
+//! The dashboard for the operator, in a real browser, in front of the real program.
 #![cfg(unix)]
 #![expect(
     clippy::unwrap_used,
@@ -8,20 +8,20 @@
     reason = "a test that cannot go on says so by panicking"
 )]
 
+mod actions;
 mod browser;
 #[expect(dead_code, reason = "a part of what the tests of the gateway use")]
 #[path = "../gateway/client.rs"]
 mod client;
+mod hostile_data;
 mod layout;
-mod looking;
 mod notifications;
 mod outcomes;
 mod pictures;
-mod steering;
-mod strange;
 mod tenants;
 mod tool;
 mod turns;
+mod views;
 #[expect(dead_code, reason = "a part of what the tests of the gateway use")]
 #[path = "../gateway/world.rs"]
 mod world;
@@ -29,26 +29,27 @@ mod world;
 use std::fs;
 use std::net::SocketAddr;
 
-use crate::client::Client;
-use crate::world::{By, World};
+use crate::client::McpTestClient;
+use crate::world::{GatewayWorld, TestTransport};
 
 /// The admin token of every gateway here.
 pub(crate) const TOKEN: &str = "the-person-who-runs-this";
 
 /// A gateway with the test server behind it, and one client.
-pub(crate) struct Gateway {
-    pub(crate) world: World,
-    pub(crate) client: Client,
+pub(crate) struct DashboardGateway {
+    pub(crate) world: GatewayWorld,
+    pub(crate) client: McpTestClient,
 }
 
-impl Gateway {
+impl DashboardGateway {
     pub(crate) fn new(test: &str, config: &str) -> Self {
         Self::with_tools(test, config, &[])
     }
 
-    /// One whose server has these tools beside its own.
+    /// Creates one whose server has additional tools.
     pub(crate) fn with_tools(test: &str, config: &str, tools: &[String]) -> Self {
-        let world = World::of(&format!("dashboard_{test}"), config, By::Http, By::Stdio);
+        let world =
+            GatewayWorld::of(&format!("dashboard_{test}"), config, TestTransport::Http, TestTransport::Stdio);
         fs::write(world.folder().join("ledger.names"), tools.join("\n")).unwrap();
         let client = world.client_of("bank", |command| {
             command.env("STEADFAST_ADMIN_TOKEN", TOKEN);

@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use crate::Gateway;
-use crate::browser::Page;
+use crate::DashboardGateway;
+use crate::browser::BrowserPage;
 
 const CONFIG: &str = "
 [trust]
@@ -15,15 +15,15 @@ breaker.mode = \"off\"
 approval = \"always\"
 ";
 
-fn rows(page: &Page) -> Vec<String> {
+fn rows(page: &BrowserPage) -> Vec<String> {
     let texts = page.run("return await page.locator('.notifications li').allInnerTexts()");
     texts.as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
 }
 
 #[test]
 fn rp_8_notifications_appear_as_they_happen_with_level_time_and_message() {
-    let mut gateway = Gateway::new("notifications", CONFIG);
-    let page = Page::open(gateway.address());
+    let mut gateway = DashboardGateway::new("notifications", CONFIG);
+    let page = BrowserPage::open(gateway.address());
     page.sees("#notifications", "No notifications yet");
     page.sees("#live", "live");
     let client = &mut gateway.client;
@@ -31,17 +31,17 @@ fn rp_8_notifications_appear_as_they_happen_with_level_time_and_message() {
     page.sees(".notifications", "the outcome of a call of bank/pay is unknown");
     page.sees(".notifications", "bank/pay at bank needs approval until");
     client.call("draw", json!({ "id": "b" }));
-    page.sees(".notifications", "bank/draw needs approval: this tool is set to ask before every call");
+    page.sees(".notifications", "bank/draw needs approval: this tool requires approval before every call");
     let seen = rows(&page);
     assert_eq!(seen.len(), 3, "{seen:#?}");
     assert!(seen[0].contains("bank/draw") && seen[0].contains("info"), "the newest first: {seen:#?}");
     assert!(seen[1..].iter().all(|row| row.contains("warning")), "{seen:#?}");
-    // Each says when, and none is a notification of something else.
+    // Each has its time, and none appears as another notification.
     let moments =
         page.run("return await page.locator('.notifications li time').evaluateAll((all) => all.map((one) => one.dateTime))");
     assert_eq!(moments.as_array().unwrap().len(), 3, "{moments}");
-    // Whoever opens the page a moment later sees them too, and each once.
-    let other = Page::open(gateway.address());
+    // A page that is opened later shows them too, and each once.
+    let other = BrowserPage::open(gateway.address());
     other.sees(".notifications", "bank/draw needs approval");
     assert_eq!(rows(&other).len(), 3);
     other.run("await page.reload()");
@@ -51,22 +51,22 @@ fn rp_8_notifications_appear_as_they_happen_with_level_time_and_message() {
     page.close();
 }
 
-/// The page is opened because of one.
+/// The page is opened because of a notification.
 #[test]
 fn rp_8_a_notification_from_before_the_page_was_opened_is_shown() {
-    let mut gateway = Gateway::new("notifications_before", CONFIG);
+    let mut gateway = DashboardGateway::new("notifications_before", CONFIG);
     gateway.client.call("draw", json!({ "id": "a" }));
-    let page = Page::open(gateway.address());
+    let page = BrowserPage::open(gateway.address());
     page.sees(".notifications", "bank/draw needs approval");
     assert_eq!(rows(&page).len(), 1);
     page.close();
 }
 
-/// A stream ends whenever a proxy or a laptop that sleeps ends it.
+/// A proxy or a sleeping laptop may end a stream at any time.
 #[test]
-fn a_stream_that_ends_goes_on_behind_the_last_notification() {
-    let gateway = Gateway::new("notifications_ended", "");
-    let page = Page::open(gateway.address());
+fn a_stream_that_ends_resumes_after_the_last_notification() {
+    let gateway = DashboardGateway::new("notifications_ended", "");
+    let page = BrowserPage::open(gateway.address());
     page.sees("#live", "live");
     let asked = page.run(
         "const asked = [];

@@ -1,20 +1,20 @@
-//! Calls whose outcome is unknown: seen on the page, and resolved there.
+//! Calls with an unknown outcome on the page, and their resolution.
 
 use serde_json::{Value, json};
 
-use crate::browser::Page;
-use crate::client::Client;
-use crate::world::{By, World, wait};
-use crate::{Gateway, TOKEN};
+use crate::browser::BrowserPage;
+use crate::client::McpTestClient;
+use crate::world::{GatewayWorld, TestTransport, wait};
+use crate::{DashboardGateway, TOKEN};
 
 #[test]
 fn an_unknown_outcome_is_shown_with_what_was_observed_and_resolved_with_one_click() {
-    let mut gateway = Gateway::new("unknown", "");
-    let page = Page::open(gateway.address());
+    let mut gateway = DashboardGateway::new("unknown", "");
+    let page = BrowserPage::open(gateway.address());
     page.sees("#unknown", "No call has an unknown outcome");
     let lost = gateway.client.call_keyed("pay", json!({ "id": "a", "fault": "die_after", "times": 1 }), "a");
     assert_eq!(lost.code.as_deref(), Some("outcome_unknown"), "{lost:?}");
-    // What was observed, since when, and whether it can be checked.
+    // The observation, its time, and whether it can be checked.
     for words in ["bank/pay", "Observed: the process that ran it ended.", "since ", "It can be checked now"] {
         page.sees("#unknown .card", words);
     }
@@ -28,7 +28,7 @@ fn an_unknown_outcome_is_shown_with_what_was_observed_and_resolved_with_one_clic
     let again = gateway.client.call_keyed("pay", json!({ "id": "a", "fault": "die_after", "times": 1 }), "a");
     assert_eq!(again.code.as_deref(), Some("result_not_kept"), "it counts as run: {again:?}");
     assert_eq!(gateway.world.count("pay a"), 1);
-    // The other answer lets the next such call run.
+    // The other answer allows the next such call to run.
     gateway.client.call_keyed("pay", json!({ "id": "b", "fault": "die_after", "times": 1 }), "b");
     page.sees("#unknown .card", "bank/pay");
     page.clicks("#unknown", "It did not run");
@@ -39,14 +39,19 @@ fn an_unknown_outcome_is_shown_with_what_was_observed_and_resolved_with_one_clic
     page.close();
 }
 
-/// The end of a call on a server elsewhere is seen by nobody, so it may take effect for a while yet.
+/// The end of a call on a remote server cannot be observed, so it may still take effect for a while.
 #[test]
 fn an_outcome_that_cannot_be_checked_yet_says_so_and_does_not_count_as_not_run() {
-    let world = World::of("dashboard_unsettled", "settling.settle = \"10m\"\n", By::Http, By::Http);
-    let mut client: Client = world.client_of("bank", |command| {
+    let world = GatewayWorld::of(
+        "dashboard_unsettled",
+        "settling.settle = \"10m\"\n",
+        TestTransport::Http,
+        TestTransport::Http,
+    );
+    let mut client: McpTestClient = world.client_of("bank", |command| {
         command.env("STEADFAST_ADMIN_TOKEN", TOKEN);
     });
-    let page = Page::open(client.address());
+    let page = BrowserPage::open(client.address());
     let lost = client.call("pay", json!({ "id": "a", "fault": "die_after", "times": 1 }));
     assert_eq!(lost.code.as_deref(), Some("outcome_unknown"), "{lost:?}");
     page.sees("#unknown .checkable", "It cannot be checked yet, because it may still take effect.");
@@ -55,7 +60,7 @@ fn an_outcome_that_cannot_be_checked_yet_says_so_and_does_not_count_as_not_run()
     page.gives_token(TOKEN);
     page.says("Not done: the call may still take effect");
     page.sees("#unknown .card", "bank/pay");
-    // That it ran may be seen at any time.
+    // It can be resolved as run at any time.
     page.clicks("#unknown", "It ran");
     page.says("bank/pay: resolved, it ran");
     page.sees("#unknown", "No call has an unknown outcome");

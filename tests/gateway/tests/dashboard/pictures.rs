@@ -1,4 +1,4 @@
-//! The pictures of the documentation. They are made when `STEADFAST_SCREENSHOTS` names the folder for them:
+//! The screenshots of the documentation. They are made when `STEADFAST_SCREENSHOTS` names the folder for them:
 //!
 //! ```sh
 //! STEADFAST_SCREENSHOTS=$PWD/docs/images cargo test -p steadfast-gateway-tests --test dashboard pictures
@@ -8,8 +8,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use crate::browser::Page;
-use crate::{Client, Gateway, TOKEN};
+use crate::browser::BrowserPage;
+use crate::{DashboardGateway, McpTestClient, TOKEN};
 
 const CONFIG: &str = "
 [guard]
@@ -25,11 +25,11 @@ retry.attempts = 1
 const TOOLS: [&str; 6] =
     ["search_orders", "read_ledger", "send_invoice", "convert", "create_customer", "fetch_rates"];
 
-/// A gateway in the middle of its work: one thing waits, one is broken, one model loops.
-fn busy() -> Gateway {
+/// Returns a gateway with activity: a pending request, a failing tool, a looping model.
+fn busy() -> DashboardGateway {
     let tools: Vec<String> = TOOLS.iter().map(|&tool| tool.to_owned()).collect();
-    let mut gateway = Gateway::with_tools("pictures", CONFIG, &tools);
-    let call = |client: &mut Client, tool: &str, arguments: Value| {
+    let mut gateway = DashboardGateway::with_tools("pictures", CONFIG, &tools);
+    let call = |client: &mut McpTestClient, tool: &str, arguments: Value| {
         client.call_with(tool, arguments, json!({ "dev.steadfast/session": "nightly-invoices" }));
     };
     let client = &mut gateway.client;
@@ -56,8 +56,9 @@ fn busy() -> Gateway {
     gateway
 }
 
-/// Nobody waits an hour for a picture: the minutes before this one are made up, and so is what the breaker did in them.
-fn an_hour_ago(page: &Page) {
+/// Invents an hour of minutes before this one, and the breaker's changes in them, because a screenshot cannot wait for
+/// them.
+fn an_hour_ago(page: &BrowserPage) {
     let now = u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap();
     page.run(&format!(
         "const now = {now};
@@ -103,9 +104,9 @@ fn pictures_of_a_busy_night() {
     for (scheme, name, whole) in
         [("light", "dashboard-light.png", true), ("dark", "dashboard-dark.png", false)]
     {
-        let page = Page::open_as(gateway.address(), desk(scheme));
+        let page = BrowserPage::open_as(gateway.address(), desk(scheme));
         an_hour_ago(&page);
-        page.sees("#now", "1 tool keeps failing and is left alone");
+        page.sees("#now", "1 tool keeps failing and its circuit breaker is open");
         page.sees("#approvals", "INV-2026-0118");
         page.sees("#unknown", "bank/pay");
         page.sees("#notifications", "bank/send_invoice needs approval");
@@ -114,7 +115,7 @@ fn pictures_of_a_busy_night() {
         page.pictured(name, &json!({ "fullPage": whole }));
         page.close();
     }
-    let page = Page::open_as(gateway.address(), desk("light"));
+    let page = BrowserPage::open_as(gateway.address(), desk("light"));
     an_hour_ago(&page);
     page.run("await page.fill('#search', 'look')");
     page.clicks("#calls tbody", "Open bank/look");
@@ -128,7 +129,7 @@ fn pictures_of_a_busy_night() {
     page.pictured("dashboard-tool.png", &json!({}));
     page.close();
     let phone = json!({ "colorScheme": "light", "viewport": { "width": 390, "height": 844 }, "isMobile": true, "hasTouch": true });
-    let page = Page::open_as(gateway.address(), phone);
+    let page = BrowserPage::open_as(gateway.address(), phone);
     an_hour_ago(&page);
     page.clicks("header", "Unlock");
     page.gives_token(TOKEN);
@@ -138,8 +139,8 @@ fn pictures_of_a_busy_night() {
     page.close();
 }
 
-/// A turn at the end of a month: one call works at its third attempt, another tool steps in for one that failed, one fails and
-/// what needs it is left out, and one does without it.
+/// Returns a turn: one call succeeds at its third attempt, another tool replaces a failed one, one fails and its
+/// dependant is left out, and one uses a default.
 fn month_end() -> Value {
     let slow = |id: &str, ms: u64| json!({ "id": id, "fault": "slow", "size": ms });
     json!({
@@ -173,10 +174,10 @@ fn pictures_of_a_turn() {
         "archive",
     ];
     let config = "gateway.run_turn = true\n[tools.\"bank/fetch_rates\"]\nclass = \"read_only\"\n";
-    let mut gateway = Gateway::with_tools("turn_pictures", config, &tools.map(str::to_owned));
+    let mut gateway = DashboardGateway::with_tools("turn_pictures", config, &tools.map(str::to_owned));
     gateway.client.call("run_turn", month_end());
     let shows = |visitor: Value, name: &str| {
-        let page = Page::open_as(gateway.address(), visitor);
+        let page = BrowserPage::open_as(gateway.address(), visitor);
         page.clicks("#turns tbody", "Open turn month-end");
         page.sees("#dialog .rows", "3 attempts");
         page.sees("#dialog .rows", "default for reminders");

@@ -1,11 +1,11 @@
-//! Several tenants on one gateway: whose rows are shown, and whose are changed.
+//! Several tenants on one gateway: the rows that are shown, and those that are changed.
 
 use serde_json::json;
 
-use crate::browser::Page;
-use crate::client::Client;
-use crate::world::{By, LISTEN, World};
-use crate::{Gateway, TOKEN};
+use crate::browser::BrowserPage;
+use crate::client::McpTestClient;
+use crate::world::{GatewayWorld, LISTEN, TestTransport};
+use crate::{DashboardGateway, TOKEN};
 
 /// Tokens of two tenants.
 pub(crate) const TOKENS: &str = "
@@ -17,20 +17,25 @@ token = \"of-bob-0123456789abcdef\"
 tenant = \"umbra\"
 ";
 
-/// A gateway for both of them, with these tools besides those of its server. The first client keeps it running.
-pub(crate) fn shared(test: &str, config: &str, tools: &[String]) -> (World, Client) {
-    let world = World::of(&format!("dashboard_{test}"), &format!("{config}{TOKENS}"), By::Http, By::Stdio);
+/// Returns a gateway for both of them, with these additional tools. The first client keeps it running.
+pub(crate) fn shared(test: &str, config: &str, tools: &[String]) -> (GatewayWorld, McpTestClient) {
+    let world = GatewayWorld::of(
+        &format!("dashboard_{test}"),
+        &format!("{config}{TOKENS}"),
+        TestTransport::Http,
+        TestTransport::Stdio,
+    );
     std::fs::write(world.folder().join("ledger.names"), tools.join("\n")).unwrap();
     let mut command = world.wrap(&LISTEN);
     command.env("STEADFAST_ADMIN_TOKEN", TOKEN);
-    let gateway = Client::over_http(command);
+    let gateway = McpTestClient::over_http(command);
     (world, gateway)
 }
 
-/// A client of one of them.
-pub(crate) fn client_of(gateway: &Client, who: &str) -> Client {
+/// Returns a client of one of them.
+pub(crate) fn client_of(gateway: &McpTestClient, who: &str) -> McpTestClient {
     let headers = format!("authorization: Bearer of-{who}-0123456789abcdef\r\n");
-    let mut client = Client::at(gateway.address()).with_headers(&headers);
+    let mut client = McpTestClient::at(gateway.address()).with_headers(&headers);
     client.initialize();
     client.request("tools/list", json!({}));
     client
@@ -47,7 +52,7 @@ breaker.mode = \"off\"
 ";
 
 #[test]
-fn sf_7_with_several_tenants_one_is_chosen_and_each_row_says_whose_it_is() {
+fn sf_7_with_several_tenants_one_is_chosen_and_each_row_names_its_tenant() {
     let (world, gateway) = shared("tenants", CONFIG, &[]);
     let mut ann = client_of(&gateway, "ann");
     let mut bob = client_of(&gateway, "bob");
@@ -55,9 +60,9 @@ fn sf_7_with_several_tenants_one_is_chosen_and_each_row_says_whose_it_is() {
     bob.call("draw", json!({ "id": "of bob" }));
     bob.call("pay", json!({ "id": "b", "fault": "die_after" }));
     ann.call("look", json!({ "id": "a" }));
-    let page = Page::open(gateway.address());
+    let page = BrowserPage::open(gateway.address());
     page.gives_token(TOKEN);
-    // All of it at first, each with its tenant.
+    // All rows at first, each with its tenant.
     for (place, words) in [
         ("#approvals", ["of ann", "of bob"]),
         ("#calls tbody", ["tenant acme", "tenant umbra"]),
@@ -78,7 +83,7 @@ fn sf_7_with_several_tenants_one_is_chosen_and_each_row_says_whose_it_is() {
     page.sees("#unknown .card", "bank/pay");
     page.sees("#approvals", "of bob");
     page.sees_no_more("#approvals", "of ann");
-    // Its own page, and what is done there, are of the same tenant.
+    // Its own page, and the actions there, are of the same tenant.
     page.clicks("#trust .lost", "Tool bank/pay");
     page.sees("#dialog .failures tbody", "crash");
     page.sees("#dialog", "tenant umbra");
@@ -100,9 +105,9 @@ fn sf_7_with_several_tenants_one_is_chosen_and_each_row_says_whose_it_is() {
 
 #[test]
 fn without_tenants_there_is_nothing_to_choose() {
-    let mut gateway = Gateway::new("no_tenants", "");
+    let mut gateway = DashboardGateway::new("no_tenants", "");
     gateway.client.call("look", json!({ "id": "a" }));
-    let page = Page::open(gateway.address());
+    let page = BrowserPage::open(gateway.address());
     page.sees("#calls tbody", "bank/look");
     assert_eq!(page.run("return await page.getByLabel('Tenant').isVisible()"), false);
     page.close();

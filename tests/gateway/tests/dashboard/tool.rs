@@ -2,23 +2,23 @@
 
 use serde_json::json;
 
-use crate::browser::Page;
-use crate::world::{By, World};
-use crate::{Gateway, TOKEN};
+use crate::browser::BrowserPage;
+use crate::world::{GatewayWorld, TestTransport};
+use crate::{DashboardGateway, TOKEN};
 
 #[test]
 fn a_tool_is_opened_with_its_trust_its_failures_its_breaker_and_its_last_calls() {
     let rule = "[trust]\ncount = 1\nseverities = [\"crash\"]\ncooldown = \"1h\"\nsuccesses_to_recover = 4\n";
     let tool = "[tools.\"bank/pay\"]\nguard.mode = \"off\"\n";
-    let mut gateway = Gateway::new("tool", &format!("{rule}{tool}"));
+    let mut gateway = DashboardGateway::new("tool", &format!("{rule}{tool}"));
     let client = &mut gateway.client;
     client.call("look", json!({ "id": "other" }));
     client.call("pay", json!({ "id": "fine" }));
     client.call("pay", json!({ "id": "a", "fault": "die_after" }));
-    let page = Page::open(gateway.address());
+    let page = BrowserPage::open(gateway.address());
     page.sees("#trust tbody", "bank/pay");
     page.clicks("#trust tbody", "Tool bank/pay");
-    // Its trust: the state, the reason, until when, and the successes that it needs.
+    // Its trust: the state, the reason, the end, and the required successes.
     for words in [
         "needs approval",
         "1 failure in",
@@ -37,7 +37,7 @@ fn a_tool_is_opened_with_its_trust_its_failures_its_breaker_and_its_last_calls()
     assert_eq!(calls.len(), 2, "its own, and none of another tool: {calls:?}");
     assert!(calls[0].as_str().unwrap().contains("outcome_unknown"), "the newest first: {calls:?}");
     page.fits_the_screen();
-    // What is done there is done, and seen at once.
+    // An action there takes effect, and is visible at once.
     page.clicks("#dialog .trust", "Restore trust in bank/pay");
     page.gives_token(TOKEN);
     page.says("bank/pay: trusted again");
@@ -54,17 +54,17 @@ fn a_tool_is_opened_with_its_trust_its_failures_its_breaker_and_its_last_calls()
     page.close();
 }
 
-/// A server over HTTP says more of a failure.
+/// A server over HTTP reports more about a failure.
 #[test]
 fn a_failure_has_its_http_status_its_retries_and_what_it_worked_on() {
     let config = "[tools.\"bank/look\"]\nretry.attempts = 2\n";
-    let world = World::of("dashboard_tool_http", config, By::Http, By::Http);
+    let world = GatewayWorld::of("dashboard_tool_http", config, TestTransport::Http, TestTransport::Http);
     let mut client = world.client_of("bank", |_| {});
     client.call(
         "look",
         json!({ "id": "down", "fault": "503", "url": "https://example.com/rates?token=hunter2-hunter2" }),
     );
-    let page = Page::open(client.address());
+    let page = BrowserPage::open(client.address());
     page.clicks("#trust tbody", "Tool bank/look");
     page.sees("#dialog .failures tbody", "server error");
     let cells = page
@@ -76,16 +76,17 @@ fn a_failure_has_its_http_status_its_retries_and_what_it_worked_on() {
     page.close();
 }
 
-/// What a host says of a failure, and of the model that called the tool.
+/// The host's information about a failure, and about the model that called the tool.
 #[test]
 fn a_tool_shows_the_context_of_a_failure_and_its_models_and_the_page_the_hosts() {
-    let gateway = Gateway::new("tool_models", "[trust]\ncount = 1\nseverities = [\"server_error\"]\n");
+    let gateway =
+        DashboardGateway::new("tool_models", "[trust]\ncount = 1\nseverities = [\"server_error\"]\n");
     let report = json!({
         "toolName": "search", "pluginName": "web", "severity": "server_error", "httpStatus": 502, "modelId": "model-7",
         "error": { "type": "UpstreamError", "message": "bad gateway" }, "domain": "web.example",
         "context": { "region": "eu-1" },
     });
-    let page = Page::open(gateway.address());
+    let page = BrowserPage::open(gateway.address());
     page.run(&format!(
         "await page.evaluate((body) => fetch('/v1/failures', {{ method: 'POST', headers: {{ 'content-type': 'application/json' }}, body }}), {})",
         json!(report.to_string())
@@ -105,13 +106,13 @@ fn a_tool_shows_the_context_of_a_failure_and_its_models_and_the_page_the_hosts()
     page.close();
 }
 
-/// Keys open it too, and what its name is does not matter.
+/// The keyboard opens it too, whatever its name is.
 #[test]
 fn a_tool_is_opened_by_keys() {
     let name = "päy/the <b>bill</b>?&#%";
-    let mut gateway = Gateway::with_tools("tool_keys", "", &[name.to_owned()]);
+    let mut gateway = DashboardGateway::with_tools("tool_keys", "", &[name.to_owned()]);
     gateway.client.call(name, json!({ "id": "a", "fault": "400" }));
-    let page = Page::open(gateway.address());
+    let page = BrowserPage::open(gateway.address());
     page.run(&format!("await page.fill('#trust input', {})", json!(name)));
     page.run("await wait(() => document.querySelectorAll('#trust tbody tr').length === 1)");
     page.run("await page.evaluate(() => document.querySelector('#trust tbody tr').focus())");

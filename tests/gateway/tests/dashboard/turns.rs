@@ -1,15 +1,15 @@
-//! Turns: what an agent had made at once, and how each of its calls went.
+//! Turns: the calls that an agent submits together, and their results.
 
 use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::Gateway;
-use crate::browser::Page;
+use crate::DashboardGateway;
+use crate::browser::BrowserPage;
 
 const CONFIG: &str = "gateway.run_turn = true\n[guard]\nmode = \"off\"\n[trust]\nmode = \"off\"\n";
 
-/// A turn in which one call is tried again, one replaced, one left out, and one does with a default.
+/// Returns a turn in which one call is retried, one replaced, one left out, and one uses a default.
 fn trip() -> Value {
     json!({
         "turnId": "trip",
@@ -23,8 +23,8 @@ fn trip() -> Value {
     })
 }
 
-/// The texts of all rows of a waterfall.
-fn rows(page: &Page) -> Vec<String> {
+/// Returns the texts of all rows of a waterfall.
+fn rows(page: &BrowserPage) -> Vec<String> {
     let texts = page.run("return await page.locator('#dialog .rows li').allInnerTexts()");
     let texts = texts.as_array().unwrap().iter();
     texts.map(|text| text.as_str().unwrap().split_whitespace().collect::<Vec<_>>().join(" ")).collect()
@@ -38,11 +38,11 @@ fn has(rows: &[String], words: &[&str]) {
 
 #[test]
 fn eh_6_6_a_turn_is_shown_with_the_time_of_each_call_and_what_went_wrong_in_it() {
-    let mut gateway = Gateway::new("turn", CONFIG);
-    let page = Page::open(gateway.address());
+    let mut gateway = DashboardGateway::new("turn", CONFIG);
+    let page = BrowserPage::open(gateway.address());
     page.sees("#turns", "No turns yet");
     gateway.client.call("run_turn", trip());
-    // It is in the list with what its user was told, and that somebody should look.
+    // The list shows its user message, and that it needs attention.
     page.sees("#turns tbody", "partly done");
     page.sees("#turns tbody", "Completed look (rates) and draw");
     page.sees("#turns tbody .state", "needs attention");
@@ -56,13 +56,13 @@ fn eh_6_6_a_turn_is_shown_with_the_time_of_each_call_and_what_went_wrong_in_it()
     has(&rows, &["hotel bank/look", "failed", "after seats"]);
     has(&rows, &["plan bank/draw", "succeeded", "after hotel, rates", "default for hotel"]);
     has(&rows, &["book bank/pay", "skipped", "needs hotel"]);
-    // Two attempts of the first call failed, and it was tried again after each.
+    // Two attempts of the first call failed, and it was retried after each.
     let marks = page.run(
         "return await page.locator('#dialog .rows li').evaluateAll((rows) => rows.map((row) => \
          ['.bar', '.cross', '.again', '.skip-mark'].map((mark) => row.querySelectorAll(mark).length).join()).sort())",
     );
     assert_eq!(marks, json!(["0,0,0,1", "1,0,0,0", "1,0,0,0", "1,1,0,0", "1,1,0,0", "1,2,2,0"]));
-    // What waited stands to the right of what it waited for.
+    // A dependant is to the right of its dependency.
     let starts = page.run(
         "return await page.locator('#dialog .rows li:has(.bar)').evaluateAll((rows) => Object.fromEntries(rows.map((row) => \
          [row.querySelector('.what').innerText.split(/\\s+/).join(' '), [row.querySelector('.bar').getBoundingClientRect().left, row.querySelector('.bar').getBoundingClientRect().right]])))",
@@ -85,13 +85,13 @@ fn eh_6_6_a_turn_is_shown_with_the_time_of_each_call_and_what_went_wrong_in_it()
 
 #[test]
 fn one_gets_from_a_turn_to_its_calls_and_back() {
-    let mut gateway = Gateway::new("turn_calls", CONFIG);
+    let mut gateway = DashboardGateway::new("turn_calls", CONFIG);
     gateway.client.call("run_turn", trip());
-    // A host has turns of its own, of which we know no more than their names.
+    // A host has turns of its own, of which only the names are known.
     let host = json!({ "dev.steadfast/turn": "turn of the host" });
     gateway.client.call_with("look", json!({ "id": "of the host" }), host);
-    let page = Page::open(gateway.address());
-    // By keys alone, from the row of the turn to the call.
+    let page = BrowserPage::open(gateway.address());
+    // By keyboard alone, from the row of the turn to the call.
     page.sees("#turns tbody", "trip");
     page.run("await page.evaluate(() => document.querySelector('#turns tbody tr').focus())");
     page.presses("Enter");
@@ -103,7 +103,7 @@ fn one_gets_from_a_turn_to_its_calls_and_back() {
     page.clicks("#dialog", "Turn trip");
     page.sees("#dialog .rows", "3 attempts");
     page.presses("Escape");
-    // From the list of calls it is the same way.
+    // The same from the list of calls.
     page.run("await page.fill('#search', 'draw')");
     page.sees("#calls .line", "2 of");
     page.clicks("#calls tbody", "Open bank/draw");
@@ -117,7 +117,7 @@ fn one_gets_from_a_turn_to_its_calls_and_back() {
         const answer = await answered;
         const status = answer.status();
         await answer.finished();
-        // What the page is told later it hears later: by then it has done with that answer.
+        // Later messages arrive later: by then the page has handled that answer.
         await page.evaluate(async () => (await fetch('/healthz')).text());
         await page.evaluate(() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn))));
         return [status, await page.locator('#dialog .story').innerText()];",
@@ -130,10 +130,10 @@ fn one_gets_from_a_turn_to_its_calls_and_back() {
 
 #[test]
 fn a_turn_that_runs_is_followed_to_its_end() {
-    let mut gateway = Gateway::new("turn_live", CONFIG);
-    let page = Page::open(gateway.address());
+    let mut gateway = DashboardGateway::new("turn_live", CONFIG);
+    let page = BrowserPage::open(gateway.address());
     page.sees("#turns", "No turns yet");
-    let gate = gateway.world.makes_it("gate");
+    let gate = gateway.world.set_behavior("gate");
     let running = gateway.client.send_call(
         "run_turn",
         json!({ "turnId": "night", "calls": [
@@ -144,7 +144,7 @@ fn a_turn_that_runs_is_followed_to_its_end() {
     page.sees("#turns tr.running", "night");
     page.clicks("#turns tbody", "Open turn night");
     page.sees("#dialog .rows", "running");
-    // What a person has in hand stays in hand while it goes on.
+    // The focus stays where it is while the turn continues.
     page.run("await page.locator('#dialog').getByRole('button', { name: 'Open call slow' }).focus()");
     fs::remove_file(gate).unwrap();
     gateway.client.answer(running);
@@ -171,7 +171,7 @@ fn sf_6_names_in_a_turn_that_mean_harm_are_shown_and_do_nothing() {
         &long,
     ];
     let tools: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
-    let mut gateway = Gateway::with_tools("turn_hostile", CONFIG, &tools);
+    let mut gateway = DashboardGateway::with_tools("turn_hostile", CONFIG, &tools);
     let calls: Vec<Value> = names
         .iter()
         .enumerate()
@@ -184,7 +184,7 @@ fn sf_6_names_in_a_turn_that_mean_harm_are_shown_and_do_nothing() {
         gateway.client.call("run_turn", json!({ "turnId": "<img src=x onerror=alert(4)>", "calls": calls }));
     assert!(!said.structured["calls"].as_array().unwrap().is_empty(), "{said:?}");
     for visitor in [json!({}), json!({ "viewport": { "width": 360, "height": 740 } })] {
-        let page = Page::open_as(gateway.address(), visitor);
+        let page = BrowserPage::open_as(gateway.address(), visitor);
         page.sees("#turns tbody", "<img src=x onerror=alert(4)>");
         page.clicks("#turns tbody", "Open turn <img");
         page.sees("#dialog h2", "Turn <img src=x onerror=alert(4)>");
@@ -200,11 +200,11 @@ fn sf_6_names_in_a_turn_that_mean_harm_are_shown_and_do_nothing() {
 
 #[test]
 fn a_turn_of_a_thousand_calls_is_no_burden() {
-    let mut gateway = Gateway::new("turn_thousand", CONFIG);
+    let mut gateway = DashboardGateway::new("turn_thousand", CONFIG);
     let calls: Vec<Value> =
         (0..1000).map(|number| json!({ "id": format!("c{number:04}"), "tool": "look", "params": { "id": format!("{number}") } })).collect();
     gateway.client.call("run_turn", json!({ "turnId": "many", "calls": calls }));
-    let page = Page::open(gateway.address());
+    let page = BrowserPage::open(gateway.address());
     page.sees("#turns tbody", "1000");
     page.clicks("#turns tbody", "Open turn many");
     page.sees("#dialog", "Show 200 more of 1000");
@@ -219,10 +219,10 @@ fn a_turn_of_a_thousand_calls_is_no_burden() {
 
 #[test]
 fn a_turn_is_readable_on_a_phone() {
-    let mut gateway = Gateway::new("turn_phone", CONFIG);
+    let mut gateway = DashboardGateway::new("turn_phone", CONFIG);
     gateway.client.call("run_turn", trip());
     let phone = json!({ "viewport": { "width": 390, "height": 844 }, "isMobile": true, "hasTouch": true });
-    let page = Page::open_as(gateway.address(), phone);
+    let page = BrowserPage::open_as(gateway.address(), phone);
     page.sees("#turns tbody", "trip");
     page.run("await page.locator('#turns').getByRole('button', { name: 'Open turn trip' }).first().tap()");
     page.sees("#dialog .rows", "default for hotel");

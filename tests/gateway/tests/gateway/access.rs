@@ -1,16 +1,16 @@
-//! Who may ask, and whose is whose (SF-7).
+//! Access and ownership (SF-7).
 
 use std::net::SocketAddr;
 use std::process::Command;
 
 use serde_json::json;
 
-use crate::client::{Client, keyed};
-use crate::raw::{Request, send};
-use crate::world::{By, LISTEN, World};
+use crate::client::{McpTestClient, keyed};
+use crate::raw::{RawRequest, send};
+use crate::world::{GatewayWorld, LISTEN, TestTransport};
 
-/// A gateway in this world with this token, or with none.
-fn gateway(world: &World, token: Option<&str>) -> Client {
+/// Returns a gateway in this world with this token, or with none.
+fn gateway(world: &GatewayWorld, token: Option<&str>) -> McpTestClient {
     let mut command: Command = world.wrap(&LISTEN);
     let headers = match token {
         Some(token) => {
@@ -19,19 +19,19 @@ fn gateway(world: &World, token: Option<&str>) -> Client {
         }
         None => String::new(),
     };
-    let mut client = Client::over_http(command).with_headers(&headers);
+    let mut client = McpTestClient::over_http(command).with_headers(&headers);
     client.initialize();
     client.request("tools/list", json!({}));
     client
 }
 
-fn ping(address: SocketAddr) -> Request {
-    Request::to(address).body(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#)
+fn ping(address: SocketAddr) -> RawRequest {
+    RawRequest::to(address).body(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#)
 }
 
 #[test]
 fn sf_7_without_the_token_nothing_is_done_whatever_is_asked() {
-    let world = World::of("sf_7_nothing", "", By::Http, By::Stdio);
+    let world = GatewayWorld::of("sf_7_nothing", "", TestTransport::Http, TestTransport::Stdio);
     let client = gateway(&world, Some("s3cret"));
     let (address, session) = (client.address(), client.session());
     let call =
@@ -57,7 +57,7 @@ fn sf_7_without_the_token_nothing_is_done_whatever_is_asked() {
                 "{line} {bearer:?}"
             );
         }
-        // Neither two of them nor one in another place.
+        // Neither two tokens nor one in another place.
         let twice = ping(address)
             .line(line)
             .and("authorization", "Bearer wrong")
@@ -67,7 +67,7 @@ fn sf_7_without_the_token_nothing_is_done_whatever_is_asked() {
         assert_eq!(send(&elsewhere).unwrap().status, 401, "{line}");
     }
     assert_eq!(world.count("pay x"), 0);
-    // The session is still there for whoever may use it.
+    // The session still exists for the clients that may use it.
     let good = ping(address).header("mcp-session-id", &session).header("authorization", "bearer s3cret");
     assert_eq!(send(&good).unwrap().status, 200);
 }
@@ -75,7 +75,7 @@ fn sf_7_without_the_token_nothing_is_done_whatever_is_asked() {
 #[test]
 fn sf_7_a_server_gets_the_environment_of_its_client_without_what_is_ours() {
     let tokens = "[tokens.ann]\ntoken = \"${ANN}\"\n";
-    let world = World::of("sf_7_environment", tokens, By::Stdio, By::Stdio);
+    let world = GatewayWorld::of("sf_7_environment", tokens, TestTransport::Stdio, TestTransport::Stdio);
     let script = "env > environment; exec cat";
     let mut command = world.wrap_alone(&["--name", "bank", "--store", "memory", "--", "sh", "-c", script]);
     command
@@ -83,7 +83,7 @@ fn sf_7_a_server_gets_the_environment_of_its_client_without_what_is_ours() {
         .env("STEADFAST_STORE_KIND", "memory")
         .env("ANN", "of-ann-0123456789")
         .env("BANK_TOKEN", "theirs");
-    let mut client = Client::on_streams(command);
+    let mut client = McpTestClient::on_streams(command);
     client.send("initialize", json!({}));
     let read = || std::fs::read_to_string(world.folder().join("environment")).unwrap_or_default();
     crate::world::wait(|| read().contains("BANK_TOKEN=theirs"), || format!("what is theirs in {:?}", read()));
@@ -91,8 +91,8 @@ fn sf_7_a_server_gets_the_environment_of_its_client_without_what_is_ours() {
 }
 
 #[test]
-fn sf_7_a_page_of_a_stranger_is_refused_with_the_token_too() {
-    let world = World::of("sf_7_pages", "", By::Http, By::Stdio);
+fn sf_7_a_foreign_origin_is_refused_even_with_the_token() {
+    let world = GatewayWorld::of("sf_7_pages", "", TestTransport::Http, TestTransport::Stdio);
     for token in [None, Some("s3cret")] {
         let client = gateway(&world, token);
         let (address, session) = (client.address(), client.session());
@@ -126,11 +126,11 @@ fn sf_7_a_page_of_a_stranger_is_refused_with_the_token_too() {
     }
 }
 
-/// The token of a client is in the hands of its model, which could otherwise forgive the tool that it broke.
+/// A client's model can use the client's token. With operator rights it could restore trust in the tool that it broke.
 #[test]
 fn rp_13_a_token_lets_a_client_in_and_makes_it_no_operator() {
     let config = "[trust]\ncount = 1\nseverities = [\"crash\"]\n[gateway]\nreliability_tools = true\n";
-    let world = World::of("rp_13_token", config, By::Http, By::Stdio);
+    let world = GatewayWorld::of("rp_13_token", config, TestTransport::Http, TestTransport::Stdio);
     let mut client = gateway(&world, Some("s3cret"));
     client.call("pay", json!({ "id": "a", "fault": "die_after" }));
     let lost = client.call("reliability_status", json!({}));
@@ -140,10 +140,10 @@ fn rp_13_a_token_lets_a_client_in_and_makes_it_no_operator() {
     assert_eq!(client.call("reliability_status", json!({})).text, lost.text, "nothing was forgiven");
 }
 
-/// A session belongs to whoever opened it, also where it is kept for another gateway.
+/// A session belongs to the client that opened it, also where it is kept for another gateway.
 #[test]
-fn sf_7_the_session_of_somebody_else_is_not_found() {
-    let world = World::of("sf_7_sessions", "", By::Http, By::Stdio);
+fn sf_7_the_session_of_another_user_is_not_found() {
+    let world = GatewayWorld::of("sf_7_sessions", "", TestTransport::Http, TestTransport::Stdio);
     let (local, other) = (gateway(&world, None), gateway(&world, Some("s3cret")));
     let with_token = ping(other.address()).header("authorization", "Bearer s3cret");
     let of_local = with_token.clone().header("mcp-session-id", &local.session());
@@ -154,11 +154,12 @@ fn sf_7_the_session_of_somebody_else_is_not_found() {
             assert_eq!(answer.status, 404, "{line}: {answer:?}");
         }
     }
-    // Each still has its own.
+    // Each client still has its own session.
     for (client, request) in [(&local, ping(local.address())), (&other, with_token)] {
         assert_eq!(send(&request.header("mcp-session-id", &client.session())).unwrap().status, 200);
     }
-    // One without a token is of the same user on another gateway of the same machine, and goes on there.
+    // A client without a token belongs to the same user on another gateway of the machine, and continues the session
+    // there.
     let third = gateway(&world, None);
     let request = ping(third.address()).header("mcp-session-id", &local.session());
     assert_eq!(send(&request).unwrap().status, 200);
@@ -166,15 +167,15 @@ fn sf_7_the_session_of_somebody_else_is_not_found() {
 
 #[test]
 fn sf_7_records_and_calls_in_flight_of_others_are_not_seen() {
-    let world = World::of("sf_7_records", "", By::Http, By::Stdio);
+    let world = GatewayWorld::of("sf_7_records", "", TestTransport::Http, TestTransport::Stdio);
     let (mut local, mut other) = (gateway(&world, None), gateway(&world, Some("s3cret")));
-    // The same key means another call for somebody else, with other arguments too.
+    // For another user the same key is another call, with other arguments too.
     assert_eq!(local.call_keyed("pay", json!({ "id": "a" }), "k").text, "pay a, run 1");
     let said = other.call_keyed("pay", json!({ "id": "a" }), "k");
     assert_eq!((said.text.as_str(), said.from_cache), ("pay a, run 2", false), "{said:?}");
     assert_eq!(local.call_keyed("pay", json!({ "id": "b" }), "l").text, "pay b, run 1");
     assert_eq!(other.call_keyed("pay", json!({ "id": "c" }), "l").text, "pay c, run 1");
-    // A call in flight is not joined: not under a key, and not because it is equal.
+    // No other call waits for a call in flight: neither one with the same key nor an equal one.
     for meta in
         [keyed("m"), json!({ "dev.steadfast/session": "same" }), json!({ "claudecode/toolUseId": "toolu_1" })]
     {
@@ -187,12 +188,12 @@ fn sf_7_records_and_calls_in_flight_of_others_are_not_seen() {
     }
 }
 
-/// Two sessions of one user are two conversations: what one called is no answer for the other.
+/// Two sessions of one user are two conversations: the answers of one are not replayed in the other.
 #[test]
 fn sf_7_sessions_of_one_user_share_keys_and_nothing_else() {
-    let world = World::of("sf_7_conversations", "", By::Http, By::Stdio);
+    let world = GatewayWorld::of("sf_7_conversations", "", TestTransport::Http, TestTransport::Stdio);
     let mut one = gateway(&world, None);
-    let mut two = Client::at(one.address());
+    let mut two = McpTestClient::at(one.address());
     two.initialize();
     two.request("tools/list", json!({}));
     let arguments = json!({ "id": "a", "fault": "hang", "times": 1 });

@@ -1,7 +1,9 @@
-//! Agents that do their work through us while things go wrong: what is in the database of the shop when they are done.
+//! Agents that do their work through Steadfast while faults occur: the contents of the shop's database when they are
+//! done.
 //!
-//! A *naive* agent calls again when it gets an error. An *obedient* one does what the answers say. A *careful* one reads before it
-//! calls again. Whatever happens, nothing is ordered twice; obedient and careful agents end with everything ordered once.
+//! A *naive* agent calls again when it gets an error. An *obedient* one follows the responses. A *careful* one reads
+//! before it calls again. In all cases nothing is ordered twice, and obedient and careful agents end with everything
+//! ordered once.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,10 +14,10 @@ use std::time::Duration;
 use rusqlite::{Connection, params};
 use serde_json::json;
 
-use crate::client::{Client, Said};
-use crate::world::{By, LISTEN, World, begun, wait};
+use crate::client::{McpTestClient, ToolResponse};
+use crate::world::{GatewayWorld, LISTEN, TestTransport, initialized, wait};
 
-/// Times that a test has; what they are for is the same with those of the defaults.
+/// Shorter times for tests, with the same purpose as the defaults.
 const CONFIG: &str = "settling.grace = \"500ms\"\nsettling.settle = \"500ms\"\nsettling.drain = \"1s\"\n\
     [tools.\"shop/orders_add\"]\ntimeout = \"3s\"\n";
 
@@ -33,15 +35,15 @@ const FAULTS: [&str; 8] = [
 const ITEMS: [&str; 3] = ["apples", "bread", "cheese"];
 
 /// A shop with a database of its own.
-struct Shop {
-    world: World,
-    front: By,
+struct ShopWorld {
+    world: GatewayWorld,
+    front: TestTransport,
     database: PathBuf,
 }
 
-impl Shop {
-    fn new(test: &str, front: By, config: &str) -> Self {
-        let world = World::of(test, config, front, By::Stdio);
+impl ShopWorld {
+    fn new(test: &str, front: TestTransport, config: &str) -> Self {
+        let world = GatewayWorld::of(test, config, front, TestTransport::Stdio);
         let database = world.folder().join("shop.db");
         let shop = Connection::open(&database).unwrap();
         shop.execute_batch(
@@ -53,33 +55,33 @@ impl Shop {
         Self { world, front, database }
     }
 
-    /// The next order of this item goes wrong like this.
+    /// Plans this fault for the next order of this item.
     fn plan(&self, item: &str, fault: &str) {
         let shop = Connection::open(&self.database).unwrap();
         shop.busy_timeout(Duration::from_secs(120)).unwrap();
         shop.execute("INSERT INTO faults (item, fault) VALUES (?1, ?2)", params![item, fault]).unwrap();
     }
 
-    /// How much is still to go wrong.
+    /// Returns the number of faults that are still planned.
     fn planned(&self) -> u32 {
         let shop = Connection::open(&self.database).unwrap();
         shop.busy_timeout(Duration::from_secs(120)).unwrap();
         shop.query_row("SELECT count(*) FROM faults", [], |row| row.get(0)).unwrap()
     }
 
-    fn client(&self) -> Client {
+    fn client(&self) -> McpTestClient {
         let line = |listen: &[&str]| -> Command {
             let mut command = self.world.wrap_alone(&[&["--name", "shop"], listen].concat());
             command.args(["--", env!("CARGO_BIN_EXE_steadfast-test-shop")]).arg(&self.database);
             command
         };
-        begun(match self.front {
-            By::Stdio => Client::on_streams(line(&[])),
-            By::Http => Client::over_http(line(&LISTEN)),
+        initialized(match self.front {
+            TestTransport::Stdio => McpTestClient::on_streams(line(&[])),
+            TestTransport::Http => McpTestClient::over_http(line(&LISTEN)),
         })
     }
 
-    /// How often each item was ordered.
+    /// Returns the number of orders of each item.
     fn orders(&self) -> BTreeMap<String, u32> {
         let shop = Connection::open(&self.database).unwrap();
         shop.busy_timeout(Duration::from_secs(120)).unwrap();
@@ -88,19 +90,19 @@ impl Shop {
     }
 }
 
-fn order(client: &mut Client, item: &str) -> Said {
+fn order(client: &mut McpTestClient, item: &str) -> ToolResponse {
     client.call("orders_add", json!({ "item": item }))
 }
 
-fn is_there(client: &mut Client, item: &str) -> bool {
+fn is_there(client: &mut McpTestClient, item: &str) -> bool {
     let listed = client.call("orders_list", json!({}));
     assert!(!listed.is_error, "{listed:?}");
     listed.text.lines().any(|line| line == item)
 }
 
-type Agent = fn(&mut Client, &str);
+type AgentBehavior = fn(&mut McpTestClient, &str);
 
-fn naive(client: &mut Client, item: &str) {
+fn naive(client: &mut McpTestClient, item: &str) {
     for _ in 0..4 {
         if !order(client, item).is_error {
             return;
@@ -108,10 +110,10 @@ fn naive(client: &mut Client, item: &str) {
     }
 }
 
-/// More than anything takes: whoever does as it is told and comes back so often is sent in a circle.
+/// Maximum number of rounds. An agent that follows the responses and needs more is in a loop.
 const ROUNDS: usize = 8;
 
-fn obedient(client: &mut Client, item: &str) {
+fn obedient(client: &mut McpTestClient, item: &str) {
     let mut heard = Vec::new();
     for _ in 0..ROUNDS {
         let said = order(client, item);
@@ -132,12 +134,12 @@ fn obedient(client: &mut Client, item: &str) {
     panic!("{item} is not done: {heard:#?}");
 }
 
-/// Whether the words name the time that programs are told.
+/// Returns true if the text names the same wait as the field for programs.
 fn says(text: &str, wait: u64) -> bool {
     text.contains(&format!("{} s", wait.div_ceil(1000)))
 }
 
-fn careful(client: &mut Client, item: &str) {
+fn careful(client: &mut McpTestClient, item: &str) {
     let mut heard = Vec::new();
     for _ in 0..ROUNDS {
         let said = order(client, item);
@@ -151,12 +153,12 @@ fn careful(client: &mut Client, item: &str) {
 
 #[test]
 fn sf_10_agents_end_with_their_work_done_once_whatever_goes_wrong() {
-    let agents: [(&str, Agent); 3] = [("naive", naive), ("obedient", obedient), ("careful", careful)];
-    let fronts = [By::Stdio, By::Http];
+    let agents: [(&str, AgentBehavior); 3] = [("naive", naive), ("obedient", obedient), ("careful", careful)];
+    let fronts = [TestTransport::Stdio, TestTransport::Http];
     thread::scope(|scope| {
         for ((front, fault), (name, agent)) in all_of(&all_of(&fronts, &FAULTS), &agents) {
             scope.spawn(move || {
-                let shop = Shop::new(&format!("agents_{fault}_{name}"), front, CONFIG);
+                let shop = ShopWorld::new(&format!("agents_{fault}_{name}"), front, CONFIG);
                 shop.plan("bread", fault);
                 let mut client = shop.client();
                 for item in ITEMS {
@@ -173,18 +175,18 @@ fn sf_10_agents_end_with_their_work_done_once_whatever_goes_wrong() {
     });
 }
 
-/// The same where almost everything goes wrong, some of it twice.
+/// The same with faults in almost every call, some of them twice.
 #[test]
 fn sf_10_agents_end_with_their_work_done_once_on_a_day_when_everything_fails() {
-    let agents: [(&str, Agent); 2] = [("obedient", obedient), ("careful", careful)];
-    let fronts = [By::Stdio, By::Http];
+    let agents: [(&str, AgentBehavior); 2] = [("obedient", obedient), ("careful", careful)];
+    let fronts = [TestTransport::Stdio, TestTransport::Http];
     let days: Vec<usize> = (0..FAULTS.len()).step_by(2).collect();
     thread::scope(|scope| {
         for ((front, day), (name, agent)) in all_of(&all_of(&fronts, &days), &agents) {
             scope.spawn(move || {
-                // So much goes wrong that a person would be asked.
+                // With this many faults an approval would be requested.
                 let config = format!("trust.mode = \"off\"\n{CONFIG}");
-                let shop = Shop::new(&format!("agents_day_{day}_{name}"), front, &config);
+                let shop = ShopWorld::new(&format!("agents_day_{day}_{name}"), front, &config);
                 let fault = |number: usize| FAULTS[(day + number) % FAULTS.len()];
                 for (number, item) in ITEMS.into_iter().enumerate() {
                     shop.plan(item, fault(number * 3));
@@ -206,8 +208,8 @@ fn sf_10_agents_end_with_their_work_done_once_on_a_day_when_everything_fails() {
 const VERIFY: &str = "verify = { tool = \"shop/orders_find\", params = { item = \"{item}\" }, \
     ran_if = \"/orders/*/item = {item}\" }\n";
 
-/// Calls again until it hears that it is done, and never looks.
-fn done_in_the_end(client: &mut Client, item: &str, key: Option<&str>) -> Vec<Said> {
+/// Calls again until the call is done, and never verifies.
+fn done_in_the_end(client: &mut McpTestClient, item: &str, key: Option<&str>) -> Vec<ToolResponse> {
     let mut heard = Vec::new();
     for _ in 0..ROUNDS {
         let said = match key {
@@ -224,18 +226,19 @@ fn done_in_the_end(client: &mut Client, item: &str, key: Option<&str>) -> Vec<Sa
 }
 
 #[test]
-fn sf_10_where_a_verification_is_set_unknown_outcomes_settle_themselves_and_nobody_has_to_look() {
-    let (fronts, keys) = ([By::Stdio, By::Http], [None, Some("k-1")]);
+fn sf_10_with_a_verification_unknown_outcomes_are_settled_without_the_client() {
+    let (fronts, keys) = ([TestTransport::Stdio, TestTransport::Http], [None, Some("k-1")]);
     thread::scope(|scope| {
         for ((front, fault), key) in all_of(&all_of(&fronts, &FAULTS), &keys) {
             scope.spawn(move || {
                 let config = format!("{CONFIG}{VERIFY}");
-                let shop = Shop::new(&format!("agents_verify_{fault}_{}", key.is_some()), front, &config);
+                let shop =
+                    ShopWorld::new(&format!("agents_verify_{fault}_{}", key.is_some()), front, &config);
                 shop.plan("bread", fault);
                 let mut client = shop.client();
                 let heard = done_in_the_end(&mut client, "bread", key);
                 assert_eq!(shop.orders()["bread"], 1, "{front:?} {fault} {key:?}: {heard:#?}");
-                // Nobody is told that it is over and unknown: then it is known.
+                // No response says that the call is over and unknown, because by then its outcome is known.
                 for said in &heard {
                     assert_ne!(
                         said.ours["error"]["ended"],
@@ -261,9 +264,9 @@ fn sf_10_a_verification_that_shows_nothing_leaves_the_outcome_unknown() {
         (VERIFY.replace("{ item = \"{item}\" }", "{ item = \"{goods}\" }"), "has no argument goods"),
         (VERIFY.replace("orders_find", "orders_search"), "not known to be read-only"),
         (VERIFY.replace("orders_find", "orders_add"), "not known to be read-only"),
-        (VERIFY.replace("shop/", "store/"), "nobody here has the tool"),
+        (VERIFY.replace("shop/", "store/"), "there is no tool"),
     ] {
-        let shop = Shop::new("agents_unverified", By::Stdio, &format!("{CONFIG}{verify}"));
+        let shop = ShopWorld::new("agents_unverified", TestTransport::Stdio, &format!("{CONFIG}{verify}"));
         shop.plan("bread", "crash_after");
         let mut client = shop.client();
         let said = order(&mut client, "bread");
@@ -277,17 +280,21 @@ fn sf_10_a_verification_that_shows_nothing_leaves_the_outcome_unknown() {
     }
 }
 
-/// Its caller is told at its deadline that the call goes on, and never comes back.
+/// At its deadline the caller gets the response that the call is still running. It never comes back.
 #[test]
-fn sf_10_a_verification_settles_an_outcome_for_which_nobody_comes_back() {
+fn sf_10_a_verification_settles_an_outcome_whose_client_never_comes_back() {
     for (fault, ran, after) in
         [("hang_after", "ran", "it ran"), ("hang_before", "did_not_run", "it did not run")]
     {
-        let shop = Shop::new(&format!("agents_alone_{fault}"), By::Http, &format!("{CONFIG}{VERIFY}"));
+        let shop = ShopWorld::new(
+            &format!("agents_alone_{fault}"),
+            TestTransport::Http,
+            &format!("{CONFIG}{VERIFY}"),
+        );
         shop.plan("bread", fault);
         let mut client = shop.client();
         client.send_call("orders_add", json!({ "item": "bread" }));
-        // It is under way when its client goes for good.
+        // The call is in flight when its client leaves for good.
         wait(|| shop.planned() == 0, || "the order has begun".to_owned());
         client.disconnect();
         let verified = shop.world.logged_times("tool_call_verified", 1);
@@ -307,7 +314,7 @@ fn sf_10_a_verification_settles_an_outcome_for_which_nobody_comes_back() {
 
 #[test]
 fn sf_10_a_verification_that_does_not_answer_is_given_up() {
-    let shop = Shop::new("agents_verify_hangs", By::Stdio, &format!("{CONFIG}{VERIFY}"));
+    let shop = ShopWorld::new("agents_verify_hangs", TestTransport::Stdio, &format!("{CONFIG}{VERIFY}"));
     shop.plan("bread", "crash_after");
     shop.plan("orders_find", "hang");
     let mut client = shop.client();
@@ -319,20 +326,20 @@ fn sf_10_a_verification_that_does_not_answer_is_given_up() {
     assert_eq!(shop.world.logged("audit"), [json!(null); 0]);
 }
 
-/// Each of the first with each of the second.
+/// Returns all pairs.
 fn all_of<A: Copy, B: Copy>(first: &[A], second: &[B]) -> Vec<(A, B)> {
     first.iter().flat_map(|one| second.iter().map(move |other| (*one, *other))).collect()
 }
 
-/// Everything that was said so far has been read by the gateway.
-fn is_heard(client: &mut Client) {
+/// Waits until the gateway has read all messages so far.
+fn is_heard(client: &mut McpTestClient) {
     client.request("ping", json!({}));
 }
 
 #[test]
 fn sf_11_a_call_that_is_dispatched_twice_is_run_once_and_one_that_follows_is_run_again() {
-    for front in [By::Stdio, By::Http] {
-        let shop = Shop::new("agents_twice", front, "");
+    for front in [TestTransport::Stdio, TestTransport::Http] {
+        let shop = ShopWorld::new("agents_twice", front, "");
         let gate = shop.world.folder().join("shop.db.gate");
         std::fs::write(&gate, "").unwrap();
         shop.plan("apples", "gate");
@@ -341,11 +348,11 @@ fn sf_11_a_call_that_is_dispatched_twice_is_run_once_and_one_that_follows_is_run
         is_heard(&mut client);
         std::fs::remove_file(&gate).unwrap();
         for call in calls {
-            let said = Said::of(&client.answer(call));
+            let said = ToolResponse::of(&client.answer(call));
             assert!(!said.is_error, "{said:?}");
         }
         assert_eq!(shop.orders()["apples"], 1, "{front:?}");
-        // Each of these is sent after the answer to the one before it.
+        // Each of these is sent after the answer to the previous one.
         for times in 2..6 {
             let said = order(&mut client, "apples");
             assert!(!said.is_error && !said.from_cache, "{said:?}");
@@ -356,8 +363,13 @@ fn sf_11_a_call_that_is_dispatched_twice_is_run_once_and_one_that_follows_is_run
 
 #[test]
 fn sf_10_a_client_that_gave_up_and_sends_again_gets_the_answer_of_its_first_call() {
-    for (front, cancels) in [(By::Stdio, true), (By::Stdio, false), (By::Http, true), (By::Http, false)] {
-        let shop = Shop::new(&format!("agents_resend_{cancels}"), front, "");
+    for (front, cancels) in [
+        (TestTransport::Stdio, true),
+        (TestTransport::Stdio, false),
+        (TestTransport::Http, true),
+        (TestTransport::Http, false),
+    ] {
+        let shop = ShopWorld::new(&format!("agents_resend_{cancels}"), front, "");
         let gate = shop.world.folder().join("shop.db.gate");
         std::fs::write(&gate, "").unwrap();
         shop.plan("apples", "gate");
@@ -370,7 +382,7 @@ fn sf_10_a_client_that_gave_up_and_sends_again_gets_the_answer_of_its_first_call
         let second = client.send_call("orders_add", json!({ "item": "apples" }));
         is_heard(&mut client);
         std::fs::remove_file(&gate).unwrap();
-        let said = Said::of(&client.answer(second));
+        let said = ToolResponse::of(&client.answer(second));
         assert!(!said.is_error, "{front:?} {cancels}: {said:?}");
         assert_eq!(shop.orders()["apples"], 1, "{front:?} {cancels}");
     }
@@ -378,8 +390,8 @@ fn sf_10_a_client_that_gave_up_and_sends_again_gets_the_answer_of_its_first_call
 
 #[test]
 fn sf_10_an_answer_that_came_too_late_is_given_once_more() {
-    for front in [By::Stdio, By::Http] {
-        let shop = Shop::new("agents_late", front, "dedupe.late_after = \"1ms\"\n");
+    for front in [TestTransport::Stdio, TestTransport::Http] {
+        let shop = ShopWorld::new("agents_late", front, "dedupe.late_after = \"1ms\"\n");
         let mut client = shop.client();
         assert!(!order(&mut client, "apples").is_error);
         is_heard(&mut client);

@@ -1,15 +1,15 @@
-//! Questions before a call runs: whether it may, asked of the person at the client or of an operator, and what a server
-//! itself wants to know first.
+//! Questions before a call runs: requests for approval, which the client's user or an operator answers, and questions
+//! of the server itself.
 
 use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::client::{Client, Said};
-use crate::world::{By, Era, World, kill, wait};
+use crate::client::{McpTestClient, ToolResponse};
+use crate::world::{GatewayWorld, ServerEra, TestTransport, kill, wait};
 
-/// Every payment needs a person. Calls that are made again and again until an answer is heard of are no loop, and no call
-/// is dispatched twice by mistake. Nobody gives up before the test does.
+/// Every payment needs approval. Calls that are repeated until an answer arrives are no loop, and no call is dispatched
+/// twice by mistake. No caller times out before the test does.
 const ASK: &str = "[tools.\"bank/pay\"]\napproval = \"always\"\nguard.mode = \"off\"\ndedupe.double_dispatch = false\n\
                    approval_timeout = \"10m\"\nanswer_by = \"none\"\n";
 
@@ -21,7 +21,7 @@ fn accepts(decision: &str) -> Value {
     json!({ "action": "accept", "content": { "decision": decision } })
 }
 
-/// A call as clients of the newer era make it.
+/// Returns a call in the form of the newer era.
 fn modern(arguments: &Value, more: Value) -> Value {
     let mut params = json!({
         "name": "pay",
@@ -38,13 +38,13 @@ fn modern(arguments: &Value, more: Value) -> Value {
     params
 }
 
-/// A client of the newer era, which begins without a handshake.
-fn modern_client(world: &World) -> Client {
-    Client::on_streams(world.wrap(&[]))
+/// Returns a client of the newer era, which begins without a handshake.
+fn modern_client(world: &GatewayWorld) -> McpTestClient {
+    McpTestClient::on_streams(world.wrap(&[]))
 }
 
-/// Asks again with the answer to the question in this result.
-fn again(client: &mut Client, arguments: &Value, question: &Value, answer: Value) -> Value {
+/// Calls again with the answer to the question in this result.
+fn again(client: &mut McpTestClient, arguments: &Value, question: &Value, answer: Value) -> Value {
     let asked = question["result"]["inputRequests"].as_object().unwrap();
     let responses: serde_json::Map<_, _> = asked.keys().map(|name| (name.clone(), answer.clone())).collect();
     let state = &question["result"]["requestState"];
@@ -52,8 +52,8 @@ fn again(client: &mut Client, arguments: &Value, question: &Value, answer: Value
     client.request("tools/call", modern(arguments, more))
 }
 
-/// The requests that wait for an operator, when there are so many. They are written beside the calls.
-fn request_ids(world: &World, times: usize) -> Vec<String> {
+/// Waits for this many pending requests for approval. They are written asynchronously.
+fn request_ids(world: &GatewayWorld, times: usize) -> Vec<String> {
     let ids = || -> Vec<String> {
         let (said, good) = world.steadfast(&["approvals", "--json"]);
         assert!(good, "{said}");
@@ -71,12 +71,18 @@ fn request_ids(world: &World, times: usize) -> Vec<String> {
     found
 }
 
-// ---- what a server wants to know ----
+// ---- questions of a server ----
 
 #[test]
 fn tr_3_a_question_of_the_server_is_asked_each_time_and_the_deed_is_done_once() {
     for (id, key) in [("a", None), ("b", Some("k"))] {
-        let world = World::of_era(Era::Modern, &format!("tr_3_question_{id}"), "", By::Stdio, By::Stdio);
+        let world = GatewayWorld::of_era(
+            ServerEra::Modern,
+            &format!("tr_3_question_{id}"),
+            "",
+            TestTransport::Stdio,
+            TestTransport::Stdio,
+        );
         let mut client = modern_client(&world);
         let arguments = json!({ "id": id, "fault": "asks" });
         let fresh = || {
@@ -91,8 +97,8 @@ fn tr_3_a_question_of_the_server_is_asked_each_time_and_the_deed_is_done_once() 
         next["inputResponses"] = json!({ "who": accepts("x") });
         next["requestState"] = question["result"]["requestState"].clone();
         let done = client.request("tools/call", next);
-        assert_eq!(Said::of(&done).text, format!("pay {id}, run 1"), "{done}");
-        // Even under a key that means the same call, a question is never given twice: it is asked anew.
+        assert_eq!(ToolResponse::of(&done).text, format!("pay {id}, run 1"), "{done}");
+        // Even with the same key, a question is never replayed: the server is asked again.
         let third = client.request("tools/call", fresh());
         assert_eq!(third["result"]["resultType"], "input_required", "{third}");
         assert_eq!((world.count(&format!("asked pay {id}")), world.count(&format!("pay {id}"))), (2, 1));
@@ -103,49 +109,54 @@ fn tr_3_a_question_of_the_server_is_asked_each_time_and_the_deed_is_done_once() 
 
 #[test]
 fn rp_7_a_client_of_the_older_era_is_asked_while_its_call_waits() {
-    for world in World::every("rp_7_legacy", ASK) {
+    for world in GatewayWorld::every("rp_7_legacy", ASK) {
         let mut client = world.client_that_can(form());
         let call = client.send_call("pay", json!({ "id": "a" }));
-        let question = client.asked();
+        let question = client.next_request();
         assert_eq!(question["method"], "elicitation/create", "{question}");
         let text = question["params"]["message"].as_str().unwrap();
         assert!(text.contains("bank/pay") && text.contains("\"a\""), "{text}");
-        // Operators see it meanwhile.
+        // Operators see the request meanwhile.
         assert_eq!((world.count("pay a"), request_ids(&world, 1).len()), (0, 1));
         client.reply(&question, accepts("once"));
-        assert_eq!(Said::of(&client.answer(call)).text, "pay a, run 1");
+        assert_eq!(ToolResponse::of(&client.answer(call)).text, "pay a, run 1");
         request_ids(&world, 0);
-        // Once is for these arguments, and once. Over HTTP nobody knows yet that the first answer arrived.
-        let others: &[&str] = if world.front == By::Stdio { &["b", "a"] } else { &["b"] };
+        // "once" is for these arguments, and for one call. Over HTTP the arrival of the first answer is not known yet.
+        let others: &[&str] = if world.front == TestTransport::Stdio { &["b", "a"] } else { &["b"] };
         for id in others {
             let call = client.send_call("pay", json!({ "id": id }));
-            let question = client.asked();
+            let question = client.next_request();
             client.reply(&question, json!({ "action": "decline" }));
-            let said = Said::of(&client.answer(call));
+            let said = ToolResponse::of(&client.answer(call));
             assert_eq!(said.code.as_deref(), Some("approval_denied"), "{id}: {said:?}");
         }
         assert_eq!((world.count("pay a"), world.count("pay b")), (1, 0));
-        // For a session it is not asked again.
+        // For the session no further approval is requested.
         for (id, answer) in [("c", Some("session")), ("d", None)] {
             let call = client.send_call("pay", json!({ "id": id }));
             if let Some(answer) = answer {
-                let question = client.asked();
+                let question = client.next_request();
                 client.reply(&question, accepts(answer));
             }
-            assert_eq!(Said::of(&client.answer(call)).text, format!("pay {id}, run 1"));
+            assert_eq!(ToolResponse::of(&client.answer(call)).text, format!("pay {id}, run 1"));
         }
     }
 }
 
 #[test]
-fn rp_7_a_question_that_nobody_answers_ends_in_time_and_is_withdrawn() {
-    let world = World::of("rp_7_silence", &ASK.replace("10m", "1s"), By::Stdio, By::Stdio);
+fn rp_7_an_unanswered_question_times_out_and_is_withdrawn() {
+    let world = GatewayWorld::of(
+        "rp_7_silence",
+        &ASK.replace("10m", "1s"),
+        TestTransport::Stdio,
+        TestTransport::Stdio,
+    );
     let mut client = world.client_that_can(form());
     let call = client.send_call("pay", json!({ "id": "a" }));
-    let question = client.asked();
-    let said = Said::of(&client.answer(call));
+    let question = client.next_request();
+    let said = ToolResponse::of(&client.answer(call));
     assert_eq!(said.code.as_deref(), Some("approval_required"), "{said:?}");
-    let withdrawn = |client: &Client| {
+    let withdrawn = |client: &McpTestClient| {
         client.heard.iter().any(|heard| {
             heard["method"] == "notifications/cancelled" && heard["params"]["requestId"] == question["id"]
         })
@@ -155,7 +166,7 @@ fn rp_7_a_question_that_nobody_answers_ends_in_time_and_is_withdrawn() {
         client.heard.push(heard);
     }
     assert_eq!(world.count("pay a"), 0);
-    // It is parked, and a late answer of the client changes nothing.
+    // The request is pending, and a late answer of the client changes nothing.
     client.reply(&question, accepts("once"));
     client.request("ping", json!({}));
     request_ids(&world, 1);
@@ -164,15 +175,15 @@ fn rp_7_a_question_that_nobody_answers_ends_in_time_and_is_withdrawn() {
 
 #[test]
 fn rp_7_an_operator_may_be_faster_than_the_client() {
-    let world = World::of("rp_7_faster", ASK, By::Stdio, By::Stdio);
+    let world = GatewayWorld::of("rp_7_faster", ASK, TestTransport::Stdio, TestTransport::Stdio);
     let mut client = world.client_that_can(form());
     for (command, id, expected) in [("approve", "a", None), ("deny", "b", Some("approval_denied"))] {
         let call = client.send_call("pay", json!({ "id": id }));
-        client.asked();
+        client.next_request();
         let ids = request_ids(&world, 1);
         let (said, good) = world.steadfast(&[command, &ids[0]]);
         assert!(good, "{said}");
-        let said = Said::of(&client.answer(call));
+        let said = ToolResponse::of(&client.answer(call));
         assert_eq!(said.code.as_deref(), expected, "{command}: {said:?}");
     }
     assert_eq!((world.count("pay a"), world.count("pay b")), (1, 0));
@@ -180,13 +191,13 @@ fn rp_7_an_operator_may_be_faster_than_the_client() {
 
 #[test]
 fn rp_7_a_client_that_cannot_be_asked_is_refused_at_once_and_an_operator_lets_the_next_call_pass() {
-    for world in World::every("rp_7_headless", ASK) {
+    for world in GatewayWorld::every("rp_7_headless", ASK) {
         let mut client = world.client();
         let said = client.call("pay", json!({ "id": "a" }));
         assert_eq!(said.code.as_deref(), Some("approval_required"), "{said:?}");
         let (said, good) = world.steadfast(&["approve", &request_ids(&world, 1)[0]]);
         assert!(good && said.contains("bank/pay"), "{said}");
-        // The gateway hears of it from the store.
+        // The gateway learns of it from the store.
         wait(
             || client.call("pay", json!({ "id": "a" })).text == "pay a, run 1",
             || "the call that was approved".to_owned(),
@@ -200,7 +211,12 @@ fn rp_7_a_client_that_cannot_be_asked_is_refused_at_once_and_an_operator_lets_th
 #[test]
 fn rp_7_a_blocked_tool_is_not_for_the_client_to_approve() {
     // The command of this call is a dangerous one: it runs, and then the tool is blocked.
-    let world = World::of("rp_7_blocked", "[tools.\"bank/*\"]\nguard.mode = \"off\"\n", By::Stdio, By::Stdio);
+    let world = GatewayWorld::of(
+        "rp_7_blocked",
+        "[tools.\"bank/*\"]\nguard.mode = \"off\"\n",
+        TestTransport::Stdio,
+        TestTransport::Stdio,
+    );
     let mut client = world.client_that_can(form());
     client.call("look", json!({ "id": "x", "command": "rm -rf /" }));
     let said = client.call("look", json!({ "id": "y" }));
@@ -221,7 +237,7 @@ fn rp_7_a_blocked_tool_is_not_for_the_client_to_approve() {
 
 #[test]
 fn rp_7_a_client_of_the_newer_era_is_asked_by_the_answer_and_calls_again() {
-    let world = World::of("rp_7_modern", ASK, By::Stdio, By::Stdio);
+    let world = GatewayWorld::of("rp_7_modern", ASK, TestTransport::Stdio, TestTransport::Stdio);
     let mut client = modern_client(&world);
     for (id, answer, expected) in [
         ("a", accepts("once"), None),
@@ -234,8 +250,8 @@ fn rp_7_a_client_of_the_newer_era_is_asked_by_the_answer_and_calls_again() {
         // Operators see it too.
         request_ids(&world, 1);
         let done = again(&mut client, &arguments, &question, answer);
-        assert_eq!(Said::of(&done).code.as_deref(), expected, "{id}: {done}");
-        // What was decided is decided: the same answer does not let another call run.
+        assert_eq!(ToolResponse::of(&done).code.as_deref(), expected, "{id}: {done}");
+        // A decision is final: the same answer does not let another call run.
         let twice = again(&mut client, &arguments, &question, accepts("once"));
         assert_eq!(twice["result"]["resultType"], "input_required", "{id}: {twice}");
         let (said, good) = world.steadfast(&["deny", &request_ids(&world, 1)[0]]);
@@ -247,7 +263,7 @@ fn rp_7_a_client_of_the_newer_era_is_asked_by_the_answer_and_calls_again() {
 
 #[test]
 fn rp_7_an_answer_does_not_cover_other_arguments() {
-    let world = World::of("rp_7_other", ASK, By::Stdio, By::Stdio);
+    let world = GatewayWorld::of("rp_7_other", ASK, TestTransport::Stdio, TestTransport::Stdio);
     let mut client = modern_client(&world);
     let question = client.request("tools/call", modern(&json!({ "id": "a" }), json!({})));
     let other = again(&mut client, &json!({ "id": "b" }), &question, accepts("once"));
@@ -257,7 +273,13 @@ fn rp_7_an_answer_does_not_cover_other_arguments() {
 
 #[test]
 fn rp_7_our_question_and_that_of_the_server_do_not_lose_each_other() {
-    let world = World::of_era(Era::Modern, "rp_7_nested", ASK, By::Stdio, By::Stdio);
+    let world = GatewayWorld::of_era(
+        ServerEra::Modern,
+        "rp_7_nested",
+        ASK,
+        TestTransport::Stdio,
+        TestTransport::Stdio,
+    );
     let mut client = modern_client(&world);
     let arguments = json!({ "id": "a", "fault": "asks" });
     let mut answer = client.request("tools/call", modern(&arguments, json!({})));
@@ -268,31 +290,31 @@ fn rp_7_our_question_and_that_of_the_server_do_not_lose_each_other() {
         asked.push(names.keys().next().unwrap().clone());
         answer = again(&mut client, &arguments, &answer, accepts("once"));
     }
-    assert_eq!(Said::of(&answer).text, "pay a, run 1", "{answer}");
-    // Who said yes is not asked again because the server wanted to know something first.
+    assert_eq!(ToolResponse::of(&answer).text, "pay a, run 1", "{answer}");
+    // An approval is not requested again because the server had a question first.
     assert_eq!(asked, ["dev.steadfast/approval", "who"]);
     assert_eq!((world.count("pay a"), world.count("saw what is not for it")), (1, 0));
-    // And that yes is used up now.
+    // That approval is used up now.
     let next = client.request("tools/call", modern(&json!({ "id": "a" }), json!({})));
     assert_eq!(next["result"]["resultType"], "input_required", "{next}");
     assert_eq!(world.count("pay a"), 1);
 }
 
-// ---- what nobody knows ----
+// ---- unknown outcomes ----
 
 #[test]
-fn sf_12_an_outcome_that_nobody_knew_is_counted_and_listed_until_an_operator_settles_it() {
+fn sf_12_an_unknown_outcome_is_counted_and_listed_until_an_operator_resolves_it() {
     for (verdict, expected) in [("--ran", Some("result_not_kept")), ("--did-not-run", None)] {
-        let world = World::new(&format!("resolve{verdict}"));
+        let world = GatewayWorld::new(&format!("resolve{verdict}"));
         let mut client = world.client();
         let arguments = json!({ "id": "a", "fault": "die_after", "times": 1 });
         let meta = json!({ "dev.steadfast/idempotency-key": "k" });
         let params = json!({ "name": "pay", "arguments": arguments, "_meta": meta });
-        let said = Said::of(&client.request("tools/call", params.clone()));
+        let said = ToolResponse::of(&client.request("tools/call", params.clone()));
         assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
         let name = said.text.split("steadfast resolve ").nth(1).and_then(|rest| rest.split(' ').next());
         let name = name.expect(&said.text);
-        // It is listed until somebody says what became of it.
+        // The outcome is listed until it is resolved.
         let (listed, good) = world.steadfast(&["unknown"]);
         let row = listed.lines().find(|line| line.starts_with(name));
         assert!(good && row.is_some_and(|row| row.contains("bank/pay") && row.contains("ended")), "{listed}");
@@ -304,7 +326,7 @@ fn sf_12_an_outcome_that_nobody_knew_is_counted_and_listed_until_an_operator_set
         let (told, good) = world.steadfast(&["resolve", name, verdict]);
         assert!(good, "{told}");
         assert_eq!(world.steadfast(&["unknown"]).0, "no call has an unknown outcome\n");
-        let said = Said::of(&client.request("tools/call", params));
+        let said = ToolResponse::of(&client.request("tools/call", params));
         assert_eq!(said.code.as_deref(), expected, "{verdict}: {said:?}");
         assert_eq!(world.count("pay a"), if expected.is_some() { 1 } else { 2 });
         let (told, good) = world.steadfast(&["resolve", name, verdict]);
@@ -312,9 +334,9 @@ fn sf_12_an_outcome_that_nobody_knew_is_counted_and_listed_until_an_operator_set
     }
 }
 
-/// A gateway that is killed while it waits for the answer to a payment.
-fn killed_in_a_call(world: &World) {
-    let gate = world.makes_it("gate");
+/// Kills a gateway while it waits for the answer to a payment.
+fn killed_in_a_call(world: &GatewayWorld) {
+    let gate = world.set_behavior("gate");
     let mut client = world.client();
     client.send_call("pay", json!({ "id": "a", "fault": "gate" }));
     world.until("pay a", 1);
@@ -324,10 +346,10 @@ fn killed_in_a_call(world: &World) {
 }
 
 #[test]
-fn gr_9_a_call_whose_gateway_was_killed_is_shown_and_notified_of_as_unknown() {
-    World::each("gr_9_killed", concat!("guard.mode = \"off\"\n", soon_settled!()), |world| {
+fn gr_9_a_call_whose_gateway_was_killed_is_shown_and_notified_as_unknown() {
+    GatewayWorld::each("gr_9_killed", concat!("guard.mode = \"off\"\n", soon_settled!()), |world| {
         killed_in_a_call(&world);
-        // Nobody makes the call again: the next gateway finds it when it starts.
+        // The call is not made again: the next gateway finds it when it starts.
         let mut client = world.client();
         let told = world.logged_times("notification", 1).remove(0);
         assert_eq!(
@@ -348,8 +370,8 @@ fn gr_9_a_call_whose_gateway_was_killed_is_shown_and_notified_of_as_unknown() {
         );
         let key = record["key"].as_str().unwrap().get(..12).unwrap();
         assert!(told["message"].as_str().unwrap().contains(&format!("steadfast resolve {key}")), "{told}");
-        // The same call, made again, is told so, and people are not told twice.
-        if world.front == By::Stdio && !world.is_elsewhere() {
+        // The same call, made again, gets that response, and the operator is not notified twice.
+        if world.front == TestTransport::Stdio && !world.is_remote() {
             let said = client.call("pay", json!({ "id": "a", "fault": "gate" }));
             assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
             world.logged_times("notification", 1);
@@ -360,7 +382,7 @@ fn gr_9_a_call_whose_gateway_was_killed_is_shown_and_notified_of_as_unknown() {
 
 #[test]
 fn gr_9_a_call_whose_gateway_was_killed_is_listed_as_unknown_where_no_gateway_runs() {
-    let world = World::new("gr_9_killed_alone");
+    let world = GatewayWorld::new("gr_9_killed_alone");
     killed_in_a_call(&world);
     let (listed, good) = world.steadfast(&["unknown"]);
     assert!(good && listed.contains("bank/pay"), "{listed}");
@@ -371,55 +393,68 @@ fn gr_9_a_call_whose_gateway_was_killed_is_listed_as_unknown_where_no_gateway_ru
     assert_eq!(world.steadfast(&["unknown"]).0, "no call has an unknown outcome\n");
 }
 
-// ---- trust, and the person at the client ----
+// ---- trust, and the client's user ----
 
-/// One crash costs a tool its trust. Two tools of ours say so, and forgive it.
+/// One crash costs a tool its trust. Two of our own tools report that, and restore it.
 const FRAGILE: &str = "guard.mode = \"off\"\nbreaker.mode = \"off\"\napproval_timeout = \"10m\"\nanswer_by = \"none\"\n\
                        [gateway]\nreliability_tools = true\n[trust]\ncount = 1\nseverities = [\"crash\", \"transient\"]\n";
 
-fn lose_trust(client: &mut Client, id: &str) {
+fn lose_trust(client: &mut McpTestClient, id: &str) {
     let said = client.call("look", json!({ "id": id, "fault": "die_after" }));
     assert!(said.is_error && said.code.as_deref() != Some("approval_required"), "{said:?}");
     let status = client.call("reliability_status", json!({ "tool_name": "bank/look" }));
     assert!(status.text.starts_with("bank/look: escalated"), "{status:?}");
 }
 
-fn is_trusted(client: &mut Client) -> bool {
+fn is_trusted(client: &mut McpTestClient) -> bool {
     client.call("reliability_status", json!({ "tool_name": "bank/look" })).text == "bank/look is trusted"
 }
 
 #[test]
-fn rp_13_a_model_that_wants_a_tool_to_be_forgiven_has_its_user_asked() {
-    World::each("rp_13_asked", &format!("retry.attempts = 2\nretry.base = \"1ms\"\n{FRAGILE}"), |world| {
-        let mut client = world.client_that_can(form());
-        lose_trust(&mut client, "a");
-        for (answer, forgiven) in
-            [(accepts("deny"), false), (json!({ "action": "cancel" }), false), (accepts("once"), true)]
-        {
-            let id = client.send_call("reliability_reset", json!({ "tool_name": "bank/look" }));
-            let question = client.asked();
-            assert_eq!(question["method"], "elicitation/create", "{question}");
-            let params = &question["params"];
-            assert!(params["message"].as_str().unwrap().starts_with("Forgive bank/look?"), "{question}");
-            let offered = &params["requestedSchema"]["properties"]["decision"]["enum"];
-            assert_eq!(offered, &json!(["once", "deny"]), "{question}");
-            client.reply(&question, answer);
-            let said = Said::of(&client.answer(id));
-            assert_eq!(said.is_error, !forgiven, "{said:?}");
-            assert_eq!(is_trusted(&mut client), forgiven, "{said:?}");
-        }
-        // A yes is for once.
-        lose_trust(&mut client, "b");
-        client.send_call("reliability_reset", json!({ "tool_name": "bank/look" }));
-        assert_eq!(client.asked()["method"], "elicitation/create");
-        assert!(!is_trusted(&mut client));
-    });
+fn rp_13_a_reset_by_a_model_needs_the_approval_of_its_user() {
+    GatewayWorld::each(
+        "rp_13_asked",
+        &format!("retry.attempts = 2\nretry.base = \"1ms\"\n{FRAGILE}"),
+        |world| {
+            let mut client = world.client_that_can(form());
+            lose_trust(&mut client, "a");
+            for (answer, forgiven) in
+                [(accepts("deny"), false), (json!({ "action": "cancel" }), false), (accepts("once"), true)]
+            {
+                let id = client.send_call("reliability_reset", json!({ "tool_name": "bank/look" }));
+                let question = client.next_request();
+                assert_eq!(question["method"], "elicitation/create", "{question}");
+                let params = &question["params"];
+                assert!(
+                    params["message"].as_str().unwrap().starts_with("Restore trust in bank/look?"),
+                    "{question}"
+                );
+                let offered = &params["requestedSchema"]["properties"]["decision"]["enum"];
+                assert_eq!(offered, &json!(["once", "deny"]), "{question}");
+                client.reply(&question, answer);
+                let said = ToolResponse::of(&client.answer(id));
+                assert_eq!(said.is_error, !forgiven, "{said:?}");
+                assert_eq!(is_trusted(&mut client), forgiven, "{said:?}");
+            }
+            // An approval is for one call.
+            lose_trust(&mut client, "b");
+            client.send_call("reliability_reset", json!({ "tool_name": "bank/look" }));
+            assert_eq!(client.next_request()["method"], "elicitation/create");
+            assert!(!is_trusted(&mut client));
+        },
+    );
 }
 
 #[test]
 fn rp_13_in_the_newer_era_the_user_is_asked_by_the_answer() {
     let config = format!("retry.attempts = 1\n{FRAGILE}");
-    let world = World::of_era(Era::Modern, "rp_13_modern", &config, By::Stdio, By::Stdio);
+    let world = GatewayWorld::of_era(
+        ServerEra::Modern,
+        "rp_13_modern",
+        &config,
+        TestTransport::Stdio,
+        TestTransport::Stdio,
+    );
     let mut client = modern_client(&world);
     let named = |name: &str, arguments: Value, more: Value| {
         let mut params = modern(&arguments, more);
@@ -437,67 +472,74 @@ fn rp_13_in_the_newer_era_the_user_is_asked_by_the_answer() {
     let responses: serde_json::Map<_, _> = asked.keys().map(|name| (name.clone(), accepts("once"))).collect();
     let more = json!({ "inputResponses": responses, "requestState": question["result"]["requestState"] });
     let forgiven = client.request("tools/call", reset(more));
-    assert_eq!(text(&forgiven), "forgiven: bank/look", "{forgiven}");
+    assert_eq!(text(&forgiven), "trust restored: bank/look", "{forgiven}");
     let status = client.request("tools/call", named("reliability_status", json!({}), json!({})));
     assert_eq!(text(&status), "all tools are trusted");
 }
 
 #[test]
-fn rp_13_where_no_user_can_be_asked_an_operator_is_and_the_model_alone_forgives_nothing() {
-    World::each("rp_13_operator", &format!("retry.attempts = 2\nretry.base = \"1ms\"\n{FRAGILE}"), |world| {
-        let mut client = world.client();
-        client.request("logging/setLevel", json!({ "level": "info" }));
-        if world.front == By::Http {
-            client.listen();
-        }
-        lose_trust(&mut client, "a");
-        let reset = json!({ "tool_name": "bank/look" });
-        for _ in 0..2 {
-            let said = client.call("reliability_reset", reset.clone());
-            assert!(said.is_error && said.text.contains("steadfast approve"), "{said:?}");
-            assert!(!is_trusted(&mut client));
-        }
-        let number = request_ids(&world, 1).remove(0);
-        // People are notified of it once, also the one at the client, who cannot be asked.
-        let heard = loop {
-            let heard = client.told("notifications/message");
-            if heard["params"]["data"]["event"] == "approval_requested" {
-                break heard;
+fn rp_13_without_a_user_to_ask_an_operator_decides_and_the_model_alone_restores_nothing() {
+    GatewayWorld::each(
+        "rp_13_operator",
+        &format!("retry.attempts = 2\nretry.base = \"1ms\"\n{FRAGILE}"),
+        |world| {
+            let mut client = world.client();
+            client.request("logging/setLevel", json!({ "level": "info" }));
+            if world.front == TestTransport::Http {
+                client.listen();
             }
-        };
-        let data = &heard["params"]["data"];
-        assert_eq!(
-            (&data["tool"]["tool"], &data["approval"]["id"].to_string()),
-            (&json!("reliability_reset"), &number)
-        );
-        let asked = || {
-            let logged = world.logged("notification").into_iter();
-            logged.filter(|line| line["notification"] == "approval_requested").collect::<Vec<_>>()
-        };
-        wait(|| !asked().is_empty(), || "the line of the log".to_owned());
-        assert_eq!(asked().len(), 1, "{:?}", asked());
-        let (said, good) = world.steadfast(&["approve", &number]);
-        assert!(good, "{said}");
-        assert_eq!(client.call("reliability_reset", reset.clone()).text, "forgiven: bank/look");
-        assert!(is_trusted(&mut client));
-        lose_trust(&mut client, "b");
-        let said = client.call("reliability_reset", reset);
-        assert!(said.is_error && said.text.contains("steadfast approve"), "it was approved once: {said:?}");
-        wait(|| asked().len() == 2, || format!("another request: {:?}", asked()));
-    });
+            lose_trust(&mut client, "a");
+            let reset = json!({ "tool_name": "bank/look" });
+            for _ in 0..2 {
+                let said = client.call("reliability_reset", reset.clone());
+                assert!(said.is_error && said.text.contains("steadfast approve"), "{said:?}");
+                assert!(!is_trusted(&mut client));
+            }
+            let number = request_ids(&world, 1).remove(0);
+            // Every notification is sent once, also to the client whose user cannot be asked.
+            let heard = loop {
+                let heard = client.next_notification("notifications/message");
+                if heard["params"]["data"]["event"] == "approval_requested" {
+                    break heard;
+                }
+            };
+            let data = &heard["params"]["data"];
+            assert_eq!(
+                (&data["tool"]["tool"], &data["approval"]["id"].to_string()),
+                (&json!("reliability_reset"), &number)
+            );
+            let asked = || {
+                let logged = world.logged("notification").into_iter();
+                logged.filter(|line| line["notification"] == "approval_requested").collect::<Vec<_>>()
+            };
+            wait(|| !asked().is_empty(), || "the line of the log".to_owned());
+            assert_eq!(asked().len(), 1, "{:?}", asked());
+            let (said, good) = world.steadfast(&["approve", &number]);
+            assert!(good, "{said}");
+            assert_eq!(client.call("reliability_reset", reset.clone()).text, "trust restored: bank/look");
+            assert!(is_trusted(&mut client));
+            lose_trust(&mut client, "b");
+            let said = client.call("reliability_reset", reset);
+            assert!(
+                said.is_error && said.text.contains("steadfast approve"),
+                "it was approved once: {said:?}"
+            );
+            wait(|| asked().len() == 2, || format!("another request: {:?}", asked()));
+        },
+    );
 }
 
 #[test]
 fn rp_13_a_blocked_tool_is_not_for_the_client_to_reset() {
     let config = "[gateway]\nreliability_tools = true\n[tools.\"bank/*\"]\nguard.mode = \"off\"\n";
-    World::each("rp_13_blocked", config, |world| {
+    GatewayWorld::each("rp_13_blocked", config, |world| {
         let mut client = world.client_that_can(form());
         client.call("look", json!({ "id": "x", "command": "rm -rf /" }));
         let reset = json!({ "tool_name": "bank/look" });
         let said = client.call("reliability_reset", reset.clone());
         assert!(said.is_error && said.text.contains("steadfast approve"), "{said:?}");
         let asked =
-            |client: &Client| client.heard.iter().any(|heard| heard["method"] == "elicitation/create");
+            |client: &McpTestClient| client.heard.iter().any(|heard| heard["method"] == "elicitation/create");
         assert!(!asked(&client), "{:?}", client.heard);
         assert_eq!(client.call("look", json!({ "id": "y" })).code.as_deref(), Some("tool_blocked"));
         let number = request_ids(&world, 2).into_iter().min().unwrap();
@@ -508,29 +550,29 @@ fn rp_13_a_blocked_tool_is_not_for_the_client_to_reset() {
         assert_eq!((&request["blocked"], &request["id"].to_string()), (&json!(true), &number), "{listed}");
         let (said, good) = world.steadfast(&["approve", &number]);
         assert!(good, "{said}");
-        assert_eq!(client.call("reliability_reset", reset).text, "forgiven: bank/look");
+        assert_eq!(client.call("reliability_reset", reset).text, "trust restored: bank/look");
         assert_eq!(client.call("look", json!({ "id": "z" })).text, "look z, run 1");
         assert!(!asked(&client), "{:?}", client.heard);
     });
 }
 
 #[test]
-fn rp_8_the_user_lets_a_tool_recover_that_waits_for_a_person() {
+fn rp_8_the_user_lets_a_tool_recover_that_needs_approval_for_it() {
     let config = format!(
         "retry.attempts = 2\nretry.base = \"1ms\"\n{FRAGILE}recovery = \"ask\"\nsuccesses_to_recover = 2\n"
     );
-    World::each("rp_8_prompt", &config, |world| {
+    GatewayWorld::each("rp_8_prompt", &config, |world| {
         let mut client = world.client_that_can(form());
         lose_trust(&mut client, "a");
         let id = client.send_call("look", json!({ "id": "b" }));
-        let question = client.asked();
+        let question = client.next_request();
         let offered = &question["params"]["requestedSchema"]["properties"]["decision"]["enum"];
         assert_eq!(offered, &json!(["once", "session", "recover", "deny"]), "{question}");
         client.reply(&question, accepts("recover"));
-        assert_eq!(Said::of(&client.answer(id)).text, "look b, run 1");
+        assert_eq!(ToolResponse::of(&client.answer(id)).text, "look b, run 1");
         let status = client.call("reliability_status", json!({ "tool_name": "bank/look" }));
         assert!(status.text.starts_with("bank/look: recovering"), "{status:?}");
-        // It runs unasked, and earns its trust.
+        // It runs without approval, and regains trust.
         assert_eq!(client.call("look", json!({ "id": "c" })).text, "look c, run 1");
         if !is_trusted(&mut client) {
             assert_eq!(client.call("look", json!({ "id": "d" })).text, "look d, run 1");

@@ -1,11 +1,11 @@
-//! A client of one era of the protocol and a server of the other, by every way that leads from one to the other.
+//! A client of one era of the protocol and a server of the other, over every pair of transports.
 
 use serde_json::{Value, json};
 
-use crate::client::{Client, Said};
-use crate::world::{By, Era, LISTEN, World, kill, lives, wait};
+use crate::client::{McpTestClient, ToolResponse};
+use crate::world::{GatewayWorld, LISTEN, ServerEra, TestTransport, is_running, kill, wait};
 
-/// What a client says to the questions of these servers.
+/// Returns the client's answer to the questions of these servers.
 fn name(name: &str) -> Value {
     json!({ "action": "accept", "content": { "name": name } })
 }
@@ -16,7 +16,7 @@ fn can_elicit() -> Value {
 
 // ---- a client of the modern era, a server of the older one ----
 
-/// The parameters of a call that goes on after this answer.
+/// Returns the parameters with which a call continues after this answer.
 fn going_on(arguments: &Value, asked: &Value, answer: &str) -> Value {
     let result = &asked["result"];
     assert_eq!(result["resultType"], "input_required", "{asked}");
@@ -35,13 +35,13 @@ fn going_on(arguments: &Value, asked: &Value, answer: &str) -> Value {
     })
 }
 
-fn ask(client: &mut Client, arguments: &Value) -> Value {
+fn ask(client: &mut McpTestClient, arguments: &Value) -> Value {
     client.request("tools/call", json!({ "name": "ask", "arguments": arguments }))
 }
 
 #[test]
 fn sf_4_a_client_of_the_modern_era_uses_a_server_of_the_older_one() {
-    for world in World::every("bridge_older", "") {
+    for world in GatewayWorld::every("bridge_older", "") {
         let mut client = world.modern_client(can_elicit());
         let found = client.request("server/discover", json!({}));
         assert_eq!(
@@ -64,7 +64,7 @@ fn sf_4_a_client_of_the_modern_era_uses_a_server_of_the_older_one() {
         assert_eq!(listed["result"]["tools"][0]["vendor"]["kept"], true, "{listed}");
         let paid = client.request("tools/call", json!({ "name": "pay", "arguments": { "id": "a" } }));
         assert_eq!(paid["result"]["resultType"], "complete", "{paid}");
-        assert_eq!(Said::of(&paid).text, "pay a, run 1");
+        assert_eq!(ToolResponse::of(&paid).text, "pay a, run 1");
         let unknown = client.request("vendor/thing", json!({}));
         assert_eq!(unknown["error"]["data"], json!({ "a": 1 }), "{unknown}");
         let echoed = client.request("test/echo", json!({ "x": 1, "_meta": { "vendor/own": 2 } }));
@@ -79,15 +79,15 @@ fn sf_4_a_client_of_the_modern_era_uses_a_server_of_the_older_one() {
 
 #[test]
 fn sf_4_what_an_older_server_asks_during_a_call_is_an_answer_that_requires_input() {
-    for world in World::every("bridge_asks", "") {
-        // It never asks what the server is.
+    for world in GatewayWorld::every("bridge_asks", "") {
+        // The client never asks for the server's capabilities.
         let mut client = world.modern_client(can_elicit());
         let arguments = json!({ "id": "a", "times": 2 });
         let first = ask(&mut client, &arguments);
         let second = client.request("tools/call", going_on(&arguments, &first, "Ada"));
         assert_ne!(first["result"]["requestState"], second["result"]["requestState"]);
         let last = client.request("tools/call", going_on(&arguments, &second, "Bob"));
-        assert_eq!(Said::of(&last).text, "a is for Ada and Bob", "{last}");
+        assert_eq!(ToolResponse::of(&last).text, "a is for Ada and Bob", "{last}");
         assert_eq!(last["result"]["resultType"], "complete", "{last}");
         let counts = ["ask a", "heard a Ada", "heard a Bob"].map(|line| world.count(line));
         assert_eq!(counts, [1, 1, 1], "{:?}", world.ledger());
@@ -96,7 +96,7 @@ fn sf_4_what_an_older_server_asks_during_a_call_is_an_answer_that_requires_input
 
 #[test]
 fn tr_3_a_call_under_a_key_that_is_held_is_asked_about_again_and_not_run_again() {
-    for world in World::every("bridge_again", "") {
+    for world in GatewayWorld::every("bridge_again", "") {
         let mut client = world.modern_client(can_elicit());
         let arguments = json!({ "id": "a" });
         let keyed = |mut params: Value| {
@@ -110,24 +110,24 @@ fn tr_3_a_call_under_a_key_that_is_held_is_asked_about_again_and_not_run_again()
         let last = keyed(going_on(&arguments, &first, "Ada"));
         for _ in 0..2 {
             let answered = client.request("tools/call", last.clone());
-            assert_eq!(Said::of(&answered).text, "a is for Ada", "{answered}");
+            assert_eq!(ToolResponse::of(&answered).text, "a is for Ada", "{answered}");
         }
         assert_eq!(world.count("ask a"), 1, "{:?}", world.ledger());
     }
 }
 
 #[test]
-fn sf_4_a_client_that_cannot_be_asked_is_not_and_its_server_is_told_so() {
-    for world in World::every("bridge_cannot", "") {
+fn sf_4_a_client_without_elicitation_is_not_asked_and_its_server_gets_an_error() {
+    for world in GatewayWorld::every("bridge_cannot", "") {
         let mut client = world.modern_client(json!({}));
-        let said = Said::of(&ask(&mut client, &json!({ "id": "a" })));
+        let said = ToolResponse::of(&ask(&mut client, &json!({ "id": "a" })));
         assert_eq!(said.text, "a is for nobody");
     }
 }
 
 #[test]
 fn a_state_is_good_for_the_call_that_it_was_given_for_and_nothing_else() {
-    for world in World::every("bridge_state", "") {
+    for world in GatewayWorld::every("bridge_state", "") {
         let mut client = world.modern_client(can_elicit());
         let (arguments, others) = (json!({ "id": "a" }), json!({ "id": "b" }));
         let first = ask(&mut client, &arguments);
@@ -138,42 +138,42 @@ fn a_state_is_good_for_the_call_that_it_was_given_for_and_nothing_else() {
         let made_up = client.request("tools/call", made_up);
         assert_eq!(made_up["error"]["code"], -32602, "{made_up}");
         let last = client.request("tools/call", going_on(&arguments, &first, "Ada"));
-        assert_eq!(Said::of(&last).text, "a is for Ada", "{last}");
+        assert_eq!(ToolResponse::of(&last).text, "a is for Ada", "{last}");
         assert_eq!((world.count("ask a"), world.count("ask b")), (1, 0), "{:?}", world.ledger());
     }
 }
 
 #[test]
 fn gr_8_a_write_whose_server_dies_while_it_is_held_is_not_run_again() {
-    for world in World::every("bridge_killed", "dedupe.after_telling = \"10m\"\n") {
+    for world in GatewayWorld::every("bridge_killed", "dedupe.after_telling = \"10m\"\n") {
         let mut client = world.modern_client(can_elicit());
         client.request("tools/list", json!({}));
         let arguments = json!({ "id": "a" });
         let first = ask(&mut client, &arguments);
         let server = world.server();
         kill(server);
-        wait(|| !lives(server), || "the end of the server".to_owned());
+        wait(|| !is_running(server), || "the end of the server".to_owned());
         let params = going_on(&arguments, &first, "Ada");
         for _ in 0..2 {
-            let said = Said::of(&client.request("tools/call", params.clone()));
+            let said = ToolResponse::of(&client.request("tools/call", params.clone()));
             assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
         }
         assert_eq!((world.count("ask a"), world.count("heard a Ada")), (1, 0), "{:?}", world.ledger());
-        // The server is there again, and was told again what it has to know.
+        // The server runs again, and has received its session state again.
         assert_eq!(client.call("pay", json!({ "id": "b" })).text, "pay b, run 1");
         world.until("initialize", 2);
     }
 }
 
 #[test]
-fn sf_4_an_older_server_hears_that_a_modern_client_went_away() {
-    for world in World::every("bridge_leaves", "") {
+fn sf_4_an_older_server_gets_a_cancellation_when_a_modern_client_disconnects() {
+    for world in GatewayWorld::every("bridge_leaves", "") {
         let mut client = world.modern_client(json!({}));
         let id = client.send_call("look", json!({ "id": "a", "fault": "hang" }));
         world.until("look a", 1);
         match world.front {
-            By::Stdio => client.tell("notifications/cancelled", json!({ "requestId": id })),
-            By::Http => client.disconnect(),
+            TestTransport::Stdio => client.tell("notifications/cancelled", json!({ "requestId": id })),
+            TestTransport::Http => client.disconnect(),
         }
         world.until("cancelled", 1);
     }
@@ -181,27 +181,27 @@ fn sf_4_an_older_server_hears_that_a_modern_client_went_away() {
 
 #[test]
 fn a_question_that_could_be_of_two_calls_is_refused() {
-    for world in World::every("bridge_two", "") {
+    for world in GatewayWorld::every("bridge_two", "") {
         let mut client = world.modern_client(can_elicit());
         let (one, two) = (json!({ "id": "a" }), json!({ "id": "b" }));
         let first = ask(&mut client, &one);
         let second = ask(&mut client, &two);
         match world.back() {
-            By::Stdio => assert_eq!(Said::of(&second).text, "b is for nobody", "{second}"),
-            // There each call has a stream of its own.
-            By::Http => {
+            TestTransport::Stdio => assert_eq!(ToolResponse::of(&second).text, "b is for nobody", "{second}"),
+            // Over HTTP each call has a stream of its own.
+            TestTransport::Http => {
                 let last = client.request("tools/call", going_on(&two, &second, "Bob"));
-                assert_eq!(Said::of(&last).text, "b is for Bob", "{last}");
+                assert_eq!(ToolResponse::of(&last).text, "b is for Bob", "{last}");
             }
         }
         let last = client.request("tools/call", going_on(&one, &first, "Ada"));
-        assert_eq!(Said::of(&last).text, "a is for Ada", "{last}");
+        assert_eq!(ToolResponse::of(&last).text, "a is for Ada", "{last}");
     }
 }
 
 #[test]
-fn sf_4_what_an_older_server_says_by_itself_comes_to_those_who_asked_for_it() {
-    for world in World::every("bridge_listens", "") {
+fn sf_4_notifications_of_an_older_server_reach_the_clients_that_asked_for_them() {
+    for world in GatewayWorld::every("bridge_listens", "") {
         let mut client = world.modern_client(json!({}));
         let filter = json!({
             "toolsListChanged": true,
@@ -224,7 +224,7 @@ fn sf_4_what_an_older_server_says_by_itself_comes_to_those_who_asked_for_it() {
             client.request("tools/call", told);
         }
         client.request("tools/call", json!({ "name": "tell", "arguments": { "id": "no logs" } }));
-        // On HTTP what belongs to two requests comes in no order.
+        // Over HTTP, messages that belong to two requests come in any order.
         wait_for_news(&mut client, 8);
         let heard =
             |method: &str| client.heard.iter().filter(|told| told["method"] == method).collect::<Vec<_>>();
@@ -239,15 +239,15 @@ fn sf_4_what_an_older_server_says_by_itself_comes_to_those_who_asked_for_it() {
         assert_eq!(client.heard.len(), 8, "{:?}", client.heard);
         assert_eq!((world.count("level info"), world.count("resources/subscribe note://a")), (1, 1));
         match world.front {
-            By::Stdio => client.tell("notifications/cancelled", json!({ "requestId": listening })),
-            By::Http => client.disconnect(),
+            TestTransport::Stdio => client.tell("notifications/cancelled", json!({ "requestId": listening })),
+            TestTransport::Http => client.disconnect(),
         }
         world.until("resources/unsubscribe note://a", 1);
     }
 }
 
-/// Waits until the client has heard so much.
-fn wait_for_news(client: &mut Client, number: usize) {
+/// Waits until the client has received this many messages.
+fn wait_for_news(client: &mut McpTestClient, number: usize) {
     while client.heard.len() < number {
         let message = client.next();
         client.heard.push(message);
@@ -256,8 +256,8 @@ fn wait_for_news(client: &mut Client, number: usize) {
 
 // ---- a client of the older era, a server of the modern one ----
 
-/// The next question to the client.
-fn question(client: &mut Client) -> Value {
+/// Waits for the next question to the client.
+fn question(client: &mut McpTestClient) -> Value {
     loop {
         let message = client.next();
         if message["method"] == "elicitation/create" {
@@ -268,13 +268,13 @@ fn question(client: &mut Client) -> Value {
     }
 }
 
-fn say_to(client: &mut Client, question: &Value, result: &Value) {
+fn say_to(client: &mut McpTestClient, question: &Value, result: &Value) {
     client.say(&json!({ "jsonrpc": "2.0", "id": question, "result": result }).to_string());
 }
 
 #[test]
 fn sf_4_a_client_of_the_older_era_uses_a_server_of_the_modern_one() {
-    for world in World::every_of(Era::Modern, "bridge_modern", "") {
+    for world in GatewayWorld::every_of(ServerEra::Modern, "bridge_modern", "") {
         let mut client = world.client();
         let listed = client.request("tools/list", json!({}));
         assert_eq!(listed["result"].get("resultType"), None, "{listed}");
@@ -305,14 +305,14 @@ fn sf_4_a_client_of_the_older_era_uses_a_server_of_the_modern_one() {
 
 #[test]
 fn sf_4_the_handshake_of_an_older_client_is_answered_for_a_modern_server() {
-    let world = World::every_of(Era::Modern, "bridge_handshake", "").next().unwrap();
-    let mut client = Client::on_streams(world.wrap(&[]));
+    let world = GatewayWorld::every_of(ServerEra::Modern, "bridge_handshake", "").next().unwrap();
+    let mut client = McpTestClient::on_streams(world.wrap(&[]));
     let answer = client.initialize();
     assert_eq!(
         answer["result"],
         json!({
             "protocolVersion": "2025-11-25",
-            // We have something to log ourselves.
+            // The gateway has log messages of its own.
             "capabilities": { "tools": {}, "logging": {} },
             "serverInfo": { "name": "test", "version": "2" },
             "instructions": "Pay.",
@@ -322,7 +322,7 @@ fn sf_4_the_handshake_of_an_older_client_is_answered_for_a_modern_server() {
 
 #[test]
 fn sf_4_what_a_modern_server_requires_is_asked_of_an_older_client() {
-    for world in World::every_of(Era::Modern, "bridge_requires", "") {
+    for world in GatewayWorld::every_of(ServerEra::Modern, "bridge_requires", "") {
         let mut client = world.client_that_can(can_elicit());
         let id = client.send_call("ask", json!({ "id": "a", "times": 2 }));
         for answer in ["Ada", "Bob"] {
@@ -330,15 +330,15 @@ fn sf_4_what_a_modern_server_requires_is_asked_of_an_older_client() {
             say_to(&mut client, &asked, &name(answer));
         }
         let last = client.answer(id);
-        assert_eq!(Said::of(&last).text, "a is for Ada and Bob", "{last}");
+        assert_eq!(ToolResponse::of(&last).text, "a is for Ada and Bob", "{last}");
         assert_eq!(last["result"].get("resultType"), None, "{last}");
         assert_eq!(world.count("ask a"), 1, "{:?}", world.ledger());
     }
 }
 
 #[test]
-fn sf_4_an_older_client_that_cannot_be_asked_hears_what_was_wanted() {
-    for world in World::every_of(Era::Modern, "bridge_refuses", "") {
+fn sf_4_an_older_client_without_elicitation_gets_the_question_as_an_error() {
+    for world in GatewayWorld::every_of(ServerEra::Modern, "bridge_refuses", "") {
         let mut client = world.client();
         let said = client.call("ask", json!({ "id": "a" }));
         assert!(said.is_error && said.text.contains("does not support elicitation"), "{said:?}");
@@ -346,8 +346,8 @@ fn sf_4_an_older_client_that_cannot_be_asked_hears_what_was_wanted() {
 }
 
 #[test]
-fn gr_8_a_modern_server_that_dies_while_the_client_thinks_goes_on_with_what_the_client_says() {
-    for world in World::every_of(Era::Modern, "bridge_thinks", "") {
+fn gr_8_a_modern_server_that_dies_before_the_client_answers_continues_with_that_answer() {
+    for world in GatewayWorld::every_of(ServerEra::Modern, "bridge_thinks", "") {
         let mut client = world.client_that_can(can_elicit());
         let id = client.send_call("ask", json!({ "id": "a" }));
         let asked = question(&mut client);
@@ -356,7 +356,7 @@ fn gr_8_a_modern_server_that_dies_while_the_client_thinks_goes_on_with_what_the_
         wait(|| world.server() != server, || "another server".to_owned());
         say_to(&mut client, &asked, &name("Ada"));
         let last = client.answer(id);
-        assert_eq!(Said::of(&last).text, "a is for Ada", "{last}");
+        assert_eq!(ToolResponse::of(&last).text, "a is for Ada", "{last}");
         assert_eq!((world.count("ask a"), world.count("heard a Ada")), (1, 1), "{:?}", world.ledger());
         assert_eq!(client.call("pay", json!({ "id": "b" })).text, "pay b, run 1");
     }
@@ -364,17 +364,19 @@ fn gr_8_a_modern_server_that_dies_while_the_client_thinks_goes_on_with_what_the_
 
 #[test]
 fn gr_8_a_session_with_a_modern_server_outlives_the_gateway() {
-    for world in World::every_of(Era::Modern, "bridge_outlives", "").filter(|world| world.front == By::Http) {
+    for world in GatewayWorld::every_of(ServerEra::Modern, "bridge_outlives", "")
+        .filter(|world| world.front == TestTransport::Http)
+    {
         let mut client = world.client_that_can(can_elicit());
         client.call("pay", json!({ "id": "a" }));
         kill(client.pid());
         client.ended();
         client.moves_to(world.wrap(&LISTEN));
         assert_eq!(client.call("pay", json!({ "id": "b" })).text, "pay b, run 1");
-        // What the client can do is known still.
+        // The client's capabilities are still known.
         let id = client.send_call("ask", json!({ "id": "c" }));
         let asked = question(&mut client);
         say_to(&mut client, &asked, &name("Ada"));
-        assert_eq!(Said::of(&client.answer(id)).text, "c is for Ada");
+        assert_eq!(ToolResponse::of(&client.answer(id)).text, "c is for Ada");
     }
 }

@@ -1,4 +1,4 @@
-//! A client that speaks MCP and knows nothing of a gateway: over the standard streams of a command, or over HTTP.
+//! A client that speaks MCP and knows nothing of a gateway: over the stdio of a command, or over HTTP.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -10,29 +10,29 @@ use std::thread;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::world::{PATIENCE, Process, start_gateway};
+use crate::world::{PATIENCE, TestProcess, start_gateway};
 
-pub(crate) struct Client {
+pub(crate) struct McpTestClient {
     /// The gateway, if this client has one of its own.
-    child: Option<Process>,
-    way: Way,
+    child: Option<TestProcess>,
+    way: TestClientTransport,
     incoming: Receiver<Value>,
     next: u64,
-    /// What every request says of its client, in the era without a handshake.
+    /// The client fields of every request, in the era without a handshake.
     about: Option<Value>,
-    /// What came while something else was waited for.
+    /// Messages that came while the client waited for another one.
     pub(crate) heard: Vec<Value>,
 }
 
-enum Way {
+enum TestClientTransport {
     Line(Option<ChildStdin>),
-    Http(Http),
+    Http(HttpTestTransport),
 }
 
-impl Client {
-    /// Over the streams of this command.
+impl McpTestClient {
+    /// Connects over the stdio of this command.
     pub(crate) fn on_streams(mut command: Command) -> Self {
-        let mut child = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let mut child = TestProcess::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let (sender, incoming) = channel();
         let (stdin, stdout) = child.streams();
         let out = BufReader::new(stdout);
@@ -44,11 +44,11 @@ impl Client {
                 }
             }
         });
-        let way = Way::Line(Some(stdin));
+        let way = TestClientTransport::Line(Some(stdin));
         Self { child: Some(child), way, incoming, next: 1, about: None, heard: Vec::new() }
     }
 
-    /// Over HTTP, of the gateway that this command starts.
+    /// Connects over HTTP to the gateway that this command starts.
     pub(crate) fn over_http(mut command: Command) -> Self {
         let (gateway, address) = start_gateway(&mut command);
         let mut client = Self::at(address);
@@ -56,51 +56,62 @@ impl Client {
         client
     }
 
-    /// Over HTTP, of a gateway that somebody else has started.
+    /// Connects over HTTP to a gateway that is already running.
     pub(crate) fn at(address: SocketAddr) -> Self {
         let (messages, incoming) = channel();
         let (path, headers) = ("/mcp".to_owned(), String::new());
         let (session, open, last_event) = (Arc::default(), Arc::default(), Arc::default());
         let went = Arc::default();
-        let way = Way::Http(Http { address, path, headers, session, messages, open, last_event, went });
+        let way = TestClientTransport::Http(HttpTestTransport {
+            address,
+            path,
+            headers,
+            session,
+            messages,
+            open,
+            last_event,
+            went,
+        });
         Self { child: None, way, incoming, next: 1, about: None, heard: Vec::new() }
     }
 
-    /// At this path instead of the usual one.
+    /// Uses this path instead of the usual one.
     pub(crate) fn behind(mut self, path: &str) -> Self {
-        let Way::Http(http) = &mut self.way else { panic!("only HTTP has paths") };
+        let TestClientTransport::Http(http) = &mut self.way else { panic!("only HTTP has paths") };
         http.path = path.to_owned();
         self
     }
 
-    /// With these headers beside those that every client sends. Each ends with a line break.
+    /// Adds these headers to those that every client sends. Each ends with a line break.
     pub(crate) fn with_headers(mut self, more: &str) -> Self {
-        let Way::Http(http) = &mut self.way else { panic!("only HTTP has headers") };
+        let TestClientTransport::Http(http) = &mut self.way else { panic!("only HTTP has headers") };
         http.headers = more.to_owned();
         self
     }
 
-    /// The same session, of the gateway that this command starts now.
+    /// Continues the session with the gateway that this command starts.
     pub(crate) fn moves_to(&mut self, mut command: Command) {
         let (gateway, address) = start_gateway(&mut command);
         self.child = Some(gateway);
         self.moves_to_address(address);
     }
 
-    /// The same session, of a gateway that somebody else has started.
+    /// Continues the session with a gateway that is already running.
     pub(crate) fn moves_to_address(&mut self, address: SocketAddr) {
-        let Way::Http(http) = &mut self.way else { panic!("only a session over HTTP outlives its gateway") };
+        let TestClientTransport::Http(http) = &mut self.way else {
+            panic!("only a session over HTTP outlives its gateway")
+        };
         http.address = address;
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
-        let Way::Http(http) = &self.way else { panic!("only HTTP has one") };
+        let TestClientTransport::Http(http) = &self.way else { panic!("only HTTP has one") };
         http.address
     }
 
-    /// The name of its session.
+    /// Returns the id of its session.
     pub(crate) fn session(&self) -> String {
-        let Way::Http(http) = &self.way else { panic!("only HTTP has one") };
+        let TestClientTransport::Http(http) = &self.way else { panic!("only HTTP has one") };
         http.session.lock().clone().expect("it is past the handshake")
     }
 
@@ -108,7 +119,7 @@ impl Client {
         self.initialize_with(json!({}))
     }
 
-    /// The same as a client that can do these things.
+    /// Initializes as a client with these capabilities.
     pub(crate) fn initialize_with(&mut self, capabilities: Value) -> Value {
         let params = json!({
             "protocolVersion": "2025-11-25",
@@ -120,7 +131,7 @@ impl Client {
         answer
     }
 
-    /// Speaks as clients of the modern era do.
+    /// Switches to the modern era.
     pub(crate) fn without_handshake(&mut self, capabilities: Value) {
         self.about = Some(json!({
             "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -135,7 +146,7 @@ impl Client {
         self.answer(id)
     }
 
-    /// Sends a request; gives its id.
+    /// Sends a request and returns its id.
     pub(crate) fn send(&mut self, method: &str, mut params: Value) -> u64 {
         for (name, value) in self.about.iter().flat_map(|about| about.as_object()).flatten() {
             params["_meta"][name] = value.clone();
@@ -144,8 +155,8 @@ impl Client {
         self.next += 1;
         let line = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string();
         match &mut self.way {
-            Way::Line(_) => self.say(&line),
-            Way::Http(http) => http.post(line.as_bytes(), Wait::No),
+            TestClientTransport::Line(_) => self.say(&line),
+            TestClientTransport::Http(http) => http.post(line.as_bytes(), ResponseWait::No),
         }
         id
     }
@@ -158,25 +169,25 @@ impl Client {
         self.say_bytes(line.as_bytes());
     }
 
-    /// Says something that need not be a text.
+    /// Sends bytes that need not be text.
     pub(crate) fn say_bytes(&mut self, line: &[u8]) {
         match &mut self.way {
-            Way::Line(stdin) => {
+            TestClientTransport::Line(stdin) => {
                 let stdin = stdin.as_mut().expect("the client has not hung up");
                 stdin.write_all(&[line, b"\n"].concat()).unwrap();
                 stdin.flush().unwrap();
             }
-            Way::Http(http) => http.post(line, Wait::ForTheEnd),
+            TestClientTransport::Http(http) => http.post(line, ResponseWait::ForTheEnd),
         }
     }
 
-    /// The answer to the request of this id.
+    /// Waits for the answer to the request with this id.
     pub(crate) fn answer(&mut self, id: u64) -> Value {
         let is_it = |message: &Value| message["id"] == id && message.get("method").is_none();
         self.first(is_it)
     }
 
-    /// The first message of this kind, of those that came and of those that come.
+    /// Returns the first matching message, among those received and those to come.
     fn first(&mut self, is_it: impl Fn(&Value) -> bool) -> Value {
         if let Some(at) = self.heard.iter().position(&is_it) {
             return self.heard.remove(at);
@@ -190,65 +201,65 @@ impl Client {
         }
     }
 
-    /// The next request of the other side.
-    pub(crate) fn asked(&mut self) -> Value {
+    /// Waits for the next request of the server.
+    pub(crate) fn next_request(&mut self) -> Value {
         let is_it = |message: &Value| message.get("method").is_some() && message.get("id").is_some();
         self.first(is_it)
     }
 
-    /// The next notification of this kind.
-    pub(crate) fn told(&mut self, method: &str) -> Value {
+    /// Waits for the next notification of this kind.
+    pub(crate) fn next_notification(&mut self, method: &str) -> Value {
         self.first(|message| message["method"] == method && message.get("id").is_none())
     }
 
-    /// How many notifications of this kind came so far.
-    pub(crate) fn unheard(&mut self, method: &str) -> usize {
+    /// Returns the number of notifications of this kind so far.
+    pub(crate) fn count_notifications(&mut self, method: &str) -> usize {
         while let Ok(message) = self.incoming.try_recv() {
             self.heard.push(message);
         }
         self.heard.iter().filter(|message| message["method"] == method).count()
     }
 
-    /// Answers a request of the other side.
+    /// Answers a request of the server.
     pub(crate) fn reply(&mut self, request: &Value, result: Value) {
         self.say(&json!({ "jsonrpc": "2.0", "id": request["id"], "result": result }).to_string());
     }
 
-    /// The next message of any kind.
+    /// Waits for the next message of any kind.
     pub(crate) fn next(&mut self) -> Value {
         let message = self.incoming.recv_timeout(PATIENCE);
-        message.unwrap_or_else(|_| panic!("no message within the time\n{}", self.how_it_went()))
+        message.unwrap_or_else(|_| panic!("no message within the time\n{}", self.connection_history()))
     }
 
-    /// What its connections have seen, for whoever must find out why there was no answer.
-    fn how_it_went(&self) -> String {
+    /// Returns the history of its connections, for the investigation of a missing answer.
+    fn connection_history(&self) -> String {
         match &self.way {
-            Way::Line(_) => String::new(),
-            Way::Http(http) => http.went.lock().join("\n"),
+            TestClientTransport::Line(_) => String::new(),
+            TestClientTransport::Http(http) => http.went.lock().join("\n"),
         }
     }
 
-    pub(crate) fn call(&mut self, tool: &str, arguments: Value) -> Said {
+    pub(crate) fn call(&mut self, tool: &str, arguments: Value) -> ToolResponse {
         let id = self.send_call(tool, arguments);
-        Said::of(&self.answer(id))
+        ToolResponse::of(&self.answer(id))
     }
 
     pub(crate) fn send_call(&mut self, tool: &str, arguments: Value) -> u64 {
         self.send("tools/call", json!({ "name": tool, "arguments": arguments }))
     }
 
-    /// Calls, and says this beside it.
-    pub(crate) fn call_with(&mut self, tool: &str, arguments: Value, meta: Value) -> Said {
+    /// Calls a tool with this `_meta`.
+    pub(crate) fn call_with(&mut self, tool: &str, arguments: Value, meta: Value) -> ToolResponse {
         let id = self.send_call_with(tool, arguments, meta);
-        Said::of(&self.answer(id))
+        ToolResponse::of(&self.answer(id))
     }
 
     pub(crate) fn send_call_with(&mut self, tool: &str, arguments: Value, meta: Value) -> u64 {
         self.send("tools/call", json!({ "name": tool, "arguments": arguments, "_meta": meta }))
     }
 
-    /// Calls under a key that means intent.
-    pub(crate) fn call_keyed(&mut self, tool: &str, arguments: Value, key: &str) -> Said {
+    /// Calls a tool with an explicit key.
+    pub(crate) fn call_keyed(&mut self, tool: &str, arguments: Value, key: &str) -> ToolResponse {
         self.call_with(tool, arguments, keyed(key))
     }
 
@@ -256,42 +267,42 @@ impl Client {
         self.child.as_ref().expect("it has a gateway of its own").id()
     }
 
-    /// Closes what the program reads, and waits for its end.
+    /// Closes the input of the program, and waits for its end.
     pub(crate) fn hang_up(mut self) -> ExitStatus {
-        self.says_no_more();
+        self.close_input();
         self.ended()
     }
 
-    /// Closes what the program reads.
-    pub(crate) fn says_no_more(&mut self) {
-        self.way = Way::Line(None);
+    /// Closes the input of the program.
+    pub(crate) fn close_input(&mut self) {
+        self.way = TestClientTransport::Line(None);
     }
 
-    /// Breaks every connection, as a client that lost its network does.
+    /// Breaks every connection, like a client that lost its network.
     pub(crate) fn disconnect(&self) {
-        if let Way::Http(http) = &self.way {
+        if let TestClientTransport::Http(http) = &self.way {
             for connection in http.open.lock().drain(..) {
                 let _ = connection.shutdown(Shutdown::Both);
             }
         }
     }
 
-    /// The last event that came with a name.
+    /// Returns the id of the last event that had one.
     pub(crate) fn last_event(&self) -> Option<String> {
-        let Way::Http(http) = &self.way else { panic!("only HTTP has events") };
+        let TestClientTransport::Http(http) = &self.way else { panic!("only HTTP has events") };
         http.last_event.lock().clone()
     }
 
-    /// Listens to what belongs to no request, over HTTP. What comes is heard like everything else.
+    /// Opens the stream for messages that belong to no request, over HTTP. They are received like all others.
     pub(crate) fn listen(&self) {
-        if let Way::Http(http) = &self.way {
-            http.ask("GET", "", b"", Wait::No);
+        if let TestClientTransport::Http(http) = &self.way {
+            http.ask("GET", "", b"", ResponseWait::No);
         }
     }
 
-    /// Listens behind this event. What comes is heard like everything else.
+    /// Resumes that stream after this event. Its messages are received like all others.
     pub(crate) fn listen_behind(&self, event: &str) {
-        let Way::Http(http) = &self.way else { panic!("only HTTP has events") };
+        let TestClientTransport::Http(http) = &self.way else { panic!("only HTTP has events") };
         http.listen(event);
     }
 
@@ -301,8 +312,8 @@ impl Client {
     }
 }
 
-/// Streamable HTTP, as little of it as a client needs.
-struct Http {
+/// The part of streamable HTTP that a client needs.
+struct HttpTestTransport {
     address: SocketAddr,
     path: String,
     headers: String,
@@ -310,28 +321,28 @@ struct Http {
     messages: Sender<Value>,
     open: Arc<Mutex<Vec<TcpStream>>>,
     last_event: Arc<Mutex<Option<String>>>,
-    /// What was sent on each connection, how it was answered, how the connection ended.
+    /// Per connection: the request, the answer, and the end of the connection.
     went: Arc<Mutex<Vec<String>>>,
 }
 
 #[derive(PartialEq)]
-enum Wait {
+enum ResponseWait {
     No,
     ForTheEnd,
 }
 
-impl Http {
-    /// Posts a message on a connection of its own. What comes back is heard like everything else.
-    fn post(&self, body: &[u8], wait: Wait) {
+impl HttpTestTransport {
+    /// Posts a message on a connection of its own. Its answers are received like all other messages.
+    fn post(&self, body: &[u8], wait: ResponseWait) {
         self.ask("POST", "", body, wait);
     }
 
-    /// Listens on a connection of its own, behind this event.
+    /// Listens on a connection of its own, after this event.
     fn listen(&self, last: &str) {
-        self.ask("GET", &format!("last-event-id: {last}\r\n"), b"", Wait::No);
+        self.ask("GET", &format!("last-event-id: {last}\r\n"), b"", ResponseWait::No);
     }
 
-    fn ask(&self, method: &str, more: &str, body: &[u8], wait: Wait) {
+    fn ask(&self, method: &str, more: &str, body: &[u8], wait: ResponseWait) {
         let mut stream = TcpStream::connect(self.address).unwrap();
         let session = self.session.lock().as_ref().map(|id| format!("mcp-session-id: {id}\r\n"));
         let session = session.or_else(|| modern_headers(body));
@@ -344,7 +355,7 @@ impl Http {
             self.headers,
             body.len(),
         );
-        // Whoever is refused early does not read to the end.
+        // A request that is refused early is not read to its end.
         let sent = stream.write_all(&[head.as_bytes(), body].concat());
         let beginning: String = String::from_utf8_lossy(body).chars().take(120).collect();
         let number = {
@@ -372,28 +383,28 @@ impl Http {
                 if let Some(id) = line.strip_prefix("id: ") {
                     *last_event.lock() = Some(id.to_owned());
                 }
-                // Bodies in one piece, events, and chunks of either: whatever is a message is one in a line.
+                // Bodies in one piece, events, and chunks of either: each message is one line.
                 let text = line.strip_prefix("data: ").unwrap_or(&line);
                 if let Ok(message @ Value::Object(_)) = serde_json::from_str(text) {
                     let _ = messages.send(message);
                 }
             };
             went.lock()[number].push_str(&format!(", {ended}"));
-            // Whoever is done with a connection ends it.
+            // The client closes a connection when it is done with it.
             let _ = stream.shutdown(Shutdown::Both);
         });
-        if wait == Wait::ForTheEnd {
+        if wait == ResponseWait::ForTheEnd {
             reading.join().unwrap();
         }
     }
 }
 
-/// What is said beside a call that has a key.
+/// Returns the `_meta` of a call with a key.
 pub(crate) fn keyed(key: &str) -> Value {
     json!({ "dev.steadfast/idempotency-key": key })
 }
 
-/// What the headers of a request of the modern era say again.
+/// Returns the headers that repeat fields of a modern request.
 fn modern_headers(body: &[u8]) -> Option<String> {
     let message: Value = serde_json::from_slice(body).ok()?;
     let params = &message["params"];
@@ -404,22 +415,22 @@ fn modern_headers(body: &[u8]) -> Option<String> {
     Some(format!("mcp-protocol-version: {version}\r\nmcp-method: {method}\r\n{name}"))
 }
 
-/// What a call was answered with.
+/// The response to a call.
 #[derive(Debug)]
-pub(crate) struct Said {
-    /// All its texts.
+pub(crate) struct ToolResponse {
+    /// All of its texts.
     pub(crate) text: String,
     pub(crate) is_error: bool,
-    /// The code, where the gateway says something.
+    /// The code, if the gateway sets one.
     pub(crate) code: Option<String>,
     pub(crate) from_cache: bool,
-    /// All that the gateway says of it.
+    /// The `_meta` of the gateway.
     pub(crate) ours: Value,
-    /// What the tool says to programs.
+    /// The structured content of the tool.
     pub(crate) structured: Value,
 }
 
-impl Said {
+impl ToolResponse {
     pub(crate) fn of(message: &Value) -> Self {
         let result = &message["result"];
         let ours = &result["_meta"]["dev.steadfast/result"];

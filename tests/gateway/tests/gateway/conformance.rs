@@ -1,7 +1,7 @@
-//! The conformance suite of MCP: what a server passes alone it passes behind us, no less and no more.
+//! The conformance suite of MCP: a server passes exactly the same checks behind the gateway as alone.
 //!
-//! The server is ours (`scripts/conformance.cjs`) and has everything that the suite asks for by name, so that every check
-//! says something. `cargo xtask setup` installs the suite and what the server is made with.
+//! The server is part of the tests (`scripts/conformance.cjs`) and has everything that the suite asks for by name, so that every
+//! check is meaningful. `cargo xtask setup` installs the suite and the server's libraries.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -12,19 +12,19 @@ use std::{env, fmt, fs, thread};
 
 use serde_json::Value;
 
-use crate::world::{Folder, LISTEN, Port, Process, start_gateway};
+use crate::world::{GatewayTestFolder, LISTEN, ReservedPort, TestProcess, start_gateway};
 
 #[test]
 fn sf_4_the_conformance_suite_passes_the_same_checks_through_us_in_the_older_era() {
-    Comparison::begin("2025-11-25").same_checks_through_us();
+    SuiteComparison::begin("2025-11-25").same_checks_through_us();
 }
 
 #[test]
 fn sf_4_the_conformance_suite_passes_the_same_checks_through_us_in_the_modern_era() {
-    Comparison::begin("2026-07-28").same_checks_through_us();
+    SuiteComparison::begin("2026-07-28").same_checks_through_us();
 }
 
-/// Checks that come out differently by intent: their scenario, their id, and why.
+/// Checks that differ on purpose: scenario, id, and reason.
 const INTENDED: [(&str, &str, &str); 4] = [
     (
         "server-sse-multiple-streams",
@@ -39,21 +39,21 @@ const INTENDED: [(&str, &str, &str); 4] = [
 const RESUMED: &str =
     "the server hangs up in the middle of a call; we come back for its answer, so that our client need not";
 
-/// Scenarios that are not compared: the server has no tasks, so they call tools that are not there, again and again. That is
-/// a loop, and the guard says so.
+/// Scenarios that are not compared: the server has no tasks, so they call missing tools again and again. The guard
+/// reports that as a loop.
 const LEFT_OUT: &str = "tasks-";
 
-/// The suite for one version of the protocol, against a server alone and behind us.
-struct Comparison {
+/// The suite for one version of the protocol, against a server alone and behind the gateway.
+struct SuiteComparison {
     version: &'static str,
-    server: Started,
-    folder: Folder,
+    server: ListeningProgram,
+    folder: GatewayTestFolder,
 }
 
-impl Comparison {
+impl SuiteComparison {
     fn begin(version: &'static str) -> Self {
-        let folder = Folder::new(&format!("conformance_{version}"));
-        let server = Started::server(&folder);
+        let folder = GatewayTestFolder::new(&format!("conformance_{version}"));
+        let server = ListeningProgram::server(&folder);
         Self { version, server, folder }
     }
 
@@ -76,22 +76,22 @@ impl Comparison {
         }
     }
 
-    /// Runs the suite against a gateway of its own, which knows nothing of what was called before.
-    fn through(&self, server: &[OsString], name: &str, arguments: &[&str]) -> Found {
-        self.run(&Started::gateway(&self.folder, server), name, arguments)
+    /// Runs the suite against a new gateway without a history.
+    fn through(&self, server: &[OsString], name: &str, arguments: &[&str]) -> SuiteFindings {
+        self.run(&ListeningProgram::gateway(&self.folder, server), name, arguments)
     }
 
-    /// Runs the suite against what was started.
-    fn run(&self, started: &Started, name: &str, arguments: &[&str]) -> Found {
+    /// Runs the suite against a listening program.
+    fn run(&self, started: &ListeningProgram, name: &str, arguments: &[&str]) -> SuiteFindings {
         let folder = self.folder.join(name);
         let _ = fs::remove_dir_all(&folder);
         let mut suite = program(&self.folder, installed().join(".bin/conformance"));
         suite.args(["server", "--url", &started.url(), "--output-dir"]).arg(&folder).args(arguments);
         suite.env("NODE_OPTIONS", format!("--require \"{}\"", script("patient.cjs").display()));
-        // It fails if any check does; which ones is in the folder.
+        // It fails if any check does. The results are in the folder.
         suite.stdout(Stdio::null()).status().unwrap();
         let scenarios = fs::read_dir(&folder).expect("the suite has left what it found");
-        let mut found = Found::default();
+        let mut found = SuiteFindings::default();
         for scenario in scenarios {
             found.add(&scenario.unwrap().path());
         }
@@ -100,20 +100,20 @@ impl Comparison {
     }
 }
 
-/// What the suite found, by scenario.
+/// The results of the suite, by scenario.
 #[derive(Default)]
-struct Found(BTreeMap<String, Checks>);
+struct SuiteFindings(BTreeMap<String, ScenarioChecks>);
 
 /// The checks of a scenario.
 #[derive(Default, PartialEq, Eq)]
-struct Checks {
-    /// How often each was passed: some are made more than once. By id and name.
+struct ScenarioChecks {
+    /// Number of passes per check, by id and name. Some checks run more than once.
     passed: BTreeMap<(String, String), usize>,
     failed: usize,
 }
 
-impl Found {
-    /// Adds a scenario, by a folder that is called `server-SCENARIO-TIME`.
+impl SuiteFindings {
+    /// Adds a scenario from a folder named `server-SCENARIO-TIME`.
     fn add(&mut self, folder: &Path) {
         const TIME: usize = "-2026-11-16T04-50-44-191Z".len();
         let name = folder.file_name().unwrap().to_str().unwrap();
@@ -137,7 +137,7 @@ impl Found {
         self.0.iter().filter(|(_, checks)| checks.failed > 0).map(|(scenario, _)| scenario.clone()).collect()
     }
 
-    /// What comes out otherwise than it is meant to, by scenario.
+    /// Returns the unintended differences, by scenario.
     fn differences(&self, through: &Self) -> BTreeMap<String, String> {
         let all: BTreeSet<_> = self.checks().chain(through.checks()).collect();
         let differ = all.into_iter().filter(|(scenario, (id, _))| {
@@ -161,7 +161,7 @@ impl Found {
     }
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for SuiteFindings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let passed: usize = self.0.values().flat_map(|checks| checks.passed.values()).sum();
         let failed: usize = self.0.values().map(|checks| checks.failed).sum();
@@ -170,22 +170,22 @@ impl fmt::Display for Found {
 }
 
 /// A program that listens until it is dropped.
-struct Started {
-    _process: Process,
-    _port: Option<Port>,
+struct ListeningProgram {
+    _process: TestProcess,
+    _port: Option<ReservedPort>,
     address: SocketAddr,
 }
 
-impl Started {
-    /// The server over HTTP.
+impl ListeningProgram {
+    /// Starts the server over HTTP.
     fn server(folder: &Path) -> Self {
-        let (port, line) = (Port::reserve(), server_line());
+        let (port, line) = (ReservedPort::reserve(), server_line());
         let mut command = program(folder, &line[0]);
         let process = port.start(command.args(&line[1..]).arg(port.address().port().to_string()));
         Self { _process: process, address: port.address(), _port: Some(port) }
     }
 
-    /// The gateway before a server.
+    /// Starts the gateway in front of a server.
     fn gateway(folder: &Path, server: &[OsString]) -> Self {
         let mut command = program(folder, env!("CARGO_BIN_EXE_steadfast-tested"));
         command.args(["wrap", "--store", "memory", "--name", "conformance"]).args(LISTEN).args(server);
@@ -198,7 +198,7 @@ impl Started {
     }
 }
 
-/// The server on stdio: its program and its arguments.
+/// Returns the program and arguments of the server on stdio.
 fn server_line() -> Vec<OsString> {
     vec![installed().join(".bin/node").into(), script("conformance.cjs").into()]
 }
@@ -207,7 +207,7 @@ fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts").join(name)
 }
 
-/// A program at home in this folder, which finds the Node and the libraries that were installed.
+/// Returns a program with this folder as its home, which finds the installed Node and libraries.
 fn program(folder: &Path, path: impl AsRef<Path>) -> Command {
     let inherited = env::var_os("PATH").unwrap_or_default();
     let ours = std::iter::once(installed().join(".bin"));
@@ -219,11 +219,11 @@ fn program(folder: &Path, path: impl AsRef<Path>) -> Command {
     command
 }
 
-/// Where `cargo xtask setup` put what comes from npm.
+/// Returns the folder where `cargo xtask setup` installed the npm packages.
 fn installed() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it is below the target folder");
     let folder = target.join("xtask/real/node");
-    // It is written last.
+    // This file is written last.
     let is_whole = fs::exists(folder.join("installed")).is_ok_and(|there| there);
     assert!(is_whole, "the suite is not installed: run `cargo xtask setup`");
     folder.join("node_modules")

@@ -1,5 +1,5 @@
-//! Room for connections (SF-5): who brings nothing takes no place, who looks after the gateway finds one, and everybody else is
-//! answered.
+//! Limits of connections (SF-5): idle connections take no slot, health checks and operators find one, and all other
+//! clients are answered.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -9,65 +9,65 @@ use std::process::Command;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
 
-use crate::client::{Client, Said};
-use crate::raw::{Answered, Kept, Request, send};
-use crate::serve::Served;
-use crate::world::{By, LISTEN, PATIENCE, World, wait};
+use crate::client::{McpTestClient, ToolResponse};
+use crate::raw::{PersistentConnection, RawRequest, RawResponse, send};
+use crate::serve::TwoServerGateway;
+use crate::world::{GatewayWorld, LISTEN, PATIENCE, TestTransport, wait};
 
-/// A gateway in front of the server of this world, and its address. Its operator has the token `person`.
-fn gateway(world: &World, change: impl FnOnce(Command) -> Command) -> Client {
+/// Returns a gateway in front of the server of this world. Its operator has the token `person`.
+fn gateway(world: &GatewayWorld, change: impl FnOnce(Command) -> Command) -> McpTestClient {
     let mut command = change(world.wrap(&LISTEN));
     command.env("STEADFAST_ADMIN_TOKEN", "person");
-    Client::over_http(command)
+    McpTestClient::over_http(command)
 }
 
-/// Lets this process have as many connections as a test wants.
+/// Raises the file limit of this process to what a test needs.
 fn many_files() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
 }
 
-fn get(address: SocketAddr, path: &str) -> Request {
-    Request::to(address).line(&format!("GET {path} HTTP/1.1")).header("accept", "application/json")
+fn get(address: SocketAddr, path: &str) -> RawRequest {
+    RawRequest::to(address).line(&format!("GET {path} HTTP/1.1")).header("accept", "application/json")
 }
 
-/// What an operator is told.
-fn operator(address: SocketAddr, path: &str) -> Answered {
+/// Returns an operator's view of the gateway.
+fn operator(address: SocketAddr, path: &str) -> RawResponse {
     send(&get(address, path).header("authorization", "Bearer person")).expect("an answer")
 }
 
-/// Connections on which nothing comes, or nothing but the beginning of a request.
+/// Opens connections on which nothing arrives, or only the beginning of a request.
 fn half_open(address: SocketAddr, many: usize) -> Vec<TcpStream> {
     let beginnings = ["", "P", "POST /mcp HTTP/1.1\r\nhost: x\r\n"];
     let begun = |beginning: &str| {
         let mut stream = TcpStream::connect(address).unwrap();
-        // Those that were ended before are not written to.
+        // Some may have been closed before.
         let _ = stream.write_all(beginning.as_bytes());
         stream
     };
     beginnings.iter().cycle().take(many).map(|beginning| begun(beginning)).collect()
 }
 
-/// Everybody who belongs here is answered.
+/// Checks that regular clients are answered.
 fn all_is_well(address: SocketAddr) {
     assert_eq!(send(&get(address, "/readyz")).expect("an answer").status, 200);
     assert_eq!(operator(address, "/v1/status").status, 200);
-    let mut client = Client::at(address);
+    let mut client = McpTestClient::at(address);
     assert!(client.initialize()["result"].is_object());
     assert!(client.call("look", json!({ "id": "a" })).text.starts_with("look a, run "));
 }
 
-/// 1,150 half-open connections, and a health check had no answer.
+/// With 1,150 half-open connections, a health check got no answer.
 #[test]
-fn sf_5_half_open_connections_keep_nobody_out() {
+fn sf_5_half_open_connections_block_no_client() {
     many_files();
-    let world = World::of("sf_5_half_open", "", By::Http, By::Stdio);
+    let world = GatewayWorld::of("sf_5_half_open", "", TestTransport::Http, TestTransport::Stdio);
     let mut client = gateway(&world, |command| command);
     client.initialize();
     let waiting = half_open(client.address(), 1_150);
     all_is_well(client.address());
     assert_eq!(client.call("look", json!({ "id": "b" })).text, "look b, run 1", "those before go on");
-    // Who made room is told so, unless it had sent nothing that could be answered.
+    // A connection that was closed to make room gets a response, unless it had sent nothing that could be answered.
     let mut first = &waiting[1];
     first.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut told = String::new();
@@ -77,14 +77,14 @@ fn sf_5_half_open_connections_keep_nobody_out() {
     all_is_well(client.address());
 }
 
-/// The same with connections that are kept after an answer, for longer than any health check waits.
+/// The same with connections that stay open after an answer, for longer than any health check waits.
 #[test]
-fn sf_5_idle_connections_keep_nobody_out() {
+fn sf_5_idle_connections_block_no_client() {
     many_files();
-    let world = World::of("sf_5_idle", "", By::Http, By::Stdio);
+    let world = GatewayWorld::of("sf_5_idle", "", TestTransport::Http, TestTransport::Stdio);
     let client = gateway(&world, |command| command);
     let kept = |_| {
-        let mut kept = Kept::to(client.address());
+        let mut kept = PersistentConnection::to(client.address());
         kept.ask(&get(client.address(), "/healthz"));
         kept
     };
@@ -92,11 +92,11 @@ fn sf_5_idle_connections_keep_nobody_out() {
     all_is_well(client.address());
 }
 
-/// A process may have fewer files than there is room for connections.
+/// A process may have a file limit below the limit of connections.
 #[test]
 fn sf_5_half_open_connections_do_not_use_up_the_files_of_the_gateway() {
     many_files();
-    let world = World::of("sf_5_files", "", By::Http, By::Stdio);
+    let world = GatewayWorld::of("sf_5_files", "", TestTransport::Http, TestTransport::Stdio);
     let client = gateway(&world, |command| {
         let mut limited = Command::new("/bin/sh");
         limited.args(["-c", "ulimit -n 400; exec \"$0\" \"$@\""]).arg(command.get_program());
@@ -116,8 +116,8 @@ fn sf_5_half_open_connections_do_not_use_up_the_files_of_the_gateway() {
     assert!(log.contains("connections instead of 1024"), "{log}");
 }
 
-/// An event stream that is followed until this is dropped; what it was answered with otherwise.
-fn follow(request: &Request) -> Result<TcpStream, Answered> {
+/// Follows an event stream until this is dropped. Otherwise returns the response.
+fn follow(request: &RawRequest) -> Result<TcpStream, RawResponse> {
     let mut stream = TcpStream::connect(request.address()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let request = request.clone().header("accept", "text/event-stream");
@@ -128,9 +128,9 @@ fn follow(request: &Request) -> Result<TcpStream, Answered> {
 }
 
 /// Listens in a session of its own.
-fn listen(address: SocketAddr, token: Option<&str>) -> Result<TcpStream, Answered> {
+fn listen(address: SocketAddr, token: Option<&str>) -> Result<TcpStream, RawResponse> {
     let authorization = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
-    let mut client = Client::at(address).with_headers(&authorization);
+    let mut client = McpTestClient::at(address).with_headers(&authorization);
     client.initialize();
     let request = get(address, "/mcp").header("mcp-session-id", &client.session());
     follow(&match token {
@@ -139,7 +139,7 @@ fn listen(address: SocketAddr, token: Option<&str>) -> Result<TcpStream, Answere
     })
 }
 
-fn is_full(refused: &Answered) -> bool {
+fn is_full(refused: &RawResponse) -> bool {
     let says_when =
         refused.header("retry-after").is_some_and(|wait| wait.parse::<u64>().is_ok_and(|wait| wait > 0));
     refused.status == 503 && says_when && serde_json::from_slice::<Value>(&refused.body).is_ok()
@@ -153,14 +153,14 @@ fn sf_5_one_principal_follows_so_many_event_streams_and_others_follow_theirs() {
     let config = format!(
         "[gateway]\nstreams_per_principal = 3\n\n[tokens.ann]\ntoken = \"{ANN}\"\n\n[tokens.bob]\ntoken = \"{BOB}\"\n"
     );
-    let world = World::of("sf_5_streams", &config, By::Http, By::Stdio);
+    let world = GatewayWorld::of("sf_5_streams", &config, TestTransport::Http, TestTransport::Stdio);
     let gateway = gateway(&world, |command| command);
     let address = gateway.address();
     let mut own: Vec<_> = (0..3).map(|_| listen(address, Some(ANN)).expect("a stream")).collect();
     let refused = listen(address, Some(ANN)).expect_err("no more streams");
     assert!(is_full(&refused), "{refused:?}");
     assert!(String::from_utf8_lossy(&refused.body).contains("gateway.streams_per_principal"), "{refused:?}");
-    let _other = listen(address, Some(BOB)).expect("a stream of somebody else");
+    let _other = listen(address, Some(BOB)).expect("a stream of another principal");
     let events = get(address, "/v1/events").header("authorization", "Bearer person");
     let _events: Vec<_> = (0..3).map(|_| follow(&events).expect("events")).collect();
     let refused = follow(&events).expect_err("no more events");
@@ -173,10 +173,10 @@ fn sf_5_one_principal_follows_so_many_event_streams_and_others_follow_theirs() {
 #[test]
 fn sf_5_two_hundred_sessions_of_this_machine_listen_and_call() {
     many_files();
-    // Where sessions share their servers.
-    let served = Served::new("sf_5_local", "");
+    // Sessions share their servers here.
+    let served = TwoServerGateway::new("sf_5_local", "");
     let sessions: Vec<_> = (0..200).map(|_| listen(served.address(), None).expect("a stream")).collect();
-    let mut client = Client::at(served.address());
+    let mut client = McpTestClient::at(served.address());
     client.initialize();
     assert_eq!(client.call("bank__look", json!({ "id": "a" })).text, "look a, run 1");
     assert_eq!(send(&get(served.address(), "/readyz")).expect("an answer").status, 200);
@@ -184,21 +184,21 @@ fn sf_5_two_hundred_sessions_of_this_machine_listen_and_call() {
 }
 
 #[test]
-fn sf_5_where_every_connection_is_being_answered_health_and_operators_find_room_and_others_are_told() {
+fn sf_5_with_all_connections_busy_health_checks_and_operators_are_served_and_others_are_refused() {
     let config = "stuck_after = \"10m\"\nanswer_by = \"none\"\n\n[gateway]\nconnections = 8\n";
-    let world = World::of("sf_5_reserve", config, By::Http, By::Stdio);
+    let world = GatewayWorld::of("sf_5_reserve", config, TestTransport::Http, TestTransport::Stdio);
     let mut client = gateway(&world, |command| command);
     let address = client.address();
     client.initialize();
     client.request("tools/list", json!({}));
-    let gate = world.makes_it("gate");
+    let gate = world.set_behavior("gate");
     let calls: Vec<_> =
         (0..8).map(|id| client.send_call("pay", json!({ "id": id.to_string(), "fault": "gate" }))).collect();
     (0..8).for_each(|id| world.until(&format!("pay {id}"), 1));
-    let ping = Request::to(address).body(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#);
+    let ping = RawRequest::to(address).body(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#);
     for request in [
         ping.clone(),
-        // However long its body is, its client gets to read why.
+        // However long its body is, its client can read the reason.
         ping.clone().body("x".repeat(4 << 20)),
         get(address, "/v1/status"),
         get(address, "/v1/events").header("authorization", "Bearer person"),
@@ -217,7 +217,11 @@ fn sf_5_where_every_connection_is_being_answered_health_and_operators_find_room_
     drop(half);
     fs::remove_file(gate).unwrap();
     for (id, call) in calls.into_iter().enumerate() {
-        assert_eq!(Said::of(&client.answer(call)).text, format!("pay {id}, run 1"), "no call was closed");
+        assert_eq!(
+            ToolResponse::of(&client.answer(call)).text,
+            format!("pay {id}, run 1"),
+            "no call was closed"
+        );
     }
     wait(
         || {

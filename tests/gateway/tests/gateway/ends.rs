@@ -1,4 +1,4 @@
-//! How it ends: the gateway killed, asked to end, or unable to begin.
+//! The ends of gateways: killed, asked to end, or unable to start.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -7,12 +7,14 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::client::{Client, Said};
-use crate::world::{By, LISTEN, Port, World, begun, kill, lives, signal, wait};
+use crate::client::{McpTestClient, ToolResponse};
+use crate::world::{
+    GatewayWorld, LISTEN, ReservedPort, TestTransport, initialized, is_running, kill, signal, wait,
+};
 
 #[test]
 fn gr_9_a_gateway_killed_during_a_write_does_not_run_it_again() {
-    let world = World::new("gr_9_killed");
+    let world = GatewayWorld::new("gr_9_killed");
     let arguments = json!({ "id": "a", "fault": "hang" });
     let mut client = world.client();
     client.send_call("pay", arguments.clone());
@@ -20,7 +22,7 @@ fn gr_9_a_gateway_killed_during_a_write_does_not_run_it_again() {
     let server = world.server();
     kill(client.pid());
     client.ended();
-    wait(|| !lives(server), || "the end of the server, which nobody keeps any more".to_owned());
+    wait(|| !is_running(server), || "the end of the server after its gateway".to_owned());
     let said = world.client().call("pay", arguments);
     assert_eq!((said.is_error, said.code.as_deref()), (true, Some("outcome_unknown")), "{said:?}");
     assert_eq!(world.count("pay a"), 1);
@@ -28,14 +30,14 @@ fn gr_9_a_gateway_killed_during_a_write_does_not_run_it_again() {
 
 #[test]
 fn gr_9_the_session_of_an_http_client_survives_a_gateway_that_was_killed() {
-    for back in [By::Stdio, By::Http] {
-        let world = World::of("gr_9_session", "", By::Http, back);
+    for back in [TestTransport::Stdio, TestTransport::Http] {
+        let world = GatewayWorld::of("gr_9_session", "", TestTransport::Http, back);
         let arguments = json!({ "id": "a", "fault": "hang" });
-        // The next one listens where the first one did, as it does for clients that are told an address once.
-        let (port, mut listen) = (Port::reserve(), LISTEN.map(str::to_owned));
+        // The next gateway listens on the same port, as for clients that are configured with an address once.
+        let (port, mut listen) = (ReservedPort::reserve(), LISTEN.map(str::to_owned));
         listen[1] = port.address().to_string();
         let listen = listen.each_ref().map(String::as_str);
-        let mut client = Client::over_http(world.wrap(&listen));
+        let mut client = McpTestClient::over_http(world.wrap(&listen));
         client.initialize();
         client.request("tools/list", json!({}));
         client.send_call("pay", arguments.clone());
@@ -51,9 +53,9 @@ fn gr_9_the_session_of_an_http_client_survives_a_gateway_that_was_killed() {
     }
 }
 
-/// A client whose call of this tool waits at the gate while it has lost its connection: the id of the request, and the last
-/// event that it has seen of its answer.
-fn lost_in_a_call(client: &mut Client, tool: &str, arguments: Value) -> (u64, String) {
+/// Makes a call of this tool wait at the gate while its client has lost the connection. Returns the id of the request,
+/// and the last event of its answer that the client received.
+fn lost_in_a_call(client: &mut McpTestClient, tool: &str, arguments: Value) -> (u64, String) {
     let id = client.send_call_with(tool, arguments, json!({ "progressToken": "t" }));
     wait(|| client.last_event().is_some(), || "something of its stream".to_owned());
     let last = client.last_event().unwrap();
@@ -62,18 +64,18 @@ fn lost_in_a_call(client: &mut Client, tool: &str, arguments: Value) -> (u64, St
 }
 
 /// Kills the gateway and starts another one, which its client uses from then on.
-fn killed_and_started(world: &World, client: &mut Client) {
+fn killed_and_started(world: &GatewayWorld, client: &mut McpTestClient) {
     kill(client.pid());
     client.ended();
     client.moves_to(world.wrap(&LISTEN));
 }
 
 #[test]
-fn gr_9_a_client_that_goes_on_with_its_stream_after_the_gateway_was_killed_gets_the_answer() {
-    for back in [By::Stdio, By::Http] {
-        let world = World::of("gr_9_stream", "guard.mode = \"off\"\n", By::Http, back);
+fn gr_9_a_client_that_resumes_its_stream_after_the_gateway_was_killed_gets_the_answer() {
+    for back in [TestTransport::Stdio, TestTransport::Http] {
+        let world = GatewayWorld::of("gr_9_stream", "guard.mode = \"off\"\n", TestTransport::Http, back);
         let mut client = world.client();
-        let gate = world.makes_it("gate");
+        let gate = world.set_behavior("gate");
         let pay = json!({ "id": "a", "fault": "gate" });
         let (id, last) = lost_in_a_call(&mut client, "pay", pay.clone());
         fs::remove_file(gate).unwrap();
@@ -81,9 +83,9 @@ fn gr_9_a_client_that_goes_on_with_its_stream_after_the_gateway_was_killed_gets_
         killed_and_started(&world, &mut client);
         client.listen_behind(&last);
         let answer = client.answer(id);
-        assert_eq!(Said::of(&answer).text, "pay a, run 1", "{answer}");
+        assert_eq!(ToolResponse::of(&answer).text, "pay a, run 1", "{answer}");
         assert_eq!(world.count("pay a"), 1);
-        // Once it has arrived, which takes its connection some seconds, an equal call is one that is meant.
+        // Once the answer has arrived, which takes its connection some seconds, an equal call is a new one.
         wait(
             || client.call("pay", pay.clone()).text == "pay a, run 2",
             || format!("another run: {:?}", world.ledger()),
@@ -96,20 +98,20 @@ fn gr_9_a_client_that_goes_on_with_its_stream_after_the_gateway_was_killed_gets_
 }
 
 #[test]
-fn gr_9_a_client_that_goes_on_with_its_stream_is_told_of_a_write_that_nobody_knows_of() {
+fn gr_9_a_client_that_resumes_its_stream_gets_the_unknown_outcome_of_a_write() {
     let config = "guard.mode = \"off\"\ndedupe.after_telling = \"10m\"\n";
-    let world = World::of("gr_9_stream_unknown", config, By::Http, By::Stdio);
+    let world = GatewayWorld::of("gr_9_stream_unknown", config, TestTransport::Http, TestTransport::Stdio);
     let mut client = world.client();
-    world.makes_it("gate");
+    world.set_behavior("gate");
     let pay = json!({ "id": "a", "fault": "gate" });
     let (id, last) = lost_in_a_call(&mut client, "pay", pay.clone());
-    // Of one that may be made again nothing is said: a call finds out.
+    // There is no response for a call that may be made again: the client repeats it.
     let look = client.send_call("look", json!({ "id": "b", "fault": "hang" }));
     world.until("look b", 1);
     killed_and_started(&world, &mut client);
     client.listen_behind(&last);
     let answer = client.answer(id);
-    assert_eq!(Said::of(&answer).code.as_deref(), Some("outcome_unknown"), "{answer}");
+    assert_eq!(ToolResponse::of(&answer).code.as_deref(), Some("outcome_unknown"), "{answer}");
     assert_eq!(world.count("pay a"), 1);
     let said = client.call("pay", pay);
     assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
@@ -119,34 +121,35 @@ fn gr_9_a_client_that_goes_on_with_its_stream_is_told_of_a_write_that_nobody_kno
 
 #[test]
 fn sf_7_what_one_client_missed_is_not_given_to_another() {
-    let world = World::of("sf_7_streams", "guard.mode = \"off\"\n", By::Http, By::Stdio);
+    let world =
+        GatewayWorld::of("sf_7_streams", "guard.mode = \"off\"\n", TestTransport::Http, TestTransport::Stdio);
     let mut client = world.client();
-    let gate = world.makes_it("gate");
+    let gate = world.set_behavior("gate");
     let (id, last) = lost_in_a_call(&mut client, "pay", json!({ "id": "a", "fault": "gate" }));
     fs::remove_file(gate).unwrap();
     world.logged_times("tool_call_end", 1);
     killed_and_started(&world, &mut client);
-    let mut other = Client::at(client.address());
+    let mut other = McpTestClient::at(client.address());
     other.initialize();
     other.listen_behind(&last);
     assert!(!other.call("look", json!({ "id": "x" })).is_error);
     client.listen_behind(&last);
-    assert_eq!(Said::of(&client.answer(id)).text, "pay a, run 1");
+    assert_eq!(ToolResponse::of(&client.answer(id)).text, "pay a, run 1");
     assert!(other.heard.is_empty(), "{:?}", other.heard);
 }
 
 #[test]
-fn a_command_that_does_not_exist_is_told_to_the_client() {
+fn a_missing_command_is_reported_to_the_client() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast-tested"));
     command.args(["wrap", "--store", "memory", "--", "no-such-server"]);
-    let answer = Client::on_streams(command).initialize();
+    let answer = McpTestClient::on_streams(command).initialize();
     let said = answer["error"]["message"].as_str().unwrap_or_default().to_owned();
     assert!(said.contains("no-such-server") && said.contains("PATH"), "{answer}");
 }
 
 #[test]
 fn sf_7_an_address_that_others_can_reach_needs_a_token() {
-    let world = World::new("sf_7_no_token");
+    let world = GatewayWorld::new("sf_7_no_token");
     let output =
         world.wrap(&["--listen", "0.0.0.0:0"]).stderr(std::process::Stdio::piped()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -156,10 +159,10 @@ fn sf_7_an_address_that_others_can_reach_needs_a_token() {
 
 #[test]
 fn sf_7_no_access_without_the_token_and_none_for_strange_pages() {
-    let world = World::new("sf_7_token");
+    let world = GatewayWorld::new("sf_7_token");
     let mut command = world.wrap(&LISTEN);
     command.env("STEADFAST_TOKEN", "s3cret");
-    let gateway = Client::over_http(command);
+    let gateway = McpTestClient::over_http(command);
     let address = gateway.address();
     let status = |headers: &str| {
         let body = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}"#;
@@ -187,29 +190,29 @@ fn sf_7_no_access_without_the_token_and_none_for_strange_pages() {
 #[test]
 fn nothing_is_left_behind_however_the_gateway_ends() {
     for (signal, fault) in [("-TERM", ""), ("-INT", ""), ("-TERM", "hang"), ("-KILL", "hang")] {
-        let world = World::new(&format!("left_behind{signal}_{fault}"));
+        let world = GatewayWorld::new(&format!("left_behind{signal}_{fault}"));
         let mut client = world.client();
         client.send_call("look", json!({ "id": "a", "fault": fault }));
         world.until("look a", 1);
         let server = world.server();
         assert!(Command::new("kill").args([signal, &client.pid().to_string()]).status().unwrap().success());
         client.ended();
-        wait(|| !lives(server), || format!("the end of the server after {signal}"));
+        wait(|| !is_running(server), || format!("the end of the server after {signal}"));
     }
 }
 
-/// A process that a server put into a session of its own outlived every one of these, ten times of ten.
+/// A process that a server started in a session of its own survived each of these ends, in ten of ten runs.
 #[test]
 fn no_daemon_of_a_server_is_left_behind_however_it_ends() {
     for signal_of in ["server", "-TERM", "-INT", "-KILL"] {
-        let world = World::new(&format!("daemons{signal_of}"));
+        let world = GatewayWorld::new(&format!("daemons{signal_of}"));
         let server = env!("CARGO_BIN_EXE_steadfast-test-server");
         let script = format!(
             "setsid sh -c 'echo $$ >> daemons; exec sleep 600' & (setsid sh -c 'echo $$ >> daemons; exec sleep 600' &); \
              exec {server} ledger"
         );
         let command = world.wrap_alone(&["--name", "bank", "--store", "memory", "--", "sh", "-c", &script]);
-        let mut client = begun(Client::on_streams(command));
+        let mut client = initialized(McpTestClient::on_streams(command));
         assert_eq!(client.call("look", json!({ "id": "a" })).text, "look a, run 1");
         let written = || -> Vec<u32> {
             let text = fs::read_to_string(world.folder().join("daemons")).unwrap_or_default();
@@ -222,25 +225,25 @@ fn no_daemon_of_a_server_is_left_behind_however_it_ends() {
             signal_of => signal(client.pid(), signal_of),
         }
         for daemon in &daemons {
-            wait(|| !lives(*daemon), || format!("the end of a daemon after {signal_of}"));
+            wait(|| !is_running(*daemon), || format!("the end of a daemon after {signal_of}"));
         }
     }
 }
 
 #[test]
 fn a_client_that_listens_and_goes_away_leaves_nothing_behind() {
-    let world = World::new("listens_and_goes");
+    let world = GatewayWorld::new("listens_and_goes");
     let mut client = world.modern_client(json!({}));
     client.send("subscriptions/listen", json!({ "notifications": { "toolsListChanged": true } }));
-    client.told("notifications/subscriptions/acknowledged");
+    client.next_notification("notifications/subscriptions/acknowledged");
     let server = world.server();
     assert!(client.hang_up().success());
-    assert!(!lives(server));
+    assert!(!is_running(server));
 }
 
 #[test]
-fn what_nobody_can_hear_any_more_is_not_waited_for_where_we_end_nothing_ourselves() {
-    let world = World::of("unheard", "mode = \"off\"\n", By::Stdio, By::Stdio);
+fn calls_without_a_client_are_not_awaited_where_the_gateway_ends_nothing_itself() {
+    let world = GatewayWorld::of("unheard", "mode = \"off\"\n", TestTransport::Stdio, TestTransport::Stdio);
     let mut client = world.client();
     client.send("test/silence", json!({}));
     client.send_call("look", json!({ "id": "a", "fault": "hang" }));
@@ -249,22 +252,22 @@ fn what_nobody_can_hear_any_more_is_not_waited_for_where_we_end_nothing_ourselve
 }
 
 #[test]
-fn a_client_that_has_said_all_that_it_had_to_say_still_gets_its_answers() {
-    let world = World::new("reads_on");
+fn a_client_that_has_closed_its_input_still_gets_its_answers() {
+    let world = GatewayWorld::new("reads_on");
     let mut client = world.client();
-    let slow = world.makes_it("slow");
+    let slow = world.set_behavior("slow");
     let listed = client.send("tools/list", json!({}));
-    // The server looks whether it may answer every few milliseconds; what comes later than some seconds is not waited for.
+    // The server checks every few milliseconds whether it may answer. Answers after some seconds are not awaited.
     fs::remove_file(slow).unwrap();
-    client.says_no_more();
+    client.close_input();
     assert!(client.answer(listed)["result"]["tools"].is_array());
     assert!(client.ended().success());
 }
 
 #[test]
-fn a_server_that_takes_nothing_any_more_holds_up_nobody_and_no_end() {
-    for front in [By::Stdio, By::Http] {
-        let world = World::of("deaf", "", front, By::Http);
+fn a_server_that_stops_reading_delays_neither_clients_nor_shutdown() {
+    for front in [TestTransport::Stdio, TestTransport::Http] {
+        let world = GatewayWorld::of("deaf", "", front, TestTransport::Http);
         let mut client = world.client();
         signal(world.server(), "-STOP");
         client.tell("notifications/roots/list_changed", json!({}));
@@ -276,7 +279,9 @@ fn a_server_that_takes_nothing_any_more_holds_up_nobody_and_no_end() {
 
 #[test]
 fn what_a_server_writes_to_stderr_is_in_our_log_and_in_every_error_about_it() {
-    for world in World::every("stderr_lines", "retry.attempts = 1\n").filter(|world| !world.is_elsewhere()) {
+    for world in
+        GatewayWorld::every("stderr_lines", "retry.attempts = 1\n").filter(|world| !world.is_remote())
+    {
         let mut client = world.client();
         let words = "cannot open the vault, password=hunter2-and-more";
         client.call("look", json!({ "id": "a", "fault": "stderr", "text": words }));
@@ -298,11 +303,11 @@ fn what_a_server_writes_to_stderr_is_in_our_log_and_in_every_error_about_it() {
         assert!(line["message"].as_str().unwrap().starts_with("[bank] cannot open"), "{line}");
         assert!(!line.to_string().contains("hunter2"), "{line}");
     }
-    // One that cannot even begin says why, too.
-    let world = World::new("stderr_start");
+    // A server that cannot start says why, too.
+    let world = GatewayWorld::new("stderr_start");
     let mut command = world.wrap_alone(&[]);
     command.args(["--", "sh", "-c", "echo no such database >&2; exit 1"]);
-    let mut client = Client::on_streams(command);
+    let mut client = McpTestClient::on_streams(command);
     let refused = client.initialize();
     assert!(refused["error"]["message"].as_str().unwrap().contains("no such database"), "{refused}");
 }

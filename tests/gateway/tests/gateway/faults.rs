@@ -1,23 +1,23 @@
-//! Servers that die, hang and write nonsense, with a client that has no idea, on every way from the one to the other.
+//! Servers that die, hang and write garbage, with an unaware client, over every pair of transports.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::client::{Client, Said};
-use crate::raw::{Kept, Request};
-use crate::world::{By, World, kill, lives, wait};
+use crate::client::{McpTestClient, ToolResponse};
+use crate::raw::{PersistentConnection, RawRequest};
+use crate::world::{GatewayWorld, TestTransport, is_running, kill, wait};
 
 #[test]
 fn gr_8_a_server_killed_between_calls_is_back_for_the_next_and_the_session_goes_on() {
-    for world in World::every("gr_8_between", "") {
+    for world in GatewayWorld::every("gr_8_between", "") {
         let mut client = world.client();
         assert_eq!(client.call("pay", json!({ "id": "a" })).text, "pay a, run 1");
         let first = world.server();
         kill(first);
-        wait(|| !lives(first), || "the end of the server".to_owned());
-        // Nobody may have noticed its end yet; but nobody can read this call any more either, so it is sent again.
+        wait(|| !is_running(first), || "the end of the server".to_owned());
+        // The end of the server may not be known yet. But this call cannot have been read, so it is sent again.
         assert_eq!(client.call("pay", json!({ "id": "b" })).text, "pay b, run 1");
         assert_eq!((world.count("initialize"), world.count("pay a"), world.count("pay b")), (2, 1, 1));
         assert_ne!(world.server(), first);
@@ -26,7 +26,7 @@ fn gr_8_a_server_killed_between_calls_is_back_for_the_next_and_the_session_goes_
 
 #[test]
 fn gr_1_a_server_that_dies_during_a_read_is_asked_again() {
-    for world in World::every("gr_1_read", "") {
+    for world in GatewayWorld::every("gr_1_read", "") {
         let mut client = world.client();
         let said = client.call("look", json!({ "id": "a", "fault": "die_after", "times": 1 }));
         assert_eq!((said.text.as_str(), said.is_error), ("look a, run 2", false), "{said:?}");
@@ -39,8 +39,8 @@ fn gr_1_a_server_that_dies_during_a_read_is_asked_again() {
 }
 
 #[test]
-fn gr_8_a_server_that_dies_during_a_write_is_not_asked_again_and_the_client_is_told() {
-    for world in World::every("gr_8_write", "") {
+fn gr_8_a_write_whose_server_dies_is_not_retried_and_the_client_gets_an_unknown_outcome() {
+    for world in GatewayWorld::every("gr_8_write", "") {
         let mut client = world.client();
         let said = client.call("pay", json!({ "id": "a", "fault": "die_after", "times": 1 }));
         assert_eq!((said.is_error, said.code.as_deref()), (true, Some("outcome_unknown")), "{said:?}");
@@ -50,28 +50,36 @@ fn gr_8_a_server_that_dies_during_a_write_is_not_asked_again_and_the_client_is_t
 }
 
 #[test]
-fn gr_7_a_server_that_hangs_is_told_to_stop_and_the_client_is_answered() {
-    World::each("gr_7_hang", concat!(soon_settled!(), "[tools.\"bank/pay\"]\ntimeout = \"3s\"\n"), |world| {
-        let mut client = world.client();
-        let said = client.call("pay", json!({ "id": "a", "fault": "hang" }));
-        assert_eq!((said.is_error, said.code.as_deref()), (true, Some("outcome_unknown")), "{said:?}");
-        world.until("cancelled", 1);
-        assert_eq!(client.call("draw", json!({ "id": "b" })).text, "draw b, run 1", "the session goes on");
-        // A child that does not answer the cancel is ended, so that it is known that nothing more happens.
-        let lives = if world.is_elsewhere() { 1 } else { 2 };
-        world.until("initialize", lives);
-        assert_eq!(world.count("pay a"), 1, "it was asked once");
-    });
+fn gr_7_a_server_that_hangs_gets_a_cancellation_and_the_client_is_answered() {
+    GatewayWorld::each(
+        "gr_7_hang",
+        concat!(soon_settled!(), "[tools.\"bank/pay\"]\ntimeout = \"3s\"\n"),
+        |world| {
+            let mut client = world.client();
+            let said = client.call("pay", json!({ "id": "a", "fault": "hang" }));
+            assert_eq!((said.is_error, said.code.as_deref()), (true, Some("outcome_unknown")), "{said:?}");
+            world.until("cancelled", 1);
+            assert_eq!(
+                client.call("draw", json!({ "id": "b" })).text,
+                "draw b, run 1",
+                "the session goes on"
+            );
+            // A child that does not answer the cancellation is ended, so that the call is known to be over.
+            let lives = if world.is_remote() { 1 } else { 2 };
+            world.until("initialize", lives);
+            assert_eq!(world.count("pay a"), 1, "it was asked once");
+        },
+    );
 }
 
 #[test]
 fn gr_4_a_heartbeat_during_a_call_that_hangs_is_answered_while_it_hangs() {
-    for world in World::every("gr_4_ping", "answer_by = \"none\"\n") {
+    for world in GatewayWorld::every("gr_4_ping", "answer_by = \"none\"\n") {
         let mut client = world.client();
         client.send_call("look", json!({ "id": "a", "fault": "hang" }));
         world.until("look a", 1);
         client.request("ping", json!({}));
-        // Neither does what the server itself has to answer wait for it.
+        // The server's own answers do not wait for it either.
         assert!(client.request("tools/list", json!({}))["result"].is_object());
         assert!(client.heard.is_empty(), "the call still hangs: {:?}", client.heard);
     }
@@ -79,12 +87,12 @@ fn gr_4_a_heartbeat_during_a_call_that_hangs_is_answered_while_it_hangs() {
 
 #[test]
 fn gr_2_a_permanent_error_is_passed_on_at_once_and_as_it_came() {
-    for world in World::every("gr_2_permanent", "") {
+    for world in GatewayWorld::every("gr_2_permanent", "") {
         let mut client = world.client();
         let said = client.call("nothing", json!({ "id": "a" }));
         assert!(said.is_error && said.text.starts_with("Unknown tool: nothing"), "{said:?}");
         assert!(!client.call("look", json!({ "id": "a" })).is_error);
-        // Also what is safe to repeat is asked for once.
+        // Even calls that are safe to repeat run once.
         for (id, words) in [("b", "Invalid airport code: XYZ"), ("c", "Authentication failed (401)")] {
             let said = client.call("look", json!({ "id": id, "fault": "error", "text": words }));
             assert_eq!((said.is_error, said.text.as_str()), (true, words), "{said:?}");
@@ -94,10 +102,10 @@ fn gr_2_a_permanent_error_is_passed_on_at_once_and_as_it_came() {
 }
 
 #[test]
-fn gr_3_a_server_that_is_overloaded_is_asked_again_and_then_left_alone_and_the_session_goes_on() {
-    for back in [By::Http] {
-        for front in [By::Stdio, By::Http] {
-            let world = World::of("gr_3_503", "", front, back);
+fn gr_3_an_overloaded_server_is_retried_until_its_breaker_opens_and_the_session_continues() {
+    for back in [TestTransport::Http] {
+        for front in [TestTransport::Stdio, TestTransport::Http] {
+            let world = GatewayWorld::of("gr_3_503", "", front, back);
             let mut client = world.client();
             let said = client.call("look", json!({ "id": "a", "fault": "503", "times": 1 }));
             assert_eq!(said.text, "look a, run 2", "after as long as it wanted to be left alone: {said:?}");
@@ -110,16 +118,16 @@ fn gr_3_a_server_that_is_overloaded_is_asked_again_and_then_left_alone_and_the_s
 
 #[test]
 fn the_same_call_twice_at_once_runs_once_and_both_are_answered() {
-    for world in World::every("twice_at_once", "log.level = \"debug\"\n") {
+    for world in GatewayWorld::every("twice_at_once", "log.level = \"debug\"\n") {
         let mut client = world.client();
-        let gate = world.makes_it("gate");
+        let gate = world.set_behavior("gate");
         let arguments = json!({ "id": "a", "fault": "gate" });
         let (first, second) =
             (client.send_call("pay", arguments.clone()), client.send_call("pay", arguments));
         world.until("pay a", 1);
         world.logged_times("tool_call_following", 1);
         fs::remove_file(gate).unwrap();
-        let texts = [first, second].map(|id| Said::of(&client.answer(id)).text);
+        let texts = [first, second].map(|id| ToolResponse::of(&client.answer(id)).text);
         assert!(texts.contains(&"pay a, run 1".to_owned()), "{texts:?}");
         let joined = "pay a, run 1\nAn equal call was already in flight: the tool ran once for both";
         assert!(texts.contains(&joined.to_owned()), "{texts:?}");
@@ -129,21 +137,21 @@ fn the_same_call_twice_at_once_runs_once_and_both_are_answered() {
 
 #[test]
 fn a_client_that_goes_away_during_a_write_finds_the_answer_when_it_asks_again() {
-    for world in World::every("goes_away", "") {
-        let gate = world.makes_it("gate");
+    for world in GatewayWorld::every("goes_away", "") {
+        let gate = world.set_behavior("gate");
         let arguments = json!({ "id": "a", "fault": "gate" });
         let mut client = world.client();
         client.send_call("pay", arguments.clone());
         world.until("pay a", 1);
-        // Nothing is answered before it has gone.
+        // Nothing is answered before the client is gone.
         let mut again = match world.front {
-            By::Stdio => {
-                client.says_no_more();
+            TestTransport::Stdio => {
+                client.close_input();
                 fs::remove_file(gate).unwrap();
                 assert!(client.ended().success());
                 world.client()
             }
-            By::Http => {
+            TestTransport::Http => {
                 client.disconnect();
                 fs::remove_file(gate).unwrap();
                 client
@@ -158,8 +166,8 @@ fn a_client_that_goes_away_during_a_write_finds_the_answer_when_it_asks_again() 
 
 #[test]
 fn a_client_that_hangs_up_after_every_answer_has_it_and_its_next_equal_call_is_another_one() {
-    for world in World::every("hangs_up", "") {
-        let By::Http = world.front else { continue };
+    for world in GatewayWorld::every("hangs_up", "") {
+        let TestTransport::Http = world.front else { continue };
         let mut client = world.client();
         let mut pay = || {
             let said = client.call("pay", json!({ "id": "a" }));
@@ -167,25 +175,27 @@ fn a_client_that_hangs_up_after_every_answer_has_it_and_its_next_equal_call_is_a
             said.text
         };
         assert_eq!(pay(), "pay a, run 1");
-        // It may ask again before we have noticed that it hung up: then that is waited for, for a few seconds.
+        // The client may call again before its disconnect is noticed. Then the call waits for that, for a few seconds.
         wait(|| pay() == "pay a, run 2", || "the second run".to_owned());
     }
 }
 
-/// A cancel and the answer cross: the client has sent one before it saw the other, and does not look at it any more.
+/// A cancellation and the answer cross: the client sent the cancellation before it received the answer, and ignores
+/// that.
 #[test]
 fn an_answer_that_crosses_a_cancel_was_not_delivered_and_an_equal_call_gets_it() {
-    for world in World::every("crosses", "") {
+    for world in GatewayWorld::every("crosses", "") {
         let mut client = world.client();
-        // A client keeps its connection. One that closes it after the answer has it.
-        let mut kept = (world.front == By::Http).then(|| Kept::to(client.address()));
+        // The client keeps its connection. If it closed it after the answer, the answer would count as delivered.
+        let mut kept =
+            (world.front == TestTransport::Http).then(|| PersistentConnection::to(client.address()));
         let mut say = |message: Value| match &mut kept {
             None => {
                 client.say(&message.to_string());
                 message["id"].as_u64().map(|id| client.answer(id))
             }
             Some(kept) => {
-                let request = Request::to(client.address()).header("mcp-session-id", &client.session());
+                let request = RawRequest::to(client.address()).header("mcp-session-id", &client.session());
                 serde_json::from_slice(&kept.ask(&request.body(message.to_string()))).ok()
             }
         };
@@ -193,7 +203,7 @@ fn an_answer_that_crosses_a_cancel_was_not_delivered_and_an_equal_call_gets_it()
             let params = json!({ "name": "pay", "arguments": { "id": name } });
             json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params })
         };
-        // An answer counts as delivered after five seconds, whatever is heard later.
+        // An answer counts as delivered after five seconds, whatever arrives later.
         let mut crosses = |id: u64| {
             let began = Instant::now();
             say(call(id, &format!("a{id}")));
@@ -204,23 +214,23 @@ fn an_answer_that_crosses_a_cancel_was_not_delivered_and_an_equal_call_gets_it()
         };
         let id = (1000..).step_by(4).find(|id| crosses(*id)).unwrap();
         let name = format!("a{id}");
-        let said = Said::of(&say(call(id + 2, &name)).unwrap());
+        let said = ToolResponse::of(&say(call(id + 2, &name)).unwrap());
         assert!(said.from_cache, "{said:?}");
         assert_eq!(world.count(&format!("pay {name}")), 1);
-        let said = Said::of(&say(call(id + 3, &name)).unwrap());
+        let said = ToolResponse::of(&say(call(id + 3, &name)).unwrap());
         assert_eq!(said.text, format!("pay {name}, run 2"), "that one has arrived");
     }
 }
 
-/// A call is cut, its server counts as hung, and then the call succeeds after all while another one is waited for.
+/// A call is cut, its server counts as hung, and then the call succeeds after all while another one is in flight.
 #[test]
-fn a_server_that_was_given_up_and_answers_after_all_is_replaced_and_the_session_goes_on() {
+fn a_server_that_answers_after_a_cut_is_replaced_and_the_session_continues() {
     let config =
         "settling.grace = \"100ms\"\nsettling.drain = \"3s\"\n[tools.\"bank/pay\"]\ntimeout = \"1s\"\n";
-    for front in [By::Stdio, By::Http] {
-        let world = World::of("answers_after_all", config, front, By::Stdio);
+    for front in [TestTransport::Stdio, TestTransport::Http] {
+        let world = GatewayWorld::of("answers_after_all", config, front, TestTransport::Stdio);
         let mut client = world.client();
-        let gate = world.makes_it("gate");
+        let gate = world.set_behavior("gate");
         client.send_call("draw", json!({ "id": "b", "fault": "hang" }));
         world.until("draw b", 1);
         let cut = client.send_call("pay", json!({ "id": "a", "fault": "gate" }));
@@ -232,25 +242,30 @@ fn a_server_that_was_given_up_and_answers_after_all_is_replaced_and_the_session_
     }
 }
 
-/// How often a tool may run is known from the first call on, whether its client has asked for the tools or not.
+/// The class of a tool is known from the first call on, whether or not its client has listed the tools.
 #[test]
 fn a_client_that_never_lists_the_tools_is_protected_from_its_first_call_on() {
-    for world in World::every("never_lists", "") {
+    for world in GatewayWorld::every("never_lists", "") {
         let mut client = world.new_client();
         client.initialize();
         let said = client.call("look", json!({ "id": "a", "fault": "die_after", "times": 1 }));
         assert_eq!(said.text, "look a, run 2", "what only reads is asked again: {said:?}");
         let said = client.call("pay", json!({ "id": "b", "fault": "die_after", "times": 1 }));
         assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
-        // Of a server elsewhere nobody can see the end, so there is nothing to check yet.
-        if !world.is_elsewhere() {
+        // The end of a remote server cannot be observed, so there is nothing to check yet.
+        if !world.is_remote() {
             assert!(said.text.contains("for example with look"), "it is told what to check with: {said:?}");
         }
         assert_eq!(world.count("pay b"), 1);
     }
     let asks = |mode: &str| {
-        let world = World::of("never_lists_mode", &format!("mode = \"{mode}\"\n"), By::Stdio, By::Stdio);
-        world.makes_it("lists");
+        let world = GatewayWorld::of(
+            "never_lists_mode",
+            &format!("mode = \"{mode}\"\n"),
+            TestTransport::Stdio,
+            TestTransport::Stdio,
+        );
+        world.set_behavior("lists");
         let mut client = world.new_client();
         client.initialize();
         for run in 1..3 {
@@ -259,13 +274,13 @@ fn a_client_that_never_lists_the_tools_is_protected_from_its_first_call_on() {
         world.count("tools/list")
     };
     assert_eq!(asks("enforce"), 1, "it is asked once");
-    // Where nothing acts, nothing is asked for either.
+    // With all mechanisms off, the gateway lists no tools by itself.
     assert_eq!(asks("off"), 0);
 }
 
 #[test]
-fn whatever_a_server_writes_besides_its_answer_is_in_nobodys_way() {
-    for world in World::every("writes_anything", soon_settled!()) {
+fn other_output_of_a_server_beside_its_answer_does_no_harm() {
+    for world in GatewayWorld::every("writes_anything", soon_settled!()) {
         let mut client = world.client();
         assert_eq!(
             client.call("look", json!({ "id": "garbage", "fault": "garbage" })).text,
@@ -273,7 +288,7 @@ fn whatever_a_server_writes_besides_its_answer_is_in_nobodys_way() {
         );
         let said = client.call("look", json!({ "id": "half", "fault": "half_line", "times": 1 }));
         assert_eq!(said.text, "look half, run 2");
-        // The same around a write: what is beside the answer changes nothing, and half an answer is none.
+        // The same around a write: garbage beside the answer changes nothing, and half an answer is none.
         let said = client.call("pay", json!({ "id": "garbage", "fault": "garbage" }));
         assert_eq!(said.text, "pay garbage, run 1");
         let said = client.call("pay", json!({ "id": "half", "fault": "half_line", "times": 1 }));
@@ -282,7 +297,7 @@ fn whatever_a_server_writes_besides_its_answer_is_in_nobodys_way() {
         let said = client.call("look", json!({ "id": "flood", "fault": "flood", "size": 5_000 }));
         assert_eq!(said.text, "look flood, run 1");
         let told = client.heard.iter().filter(|message| message["method"] == "notifications/message").count();
-        assert!(told == 5_000 || (world.front == By::Http && told > 0), "{told}");
+        assert!(told == 5_000 || (world.front == TestTransport::Http && told > 0), "{told}");
         let said = client.call("look", json!({ "id": "long", "fault": "long_line", "size": 50 << 20 }));
         assert_eq!(said.text.len(), 50 << 20);
         client.request("ping", json!({}));
@@ -290,8 +305,8 @@ fn whatever_a_server_writes_besides_its_answer_is_in_nobodys_way() {
 }
 
 #[test]
-fn requests_that_are_no_calls_and_what_nobody_knows_are_carried_as_they_are() {
-    for world in World::every("carried", "") {
+fn other_requests_and_unknown_methods_are_forwarded_unchanged() {
+    for world in GatewayWorld::every("carried", "") {
         let mut client = world.client();
         let tools = client.request("tools/list", json!({}));
         assert_eq!(tools["result"]["tools"][0]["vendor"], json!({ "kept": true }));
@@ -303,13 +318,13 @@ fn requests_that_are_no_calls_and_what_nobody_knows_are_carried_as_they_are() {
 }
 
 #[test]
-fn gr_7_a_call_that_reports_progress_is_left_alone_and_its_client_hears_of_it() {
-    for world in World::every("gr_7_progress", "") {
+fn gr_7_a_call_that_reports_progress_is_not_cancelled_and_its_client_receives_the_progress() {
+    for world in GatewayWorld::every("gr_7_progress", "") {
         let mut client = world.client();
         let arguments = json!({ "id": "a", "fault": "progress", "size": 5 });
         let params = json!({ "name": "look", "arguments": arguments, "_meta": { "progressToken": "mine" } });
         let answer = client.request("tools/call", params);
-        assert_eq!(Said::of(&answer).text, "look a, run 1");
+        assert_eq!(ToolResponse::of(&answer).text, "look a, run 1");
         let steps: Vec<_> = client.heard.iter().filter(|m| m["method"] == "notifications/progress").collect();
         assert_eq!(steps.len(), 5, "{:?}", client.heard);
         assert!(steps.iter().all(|step| step["params"]["progressToken"] == "mine"));
@@ -317,8 +332,8 @@ fn gr_7_a_call_that_reports_progress_is_left_alone_and_its_client_hears_of_it() 
 }
 
 #[test]
-fn what_is_no_message_is_answered_with_an_error_and_the_session_goes_on() {
-    for world in World::every("no_message", "") {
+fn an_invalid_message_is_answered_with_an_error_and_the_session_continues() {
+    for world in GatewayWorld::every("no_message", "") {
         let mut client = world.client();
         for (line, code) in
             [("{not json", -32700), ("[]", -32600), ("17", -32600), ("{\"jsonrpc\":\"2.0\"}", -32600)]
@@ -332,7 +347,7 @@ fn what_is_no_message_is_answered_with_an_error_and_the_session_goes_on() {
 
 #[test]
 fn tg_1_a_loop_of_malformed_calls_is_stopped() {
-    for world in World::every("tg_1_loop", "") {
+    for world in GatewayWorld::every("tg_1_loop", "") {
         let mut client = world.client();
         let mut said: Vec<_> = (0..4).map(|_| client.call("pay", json!({}))).collect();
         assert_eq!(client.call("look", json!({ "id": "a" })).text, "look a, run 1", "another tool is free");
@@ -347,8 +362,8 @@ fn tg_1_a_loop_of_malformed_calls_is_stopped() {
 }
 
 #[test]
-fn sf_5_a_client_that_wants_too_much_at_once_is_told_so_and_goes_on() {
-    let world = World::new("too_much");
+fn sf_5_a_client_with_too_many_requests_is_refused_and_continues() {
+    let world = GatewayWorld::new("too_much");
     let mut client = world.client();
     let waiting: Vec<u64> = (0..1024).map(|_| client.send("test/silence", json!({}))).collect();
     assert_eq!(client.request("test/echo", json!({}))["error"]["code"], -31_003);
@@ -357,25 +372,30 @@ fn sf_5_a_client_that_wants_too_much_at_once_is_told_so_and_goes_on() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_left_alone_by_requests_that_are_no_calls_too() {
-    let world = World::of("left_alone", "breaker.cooldown = \"10m\"\n", By::Stdio, By::Stdio);
-    // No system gives this port to anybody who does not ask for it.
+fn an_open_breaker_of_a_missing_server_refuses_other_requests_too() {
+    let world = GatewayWorld::of(
+        "left_alone",
+        "breaker.cooldown = \"10m\"\n",
+        TestTransport::Stdio,
+        TestTransport::Stdio,
+    );
+    // No system assigns this port automatically.
     let mut command = world.wrap_alone(&["--name", "bank", "--url", "http://127.0.0.1:1/mcp"]);
     command.args(["--store", "memory"]);
-    let mut client = Client::on_streams(command);
+    let mut client = McpTestClient::on_streams(command);
     let said: Vec<String> = (0..4)
         .map(|_| client.request("tools/list", json!({}))["error"]["message"].as_str().unwrap().to_owned())
         .collect();
-    // Asked three times each, and after the fifth time in a row not at all.
-    assert!(!said[0].contains("left alone"), "{said:?}");
+    // Each is tried three times, and after the fifth failure in a row not at all.
+    assert!(!said[0].contains("circuit breaker is open"), "{said:?}");
     for later in &said[2..] {
-        assert!(later.contains("left alone for a while; try again in"), "{said:?}");
+        assert!(later.contains("circuit breaker is open; try again in"), "{said:?}");
     }
 }
 
 #[test]
 fn sf_4_a_call_with_long_arguments_is_carried_like_any_other() {
-    for world in World::every("long_arguments", "") {
+    for world in GatewayWorld::every("long_arguments", "") {
         let mut client = world.client();
         let text = "x".repeat(3 << 20);
         let said = client.call("pay", json!({ "id": "a", "fault": "text", "text": text }));
@@ -386,10 +406,11 @@ fn sf_4_a_call_with_long_arguments_is_carried_like_any_other() {
 
 #[test]
 fn a_server_elsewhere_is_not_believed_that_its_tool_only_reads() {
-    // Both lead to the same server; by the second name it could be anywhere.
+    // Both names lead to the same server. TestTransport the second one it could be on any machine.
     for (host, code) in [("127.0.0.1", None), ("0.0.0.0", Some("outcome_unknown"))] {
-        let world = World::of(&format!("believed_{host}"), "", By::Stdio, By::Http);
-        let mut client = Client::on_streams(world.wrap_alone(&["--url", &world.url(host)]));
+        let world =
+            GatewayWorld::of(&format!("believed_{host}"), "", TestTransport::Stdio, TestTransport::Http);
+        let mut client = McpTestClient::on_streams(world.wrap_alone(&["--url", &world.url(host)]));
         client.initialize();
         client.request("tools/list", json!({}));
         let said = client.call("look", json!({ "id": "a", "fault": "die_after", "times": 1 }));
@@ -399,10 +420,11 @@ fn a_server_elsewhere_is_not_believed_that_its_tool_only_reads() {
 }
 
 #[test]
-fn an_answer_counts_that_comes_while_its_server_does_not_hear_that_nobody_waits() {
-    let world = World::of("late_and_deaf", "timeout = \"3s\"\n", By::Stdio, By::Http);
+fn an_answer_counts_that_comes_before_its_server_receives_the_cancellation() {
+    let world =
+        GatewayWorld::of("late_and_deaf", "timeout = \"3s\"\n", TestTransport::Stdio, TestTransport::Http);
     let mut client = world.client();
-    let (_deaf, gate) = (world.makes_it("deaf"), world.makes_it("gate"));
+    let (_deaf, gate) = (world.set_behavior("deaf"), world.set_behavior("gate"));
     let arguments = json!({ "id": "a", "fault": "gate" });
     let said = client.call_keyed("pay", arguments.clone(), "k");
     assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
@@ -416,9 +438,13 @@ fn an_answer_counts_that_comes_while_its_server_does_not_hear_that_nobody_waits(
 
 #[test]
 fn sf_12_a_call_that_waits_for_a_new_session_was_not_sent_and_can_be_made_again() {
-    for front in [By::Stdio, By::Http] {
-        let world =
-            World::of("gr_8_no_session", "retry.attempts = 2\nguard.mode = \"off\"\n", front, By::Http);
+    for front in [TestTransport::Stdio, TestTransport::Http] {
+        let world = GatewayWorld::of(
+            "gr_8_no_session",
+            "retry.attempts = 2\nguard.mode = \"off\"\n",
+            front,
+            TestTransport::Http,
+        );
         let mut client = world.client();
         assert!(!client.call("pay", json!({ "id": "before" })).is_error);
         let refusing = world.folder().join("ledger.handshake");
@@ -438,16 +464,16 @@ fn sf_12_a_call_that_waits_for_a_new_session_was_not_sent_and_can_be_made_again(
 }
 
 #[test]
-fn gr_8_a_server_that_forgets_sessions_is_asked_again_and_not_left_alone_for_it() {
+fn gr_8_a_server_that_loses_sessions_is_retried_and_its_breaker_stays_closed() {
     let config = "[breaker]\nconsecutive = 2\n";
-    for front in [By::Stdio, By::Http] {
-        let world = World::of("gr_8_forgets", config, front, By::Http);
+    for front in [TestTransport::Stdio, TestTransport::Http] {
+        let world = GatewayWorld::of("gr_8_forgets", config, front, TestTransport::Http);
         let mut client = world.client();
         for round in 0..4 {
             let server = world.server();
             kill(server);
             wait(|| world.server() != server, || "the next server".to_owned());
-            // Neither a request that is no call nor a call hears of it.
+            // The cancellation reaches neither a request that is not a call nor another call.
             let listed = client.request("test/echo", json!({ "round": round }));
             assert_eq!(listed["result"]["params"]["round"], round, "{listed}");
         }

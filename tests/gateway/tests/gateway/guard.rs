@@ -1,26 +1,26 @@
-//! A model that repeats what fails is stopped, and one that does honest work is not even spoken to (TG-1 to TG-7, TG-9).
+//! The loop guard stops a model that repeats failing calls, and never interferes with honest work (TG-1 to TG-7, TG-9).
 
 use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::client::{Client, Said};
-use crate::raw::{Kept, Request};
-use crate::world::{By, World};
+use crate::client::{McpTestClient, ToolResponse};
+use crate::raw::{PersistentConnection, RawRequest};
+use crate::world::{GatewayWorld, TestTransport};
 
-/// A call that says which turn of the assistant it belongs to.
-fn in_turn(client: &mut Client, turn: &str, tool: &str, arguments: Value) -> Said {
+/// Makes a call that names its turn.
+fn in_turn(client: &mut McpTestClient, turn: &str, tool: &str, arguments: Value) -> ToolResponse {
     client.call_with(tool, arguments, json!({ "dev.steadfast/turn": turn }))
 }
 
-/// A failure that no other one is like.
+/// Returns arguments of a failure that equals no other one.
 fn fails(id: &str) -> Value {
     json!({ "id": id, "fault": "error", "text": format!("no such thing as {id}") })
 }
 
 #[test]
-fn tg_1_the_second_identical_failure_is_told_as_a_loop_and_the_third_is_not_run() {
-    World::each("tg_1_identical", "", |world| {
+fn tg_1_the_second_identical_failure_is_reported_as_a_loop_and_the_third_is_not_run() {
+    GatewayWorld::each("tg_1_identical", "", |world| {
         let mut client = world.client();
         let first = client.call("look", json!({}));
         assert!(first.is_error && first.text.contains("[NON-RETRYABLE]"), "{first:?}");
@@ -44,15 +44,15 @@ fn tg_1_the_second_identical_failure_is_told_as_a_loop_and_the_third_is_not_run(
         assert_eq!((third.is_error, third.code.as_deref()), (true, Some("loop_detected")), "{third:?}");
         assert!(third.text.contains("[LOOP DETECTED]"), "{third:?}");
         assert_eq!(world.count("refused look"), 2, "{:?}", world.ledger());
-        // Corrected, it runs.
+        // Once corrected, it runs.
         assert_eq!(client.call("look", json!({ "id": "a" })).text, "look a, run 1");
     });
 }
 
-/// A client with tracing, each of whose calls is the root of a trace, says nothing of turns by it.
+/// A client with tracing in which each call is the root of a trace. The trace does not identify turns.
 #[test]
 fn tg_1_a_loop_is_seen_although_each_call_has_a_trace_of_its_own() {
-    World::each("tg_1_traced", "", |world| {
+    GatewayWorld::each("tg_1_traced", "", |world| {
         let mut client = world.client();
         let said: Vec<_> = (0..12)
             .map(|number| {
@@ -69,9 +69,9 @@ fn tg_1_a_loop_is_seen_although_each_call_has_a_trace_of_its_own() {
 
 #[test]
 fn tg_1_a_tool_that_its_server_takes_away_and_brings_back_is_no_loop_any_more() {
-    World::each("tg_1_brought_back", "trust.mode = \"off\"\n", |world| {
-        let names = world.makes_it("names");
-        let list = |client: &mut Client| client.request("tools/list", json!({}));
+    GatewayWorld::each("tg_1_brought_back", "trust.mode = \"off\"\n", |world| {
+        let names = world.set_behavior("names");
+        let list = |client: &mut McpTestClient| client.request("tools/list", json!({}));
         let is_listed = |listed: &Value| {
             listed["result"]["tools"].as_array().unwrap().iter().any(|tool| tool["name"] == "extra")
         };
@@ -81,7 +81,7 @@ fn tg_1_a_tool_that_its_server_takes_away_and_brings_back_is_no_loop_any_more() 
             assert!(client.call("extra", json!({})).is_error);
         }
         assert_eq!(client.call("extra", json!({})).code.as_deref(), Some("loop_detected"));
-        // Listed once more, it is what it was.
+        // Listed again, the tool is the same as before.
         assert!(is_listed(&list(&mut client)));
         assert_eq!(client.call("extra", json!({})).code.as_deref(), Some("loop_detected"));
         fs::write(&names, "").unwrap();
@@ -96,7 +96,7 @@ fn tg_1_a_tool_that_its_server_takes_away_and_brings_back_is_no_loop_any_more() 
 
 #[test]
 fn tg_2_the_fifth_failure_of_a_turn_stops_its_tools() {
-    World::each("tg_2_cap", "trust.mode = \"off\"\n", |world| {
+    GatewayWorld::each("tg_2_cap", "trust.mode = \"off\"\n", |world| {
         let mut client = world.client();
         let mut said = Vec::new();
         for tool in ["pay", "look", "draw", "fold", "send"] {
@@ -118,7 +118,7 @@ fn tg_2_the_fifth_failure_of_a_turn_stops_its_tools() {
 
 #[test]
 fn tg_3_successes_do_not_count_towards_any_limit() {
-    World::each("tg_3_mixed", "trust.mode = \"off\"\n", |world| {
+    GatewayWorld::each("tg_3_mixed", "trust.mode = \"off\"\n", |world| {
         let mut client = world.client();
         for number in 0..4 {
             for good in 0..5 {
@@ -136,7 +136,7 @@ fn tg_3_successes_do_not_count_towards_any_limit() {
 
 #[test]
 fn tg_4_a_missing_parameter_is_not_worth_a_retry_and_a_time_out_is() {
-    World::each("tg_4_classified", "retry.base = \"1ms\"\n", |world| {
+    GatewayWorld::each("tg_4_classified", "retry.base = \"1ms\"\n", |world| {
         let mut client = world.client();
         for (number, text) in [
             "Missing required parameter: path",
@@ -165,7 +165,7 @@ fn tg_4_a_missing_parameter_is_not_worth_a_retry_and_a_time_out_is() {
 
 #[test]
 fn tg_5_the_model_behind_a_malformed_call_is_named() {
-    World::each("tg_5_named", "log.malformed_calls = \"malformed.jsonl\"\n", |world| {
+    GatewayWorld::each("tg_5_named", "log.malformed_calls = \"malformed.jsonl\"\n", |world| {
         let mut client = world.client();
         client.call_with("look", json!({}), json!({ "claudecode/toolUseId": "toolu_01A" }));
         client.call_with("pay", json!({ "a": "hunter2" }), json!({ "callId": "call_9f", "threadId": "t" }));
@@ -207,7 +207,7 @@ fn tg_5_the_model_behind_a_malformed_call_is_named() {
 
 #[test]
 fn tg_6_a_new_turn_starts_counting_from_zero() {
-    World::each("tg_6_turns", "trust.mode = \"off\"\n", |world| {
+    GatewayWorld::each("tg_6_turns", "trust.mode = \"off\"\n", |world| {
         let mut client = world.client();
         for turn in ["1", "2", "3"] {
             for number in 0..5 {
@@ -232,18 +232,25 @@ fn tg_6_a_new_turn_starts_counting_from_zero() {
 
 #[test]
 fn tg_7_limits_of_the_operator_are_the_ones_that_count() {
-    World::each("tg_7_limits", "[guard]\nidentical = 3\nper_turn = 4\n[trust]\nmode = \"off\"\n", |world| {
-        let mut client = world.client();
-        let mut said: Vec<_> = (0..3).map(|_| in_turn(&mut client, "1", "look", json!({}))).collect();
-        assert!(!said[1].text.contains("[LOOP DETECTED]") && said[2].text.contains("3 times"), "{said:?}");
-        said.push(in_turn(&mut client, "1", "draw", fails("a")));
-        assert!(said[3].text.contains("[TOOL ERROR LIMIT] 4"), "{said:?}");
-        assert_eq!(
-            in_turn(&mut client, "1", "pay", json!({ "id": "a" })).code.as_deref(),
-            Some("tool_error_limit")
-        );
-    });
-    let off = World::new("tg_5_off");
+    GatewayWorld::each(
+        "tg_7_limits",
+        "[guard]\nidentical = 3\nper_turn = 4\n[trust]\nmode = \"off\"\n",
+        |world| {
+            let mut client = world.client();
+            let mut said: Vec<_> = (0..3).map(|_| in_turn(&mut client, "1", "look", json!({}))).collect();
+            assert!(
+                !said[1].text.contains("[LOOP DETECTED]") && said[2].text.contains("3 times"),
+                "{said:?}"
+            );
+            said.push(in_turn(&mut client, "1", "draw", fails("a")));
+            assert!(said[3].text.contains("[TOOL ERROR LIMIT] 4"), "{said:?}");
+            assert_eq!(
+                in_turn(&mut client, "1", "pay", json!({ "id": "a" })).code.as_deref(),
+                Some("tool_error_limit")
+            );
+        },
+    );
+    let off = GatewayWorld::new("tg_5_off");
     fs::write(off.folder().join("steadfast.toml"), "guard.mode = \"off\"\n").unwrap();
     let mut client = off.client();
     let mut bare = off.bare();
@@ -254,26 +261,26 @@ fn tg_7_limits_of_the_operator_are_the_ones_that_count() {
     }
 }
 
-/// A step of honest work: a tool, its arguments, and what is said beside it.
-type Step = (&'static str, Value, Value);
+/// A step of honest work: a tool, its arguments, and its `_meta`.
+type WorkStep = (&'static str, Value, Value);
 
-fn good(tool: &'static str, id: &str) -> Step {
+fn good(tool: &'static str, id: &str) -> WorkStep {
     (tool, json!({ "id": id }), json!({}))
 }
 
-/// A failure of this call until it was made so often.
-fn failing(tool: &'static str, id: &str, text: &str, times: u32) -> Step {
+/// Returns a call that fails until it was made this often.
+fn failing(tool: &'static str, id: &str, text: &str, times: u32) -> WorkStep {
     (tool, json!({ "id": id, "fault": "error", "text": text, "times": times }), json!({}))
 }
 
-fn of_turn((tool, arguments, _): Step, turn: u32) -> Step {
+fn of_turn((tool, arguments, _): WorkStep, turn: u32) -> WorkStep {
     (tool, arguments, json!({ "dev.steadfast/turn": turn.to_string() }))
 }
 
 #[test]
 fn tg_9_legitimate_sequences_pass_untouched() {
     let words = "errors.log: Missing required parameter: path, HTTP 503, type error, ECONNRESET";
-    let corpus: Vec<(&str, Vec<Step>)> = vec![
+    let corpus: Vec<(&str, Vec<WorkStep>)> = vec![
         (
             "a retry after a fault that passed",
             [
@@ -349,16 +356,17 @@ fn tg_9_legitimate_sequences_pass_untouched() {
             vec![("draw", json!({ "id": "o", "fault": "text", "text": "" }), json!({})), good("draw", "")],
         ),
     ];
-    // A program is quicker than a model: what it does twice within a moment would be taken for one call sent twice.
+    // A program is faster than a model: two equal calls within a moment would be taken for one call sent twice.
     let config = "dedupe.double_dispatch = false\n";
-    World::each("tg_9_corpus", config, |world| {
+    GatewayWorld::each("tg_9_corpus", config, |world| {
         for (name, steps) in &corpus {
-            // Each begins with nobody having done anything yet.
+            // Each sequence begins without a history.
             fs::write(world.folder().join("ledger"), "").unwrap();
             let _ = fs::remove_dir_all(world.folder().join(".local"));
             let (mut client, mut bare) = (world.client(), world.bare());
-            // That an answer has arrived is known from its connection, which clients keep.
-            let mut kept = (world.front == By::Http).then(|| Kept::to(client.address()));
+            // The arrival of an answer is known from its connection, which clients keep.
+            let mut kept =
+                (world.front == TestTransport::Http).then(|| PersistentConnection::to(client.address()));
             for (number, (tool, arguments, meta)) in steps.iter().enumerate() {
                 let params = json!({ "name": tool, "arguments": arguments, "_meta": meta });
                 let ours = match &mut kept {
@@ -368,7 +376,7 @@ fn tg_9_legitimate_sequences_pass_untouched() {
                         let message =
                             json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params });
                         let request =
-                            Request::to(client.address()).header("mcp-session-id", &client.session());
+                            RawRequest::to(client.address()).header("mcp-session-id", &client.session());
                         serde_json::from_slice(&kept.ask(&request.body(message.to_string()))).unwrap()
                     }
                 };
@@ -386,7 +394,7 @@ fn tg_9_legitimate_sequences_pass_untouched() {
 
 #[test]
 fn tg_5_malformed_calls_and_loops_are_written_down_in_the_state_folder_unless_it_is_turned_off() {
-    let calls = |world: &World| {
+    let calls = |world: &GatewayWorld| {
         let mut client = world.client();
         for _ in 0..3 {
             let said = client.call_with("look", json!({}), json!({ "dev.steadfast/model": "model-1" }));
@@ -394,7 +402,7 @@ fn tg_5_malformed_calls_and_loops_are_written_down_in_the_state_folder_unless_it
         }
         client.hang_up();
     };
-    let world = World::of("tg_5_default", "", By::Stdio, By::Stdio);
+    let world = GatewayWorld::of("tg_5_default", "", TestTransport::Stdio, TestTransport::Stdio);
     let file = world.folder().join(".local/state/steadfast/malformed-calls.jsonl");
     calls(&world);
     let text = fs::read_to_string(&file).unwrap();
@@ -404,18 +412,23 @@ fn tg_5_malformed_calls_and_loops_are_written_down_in_the_state_folder_unless_it
     let (wrong, looped) =
         ((Some("model-1"), Some("invalid_arguments")), (Some("model-1"), Some("loop_detected")));
     assert_eq!(said, [wrong, wrong, looped], "{text}");
-    // A file that has reached its limit becomes the one before.
+    // A file that has reached its limit is rotated.
     let full = 10 << 20;
     fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(full).unwrap();
     calls(&world);
     assert_eq!(fs::read_to_string(&file).unwrap().lines().count(), 3);
     assert_eq!(fs::metadata(file.with_extension("jsonl.1")).unwrap().len(), full);
-    // Honest work makes no file, and neither does anything where it is turned off.
-    let world = World::of("tg_5_honest", "", By::Stdio, By::Stdio);
+    // Honest work writes no file. Nor does a loop where that is turned off.
+    let world = GatewayWorld::of("tg_5_honest", "", TestTransport::Stdio, TestTransport::Stdio);
     let mut client = world.client();
     assert_eq!(client.call("look", json!({ "id": "a" })).text, "look a, run 1");
     client.hang_up();
-    let off = World::of("tg_5_off", "log.malformed_calls = \"none\"\n", By::Stdio, By::Stdio);
+    let off = GatewayWorld::of(
+        "tg_5_off",
+        "log.malformed_calls = \"none\"\n",
+        TestTransport::Stdio,
+        TestTransport::Stdio,
+    );
     calls(&off);
     for world in [world, off] {
         assert!(!world.folder().join(".local/state/steadfast/malformed-calls.jsonl").exists());
@@ -424,9 +437,9 @@ fn tg_5_malformed_calls_and_loops_are_written_down_in_the_state_folder_unless_it
 
 #[test]
 fn tg_9_a_tool_that_comes_into_the_list_of_its_server_may_be_called_whatever_was_called_like_it_before() {
-    World::each("tg_9_comes_back", "", |world| {
+    GatewayWorld::each("tg_9_comes_back", "", |world| {
         let mut client = world.client();
-        let call = |client: &mut Client| client.call("extra", json!({ "id": "a" })).code;
+        let call = |client: &mut McpTestClient| client.call("extra", json!({ "id": "a" })).code;
         while call(&mut client).as_deref() != Some("loop_detected") {}
         client.request("tools/list", json!({}));
         assert_eq!(call(&mut client).as_deref(), Some("loop_detected"), "the same list changes nothing");

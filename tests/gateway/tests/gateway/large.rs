@@ -1,4 +1,4 @@
-//! Results with more text than their callers want (`result_limit`): what they get of it, and how they read the rest.
+//! Results with more text than their callers want (`result_limit`): the part that callers get, and access to the rest.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -7,32 +7,32 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::client::{Client, Said, keyed};
-use crate::raw::{Answered, Request, send};
-use crate::world::{By, Era, LISTEN, World, begun, kill, wait};
+use crate::client::{McpTestClient, ToolResponse, keyed};
+use crate::raw::{RawRequest, RawResponse, send};
+use crate::world::{GatewayWorld, LISTEN, ServerEra, TestTransport, initialized, kill, wait};
 
 const LIMIT: &str = "result_limit = \"1KiB\"\n";
-/// What is shown of a text at most.
+/// Maximum size of the shown part of a text.
 const SHOWN: usize = 1024;
 
-/// A text that is far longer, in which no two lines are the same and characters have one, two and four bytes.
+/// Returns a far longer text with characters of one, two and four bytes, in which no two lines are the same.
 fn long() -> String {
     (0..400).map(|number| format!("line {number} ä 𝄞\n")).collect()
 }
 
-/// A call whose answer is this text.
+/// Returns a call whose answer is this text.
 fn saying(id: &str, text: &str) -> Value {
     json!({ "id": id, "fault": "text", "text": text })
 }
 
-/// What the gateway says of a text that it shortened.
+/// Returns the gateway's description of a shortened text.
 fn shortened(ours: &Value) -> &Value {
     let about = &ours["shortened"];
     assert!(about.is_object(), "{ours}");
     about
 }
 
-/// The text is the beginning of the whole, the words of the gateway, and its end.
+/// Checks that the text is the beginning of the whole, the notice of the gateway, and its end.
 fn assert_shortened(text: &str, whole: &str, about: &Value, place: &str) {
     assert_eq!(about["bytes"], whole.len(), "{about}");
     let [start, end] =
@@ -45,8 +45,8 @@ fn assert_shortened(text: &str, whole: &str, about: &Value, place: &str) {
     }
 }
 
-/// All pages of a resource, as one text.
-fn read_all(client: &mut Client, uri: &str) -> String {
+/// Reads all pages of a resource as one text.
+fn read_all(client: &mut McpTestClient, uri: &str) -> String {
     let (mut whole, mut next, mut pages) = (String::new(), Some(uri.to_owned()), 0);
     while let Some(uri) = next {
         let answer = client.request("resources/read", json!({ "uri": uri }));
@@ -58,7 +58,7 @@ fn read_all(client: &mut Client, uri: &str) -> String {
         assert!(text.len() <= SHOWN, "{answer}");
         whole.push_str(text);
         next = page["next"].as_str().map(str::to_owned);
-        // A model sees no `_meta`.
+        // A model does not see `_meta`.
         let words = result["contents"][1]["text"].as_str();
         assert_eq!(words.is_some(), next.is_some(), "{answer}");
         assert!(next.as_deref().is_none_or(|next| words.unwrap().contains(next)), "{answer}");
@@ -68,14 +68,14 @@ fn read_all(client: &mut Client, uri: &str) -> String {
     whole
 }
 
-/// A program that asks the HTTP API of a gateway.
-struct Api<'c>(&'c Client);
+/// A client of the HTTP API of a gateway.
+struct LargeResultApi<'c>(&'c McpTestClient);
 
-impl Api<'_> {
+impl LargeResultApi<'_> {
     fn ask(&self, line: &str, accept: &str, body: &str) -> (u16, Vec<u8>) {
         let request =
-            Request::to(self.0.address()).header("accept", accept).line(&format!("{line} HTTP/1.1"));
-        let Answered { status, body, .. } = send(&request.body(body)).unwrap();
+            RawRequest::to(self.0.address()).header("accept", accept).line(&format!("{line} HTTP/1.1"));
+        let RawResponse { status, body, .. } = send(&request.body(body)).unwrap();
         (status, body)
     }
 
@@ -91,7 +91,7 @@ impl Api<'_> {
         said
     }
 
-    /// All pages of a result, as one text.
+    /// Reads all pages of a result as one text.
     fn read_all(&self, path: &str) -> String {
         let (mut whole, mut next) = (String::new(), Some(0));
         while let Some(offset) = next {
@@ -118,8 +118,8 @@ fn text_of(output: &Value) -> &str {
     output["content"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{output}"))
 }
 
-/// The files with results that lie beside the state.
-fn files(world: &World) -> Vec<PathBuf> {
+/// Returns the files with results beside the state.
+fn files(world: &GatewayWorld) -> Vec<PathBuf> {
     let results = world.folder().join(".local/state/steadfast/results");
     let is_text = |path: &Path| path.extension().is_some_and(|extension| extension == "txt");
     let Ok(folders) = fs::read_dir(results) else { return Vec::new() };
@@ -129,7 +129,7 @@ fn files(world: &World) -> Vec<PathBuf> {
 
 #[test]
 fn a_client_with_resources_reads_a_large_result_in_pages_that_are_the_whole() {
-    World::each("large_resource", LIMIT, |world| {
+    GatewayWorld::each("large_resource", LIMIT, |world| {
         let (mut client, long) = (world.client(), long());
         let said = client.call("look", saying("a", &long));
         let about = shortened(&said.ours).clone();
@@ -138,9 +138,9 @@ fn a_client_with_resources_reads_a_large_result_in_pages_that_are_the_whole() {
         let place = format!("read the resource {uri}?offset={}", about["gapStart"]);
         assert_shortened(&said.text, &long, &about, &place);
         assert_eq!(read_all(&mut client, uri), long);
-        // What a page does not have is refused here: the server knows no resource at all, and is not asked.
+        // Invalid parameters of a page are refused here: the server does not know the resource, and is not asked.
         for (params, code, why) in [
-            (json!({ "uri": format!("{uri}?offset=100000") }), -32602, "behind the end"),
+            (json!({ "uri": format!("{uri}?offset=100000") }), -32602, "after the end"),
             (json!({ "uri": format!("{uri}?offset=8") }), -32602, "begins at 7"),
             (json!({ "uri": format!("{uri}?page=2") }), -32602, "?offset="),
             (json!({ "uri": format!("{}x", &uri[..uri.len() - 1]) }), -32002, "call the tool again"),
@@ -162,8 +162,8 @@ fn a_client_with_resources_reads_a_large_result_in_pages_that_are_the_whole() {
 
 #[test]
 fn a_client_on_stdio_without_resources_gets_a_file_that_goes_when_it_leaves() {
-    for back in [By::Stdio, By::Http] {
-        let world = World::of_era(Era::Modern, "large_file", LIMIT, By::Stdio, back);
+    for back in [TestTransport::Stdio, TestTransport::Http] {
+        let world = GatewayWorld::of_era(ServerEra::Modern, "large_file", LIMIT, TestTransport::Stdio, back);
         let (mut client, long) = (world.client(), long());
         let said = client.call("look", saying("a", &long));
         let about = shortened(&said.ours);
@@ -188,7 +188,13 @@ fn a_client_on_stdio_without_resources_gets_a_file_that_goes_when_it_leaves() {
 
 #[test]
 fn files_of_a_gateway_that_was_killed_are_removed_by_the_next_one() {
-    let world = World::of_era(Era::Modern, "large_killed", LIMIT, By::Stdio, By::Stdio);
+    let world = GatewayWorld::of_era(
+        ServerEra::Modern,
+        "large_killed",
+        LIMIT,
+        TestTransport::Stdio,
+        TestTransport::Stdio,
+    );
     let mut client = world.client();
     client.call("look", saying("a", &long()));
     let left = files(&world);
@@ -204,15 +210,15 @@ fn files_of_a_gateway_that_was_killed_are_removed_by_the_next_one() {
 
 #[test]
 fn a_client_over_http_without_resources_reads_the_rest_with_get() {
-    for back in [By::Stdio, By::Http] {
-        let world = World::of_era(Era::Modern, "large_http", LIMIT, By::Http, back);
+    for back in [TestTransport::Stdio, TestTransport::Http] {
+        let world = GatewayWorld::of_era(ServerEra::Modern, "large_http", LIMIT, TestTransport::Http, back);
         let (mut client, long) = (world.client(), long());
         let said = client.call("look", saying("a", &long));
         let about = shortened(&said.ours);
         let path = about["readAt"].as_str().unwrap();
         let place = format!("send `GET {path}?offset={}` to this gateway", about["gapStart"]);
         assert_shortened(&said.text, &long, about, &place);
-        let api = Api(&client);
+        let api = LargeResultApi(&client);
         assert_eq!(api.read_all(path), long);
         let (status, refused) = api.get(&format!("{path}?offset=8"));
         assert_eq!(status, 400, "{refused}");
@@ -225,7 +231,7 @@ fn a_client_over_http_without_resources_reads_the_rest_with_get() {
 
 #[test]
 fn a_client_of_the_modern_era_has_resources_if_the_server_says_so() {
-    World::each("large_modern", LIMIT, |world| {
+    GatewayWorld::each("large_modern", LIMIT, |world| {
         let (mut client, long) = (world.modern_client(json!({})), long());
         let said = client.call("look", saying("a", &long));
         let place = shortened(&said.ours)["readAt"].as_str().unwrap().to_owned();
@@ -242,9 +248,9 @@ fn a_client_of_the_modern_era_has_resources_if_the_server_says_so() {
 
 #[test]
 fn a_call_over_http_is_shortened_and_each_replay_of_it_from_the_original() {
-    let world = World::of("large_calls", LIMIT, By::Http, By::Stdio);
+    let world = GatewayWorld::of("large_calls", LIMIT, TestTransport::Http, TestTransport::Stdio);
     let (client, long) = (world.client(), long());
-    let api = Api(&client);
+    let api = LargeResultApi(&client);
     let first = api.call("pay", saying("a", &long), Some("k"));
     for (said, from_cache) in [(&first, false), (&api.call("pay", saying("a", &long), Some("k")), true)] {
         assert_eq!(said["fromCache"], from_cache, "{said}");
@@ -254,7 +260,7 @@ fn a_call_over_http_is_shortened_and_each_replay_of_it_from_the_original() {
         assert_eq!(api.read_all(path), long);
     }
     assert_eq!(world.count("pay a"), 1);
-    // What is stored is the original: without the limit it is all there.
+    // The stored result is the original: without the limit all of it is there.
     let shown = world.logged("config.replaced").len();
     world.configure("");
     wait(|| world.logged("config.replaced").len() > shown, || format!("a reload in {:#?}", world.log()));
@@ -264,10 +270,10 @@ fn a_call_over_http_is_shortened_and_each_replay_of_it_from_the_original() {
 }
 
 #[test]
-fn a_call_that_is_told_as_events_ends_with_the_same_shortened_result() {
-    let world = World::of("large_events", LIMIT, By::Http, By::Stdio);
+fn a_call_with_an_event_stream_ends_with_the_same_shortened_result() {
+    let world = GatewayWorld::of("large_events", LIMIT, TestTransport::Http, TestTransport::Stdio);
     let (client, long) = (world.client(), long());
-    let api = Api(&client);
+    let api = LargeResultApi(&client);
     let (_, events) = api.ask("POST /v1/calls", "text/event-stream", &call("look", saying("a", &long), None));
     let events = String::from_utf8(events).unwrap();
     let result = events.split("event: result\ndata: ").nth(1).and_then(|rest| rest.lines().next());
@@ -280,9 +286,9 @@ fn a_call_that_is_told_as_events_ends_with_the_same_shortened_result() {
 #[test]
 fn tools_without_a_server_are_shortened_like_any_other() {
     let config = format!("{LIMIT}[command_tools.print]\ncommand = [\"cat\"]\n");
-    let world = World::of("large_command", &config, By::Http, By::Stdio);
+    let world = GatewayWorld::of("large_command", &config, TestTransport::Http, TestTransport::Stdio);
     let client = world.client();
-    let api = Api(&client);
+    let api = LargeResultApi(&client);
     // A command that prints its arguments prints JSON, which is structured content and passes whole.
     let long = long();
     let body = call("print", json!({ "text": long }), None).replace("\"bank\"", "\"command\"");
@@ -293,13 +299,13 @@ fn tools_without_a_server_are_shortened_like_any_other() {
 }
 
 #[test]
-fn errors_are_shortened_like_answers_and_say_what_they_said() {
-    World::each("large_errors", LIMIT, |world| {
+fn errors_are_shortened_like_answers_and_keep_their_beginning_and_end() {
+    GatewayWorld::each("large_errors", LIMIT, |world| {
         let (mut client, long) = (world.client(), long());
         let said = client.call("look", json!({ "id": "a", "fault": "error", "text": long }));
         assert!(said.is_error, "{said:?}");
         let uri = shortened(&said.ours)["readAt"].as_str().unwrap().to_owned();
-        // Beside it stands what the gateway has to say of its own.
+        // The gateway's own notice is a separate part.
         assert!(said.text.starts_with(&long[..SHOWN / 2]), "{}", said.text);
         assert_eq!(read_all(&mut client, &uri), long);
         let id =
@@ -315,7 +321,7 @@ fn errors_are_shortened_like_answers_and_say_what_they_said() {
 
 #[test]
 fn images_and_structured_content_pass_whole_beside_text_that_is_shortened() {
-    World::each("large_binary", LIMIT, |world| {
+    GatewayWorld::each("large_binary", LIMIT, |world| {
         let (mut client, long) = (world.client(), long());
         let data = "QUJD".repeat(1000);
         let result = |content: Value| {
@@ -345,7 +351,7 @@ fn images_and_structured_content_pass_whole_beside_text_that_is_shortened() {
 
 #[test]
 fn a_turn_uses_originals_for_arguments_and_gives_shortened_outputs() {
-    World::each("large_turn", &format!("gateway.run_turn = true\n{LIMIT}"), |world| {
+    GatewayWorld::each("large_turn", &format!("gateway.run_turn = true\n{LIMIT}"), |world| {
         let (mut client, long) = (world.client(), "0123456789".repeat(300));
         let plan = json!({ "calls": [
             { "id": "look", "tool": "look", "params": saying("a", &long) },
@@ -365,16 +371,22 @@ fn a_turn_uses_originals_for_arguments_and_gives_shortened_outputs() {
 #[test]
 fn kept_results_expire_and_the_files_of_expired_ones_are_removed() {
     let config = format!("{LIMIT}[results]\nkeep = \"1ms\"\n");
-    let world = World::of("large_expired", &config, By::Http, By::Stdio);
+    let world = GatewayWorld::of("large_expired", &config, TestTransport::Http, TestTransport::Stdio);
     let client = world.client();
-    let api = Api(&client);
+    let api = LargeResultApi(&client);
     let said = api.call("look", saying("a", &long()), None);
     let path = shortened(&said)["readAt"].as_str().unwrap().to_owned();
     wait(|| api.get(&path).0 == 404, || format!("the end of {path}"));
     let (_, gone) = api.get(&path);
     assert!(gone["error"]["message"].as_str().unwrap().contains("make the call again"), "{gone}");
 
-    let world = World::of_era(Era::Modern, "large_file_expired", &config, By::Stdio, By::Stdio);
+    let world = GatewayWorld::of_era(
+        ServerEra::Modern,
+        "large_file_expired",
+        &config,
+        TestTransport::Stdio,
+        TestTransport::Stdio,
+    );
     let said = world.client().call("look", saying("a", &long()));
     assert!(said.text.contains("is kept for 1 ms"), "{}", said.text);
     wait(|| files(&world).is_empty(), || format!("the end of {:?}", files(&world)));
@@ -383,9 +395,9 @@ fn kept_results_expire_and_the_files_of_expired_ones_are_removed() {
 #[test]
 fn kept_results_are_bounded_and_what_cannot_be_kept_passes_whole() {
     let config = format!("{LIMIT}[results]\nentries = 1\nbytes = \"16KiB\"\n");
-    let world = World::of("large_bounds", &config, By::Http, By::Stdio);
+    let world = GatewayWorld::of("large_bounds", &config, TestTransport::Http, TestTransport::Stdio);
     let (mut client, long) = (world.client(), long());
-    let uri = |said: &Said| shortened(&said.ours)["readAt"].as_str().unwrap().to_owned();
+    let uri = |said: &ToolResponse| shortened(&said.ours)["readAt"].as_str().unwrap().to_owned();
     let first = uri(&client.call("look", saying("a", &long)));
     let second = uri(&client.call("look", saying("b", &format!("{long}b"))));
     let gone = client.request("resources/read", json!({ "uri": first }));
@@ -401,7 +413,13 @@ fn kept_results_are_bounded_and_what_cannot_be_kept_passes_whole() {
 
 #[test]
 fn a_text_that_cannot_be_written_as_a_file_passes_whole() {
-    let world = World::of_era(Era::Modern, "large_unwritable", LIMIT, By::Stdio, By::Stdio);
+    let world = GatewayWorld::of_era(
+        ServerEra::Modern,
+        "large_unwritable",
+        LIMIT,
+        TestTransport::Stdio,
+        TestTransport::Stdio,
+    );
     let (mut client, long) = (world.client(), long());
     fs::write(world.folder().join(".local/state/steadfast/results"), "in its place").unwrap();
     let said = client.call("look", saying("a", &long));
@@ -416,14 +434,14 @@ fn the_limit_is_that_of_the_tool_and_without_one_nothing_is_changed() {
         ("[tools.\"bank/look\"]\nresult_limit = \"1KiB\"\n", true),
         ("[tools.\"bank/pay\"]\nresult_limit = \"1KiB\"\n", false),
         ("result_limit = \"1KiB\"\n[tools.\"bank/look\"]\nresult_limit = \"none\"\n", false),
-        // Where nothing of ours acts, nothing of ours changes results.
+        // Where no mechanism acts, results are not changed.
         ("result_limit = \"1KiB\"\nmode = \"shadow\"\n", false),
         ("result_limit = \"1KiB\"\nmode = \"off\"\n", false),
     ] {
-        World::each("large_limit", config, |world| {
+        GatewayWorld::each("large_limit", config, |world| {
             let (mut client, mut bare) = (world.client(), world.bare());
             let arguments = saying("a", &long());
-            let of = |client: &mut Client| {
+            let of = |client: &mut McpTestClient| {
                 let id = client.send_call("look", arguments.clone());
                 client.answer(id)["result"].clone()
             };
@@ -436,7 +454,7 @@ fn the_limit_is_that_of_the_tool_and_without_one_nothing_is_changed() {
 
 #[test]
 fn the_results_of_several_servers_are_read_at_the_gateway() {
-    let world = World::of("large_serve", LIMIT, By::Http, By::Stdio);
+    let world = GatewayWorld::of("large_serve", LIMIT, TestTransport::Http, TestTransport::Stdio);
     let server = |name: &str| {
         let (program, ledger) = (env!("CARGO_BIN_EXE_steadfast-test-server"), world.folder().join(name));
         fs::write(&ledger, "").unwrap();
@@ -446,7 +464,7 @@ fn the_results_of_several_servers_are_read_at_the_gateway() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast-tested"));
     command.arg("serve").args(LISTEN).current_dir(world.folder()).env("HOME", world.folder());
     command.env_remove("XDG_STATE_HOME");
-    let mut client = begun(Client::over_http(command));
+    let mut client = initialized(McpTestClient::over_http(command));
     let long = long();
     for tool in ["bank__look", "shop__look"] {
         let text = format!("{tool}\n{long}");
@@ -456,11 +474,11 @@ fn the_results_of_several_servers_are_read_at_the_gateway() {
 }
 
 #[test]
-fn whoever_waited_for_a_large_result_gets_a_shortened_one_too() {
-    let world = World::of("large_followed", LIMIT, By::Http, By::Stdio);
-    let gate = world.makes_it("gate");
+fn a_call_that_waited_for_a_large_result_gets_a_shortened_one_too() {
+    let world = GatewayWorld::of("large_followed", LIMIT, TestTransport::Http, TestTransport::Stdio);
+    let gate = world.set_behavior("gate");
     let mut client = world.client();
-    // The run waits at the gate; what it says in the end is its id.
+    // The run waits at the gate. Its final answer contains its id.
     let name = "0123456789".repeat(300);
     let arguments = json!({ "id": name, "fault": "gate" });
     let sent: Vec<u64> =
@@ -469,7 +487,7 @@ fn whoever_waited_for_a_large_result_gets_a_shortened_one_too() {
     fs::remove_file(gate).unwrap();
     let whole = format!("pay {name}, run 1");
     for id in sent {
-        let said = Said::of(&client.answer(id));
+        let said = ToolResponse::of(&client.answer(id));
         assert_eq!(read_all(&mut client, shortened(&said.ours)["readAt"].as_str().unwrap()), whole);
     }
     assert_eq!(world.count(&format!("pay {name}")), 1);

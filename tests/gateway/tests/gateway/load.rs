@@ -1,5 +1,5 @@
-//! Many calls at once over plain HTTP, while somebody turns everything that can be turned: none is lost, none runs twice,
-//! and what is refused is refused with a reason.
+//! Many concurrent calls over plain HTTP, while an operator changes everything that can be changed. No call is lost,
+//! none runs twice, and every refusal has a reason.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -13,45 +13,45 @@ use std::thread;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use steadfast_testkit::effort::Effort;
+use steadfast_testkit::effort::TestEffort;
 
-use crate::client::Client;
-use crate::raw::{Kept, Request, send};
-use crate::world::{Folder, LISTEN, replace_file, wait};
+use crate::client::McpTestClient;
+use crate::raw::{PersistentConnection, RawRequest, send};
+use crate::world::{GatewayTestFolder, LISTEN, replace_file, wait};
 
-/// Callers at a time.
+/// Number of concurrent callers.
 const CALLERS: usize = 200;
 
-/// How much is done at least, however long it takes.
-struct Load {
+/// The minimum load, however long it takes.
+struct LoadSize {
     /// Invoices that each caller pays.
     invoices: usize,
-    /// How often everything that can be turned is.
+    /// Number of rounds in which the operator changes everything.
     rounds: usize,
 }
 
-impl Load {
-    /// Ten times as much under `cargo xtask test --long`.
+impl LoadSize {
+    /// Returns the load. It is ten times as large under `cargo xtask test --long`.
     fn wanted() -> Self {
-        let (invoices, rounds) = Effort::of_this_run().pick((2, 1), (10, 4), (100, 40));
+        let (invoices, rounds) = TestEffort::of_this_run().pick((2, 1), (10, 4), (100, 40));
         Self { invoices, rounds }
     }
 }
 
-/// What callers and the operator know of each other.
+/// State that callers and the operator share.
 #[derive(Default)]
-struct Progress {
+struct LoadProgress {
     /// Calls that were refused so far.
     refused: AtomicUsize,
-    /// The operator has turned everything often enough, or has failed.
+    /// True if the operator has made all changes, or has failed.
     is_turned: AtomicBool,
 }
 
-/// A till that anybody can pay into over HTTP. It counts what was paid, by invoice.
+/// A payment service over HTTP. It counts the payments by invoice.
 #[derive(Clone, Default)]
-struct Till(Arc<Mutex<HashMap<String, u32>>>);
+struct PaymentServer(Arc<Mutex<HashMap<String, u32>>>);
 
-impl Till {
+impl PaymentServer {
     fn open() -> (Self, SocketAddr) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (till, address) = (Self::default(), listener.local_addr().unwrap());
@@ -65,7 +65,7 @@ impl Till {
         (till, address)
     }
 
-    /// Takes what comes over one connection, to its end.
+    /// Serves one connection to its end.
     fn serve(&self, payer: TcpStream) -> Option<()> {
         payer.set_nodelay(true).ok()?;
         let mut payer = BufReader::new(payer);
@@ -92,18 +92,23 @@ impl Till {
     }
 }
 
-/// What became of all calls of one invoice.
+/// The results of all calls for one invoice.
 #[derive(Clone, Copy, Debug, Default)]
-struct Became {
+struct InvoiceOutcome {
     paid: u32,
     refused: u32,
 }
 
-/// Pays one invoice after the other, some of them again, and says what became of each. Ends when enough are paid and the
+/// Pays one invoice after the other, some of them again. Returns the results of each. Ends when enough are paid and the
 /// operator is done.
-fn pays(caller: usize, gateway: SocketAddr, enough: usize, progress: &Progress) -> BTreeMap<String, Became> {
-    let mut connection = Kept::to(gateway);
-    let mut became = BTreeMap::<String, Became>::new();
+fn pay_invoices(
+    caller: usize,
+    gateway: SocketAddr,
+    enough: usize,
+    progress: &LoadProgress,
+) -> BTreeMap<String, InvoiceOutcome> {
+    let mut connection = PersistentConnection::to(gateway);
+    let mut became = BTreeMap::<String, InvoiceOutcome>::new();
     let mut paid = 0;
     for number in 0.. {
         if paid >= enough && progress.is_turned.load(Ordering::Relaxed) {
@@ -116,7 +121,7 @@ fn pays(caller: usize, gateway: SocketAddr, enough: usize, progress: &Progress) 
             "payload": { "version": "1.0", "params": { "invoice": invoice }, "idempotencyKey": invoice },
         });
         let request =
-            Request::to(gateway).line("POST /v1/calls HTTP/1.1").header("accept", "application/json");
+            RawRequest::to(gateway).line("POST /v1/calls HTTP/1.1").header("accept", "application/json");
         let request = request.body(envelope.to_string());
         for _ in 0..if number % 5 == 0 { 2 } else { 1 } {
             let said: Value = serde_json::from_slice(&connection.ask(&request)).unwrap();
@@ -126,24 +131,24 @@ fn pays(caller: usize, gateway: SocketAddr, enough: usize, progress: &Progress) 
                     of.paid += 1;
                     paid += usize::from(of.paid == 1);
                 }
-                // The operator held the breaker open, or there was no room.
+                // The operator held the breaker open, or a limit was reached.
                 (_, Some("circuit_open" | "overloaded")) => {
                     of.refused += 1;
                     progress.refused.fetch_add(1, Ordering::Relaxed);
                 }
-                _ => panic!("nobody explains {said}"),
+                _ => panic!("unexplained: {said}"),
             }
         }
     }
     became
 }
 
-/// Turns one thing after the other, while calls are under way. Says how often.
-fn steers(gateway: SocketAddr, config: &Path, rounds: usize, progress: &Progress) -> usize {
-    // However this ends: else nobody would ever hear of it.
-    let _turned = Turned(progress);
+/// Makes one change after the other while calls are in flight. Returns the number of changes.
+fn make_changes(gateway: SocketAddr, config: &Path, rounds: usize, progress: &LoadProgress) -> usize {
+    // However this ends. Otherwise the callers would wait for ever.
+    let _turned = CallerStopGuard(progress);
     let ask = |line: &str, body: Value| {
-        let request = Request::to(gateway).line(&format!("{line} HTTP/1.1")).body(body.to_string());
+        let request = RawRequest::to(gateway).line(&format!("{line} HTTP/1.1")).body(body.to_string());
         let answered = send(&request.header("authorization", "Bearer person")).expect("an answer");
         assert_eq!(answered.status, 200, "{line} {body}: {}", String::from_utf8_lossy(&answered.body));
     };
@@ -167,7 +172,7 @@ fn steers(gateway: SocketAddr, config: &Path, rounds: usize, progress: &Progress
                     "PUT /v1/switches",
                     json!({ "retry": "enforce", "trust": "enforce", "guard": "enforce" }),
                 ),
-                // Read again while calls are under way.
+                // The configuration is read again while calls are in flight.
                 _ => replace_file(config, &format!("{text}# turned {turns}\n")),
             }
             turns += 1;
@@ -177,18 +182,18 @@ fn steers(gateway: SocketAddr, config: &Path, rounds: usize, progress: &Progress
 }
 
 /// Lets the callers end when it is dropped.
-struct Turned<'a>(&'a Progress);
+struct CallerStopGuard<'a>(&'a LoadProgress);
 
-impl Drop for Turned<'_> {
+impl Drop for CallerStopGuard<'_> {
     fn drop(&mut self) {
         self.0.is_turned.store(true, Ordering::Relaxed);
     }
 }
 
 #[test]
-fn tr_1_two_hundred_at_a_time_lose_nothing_while_somebody_turns_everything() {
-    let (till, address) = Till::open();
-    let folder = Folder::new("load");
+fn tr_1_two_hundred_callers_lose_nothing_while_an_operator_changes_everything() {
+    let (till, address) = PaymentServer::open();
+    let folder = GatewayTestFolder::new("load");
     let config = folder.join("steadfast.toml");
     let tool = format!(
         "[http_tools.pay]\nmethod = \"POST\"\nurl = \"http://{address}/pay/{{invoice}}\"\n\n[tools.\"http/pay\"]\nclass = \"mutating\"\n"
@@ -201,19 +206,20 @@ fn tr_1_two_hundred_at_a_time_lose_nothing_while_somebody_turns_everything() {
         .env("STEADFAST_ADMIN_TOKEN", "person")
         .env("STEADFAST_LOG_LEVEL", "warn");
     command.stderr(fs::File::create(folder.join("log")).unwrap());
-    let client = Client::over_http(command);
+    let client = McpTestClient::over_http(command);
     let gateway = client.address();
 
-    let (load, progress) = (Load::wanted(), Progress::default());
+    let (load, progress) = (LoadSize::wanted(), LoadProgress::default());
     let (became, turns) = thread::scope(|scope| {
         let (progress, enough) = (&progress, load.invoices);
-        let steering = scope.spawn(|| steers(gateway, &config, load.rounds, progress));
-        let callers: Vec<_> =
-            (0..CALLERS).map(|caller| scope.spawn(move || pays(caller, gateway, enough, progress))).collect();
+        let steering = scope.spawn(|| make_changes(gateway, &config, load.rounds, progress));
+        let callers: Vec<_> = (0..CALLERS)
+            .map(|caller| scope.spawn(move || pay_invoices(caller, gateway, enough, progress)))
+            .collect();
         let became: Vec<_> = callers.into_iter().map(|caller| caller.join()).collect();
         (became, steering.join().unwrap())
     });
-    let became: BTreeMap<String, Became> =
+    let became: BTreeMap<String, InvoiceOutcome> =
         became.into_iter().flat_map(|became| became.expect("every call is answered")).collect();
 
     let paid = till.0.lock().clone();
@@ -222,7 +228,7 @@ fn tr_1_two_hundred_at_a_time_lose_nothing_while_somebody_turns_everything() {
         assert_eq!(runs, u32::from(became.paid > 0), "{invoice}: {became:?}");
     }
     assert_eq!(paid.len(), became.values().filter(|became| became.paid > 0).count(), "nobody else paid");
-    let sum = |count: fn(&Became) -> u32| became.values().map(count).sum::<u32>();
+    let sum = |count: fn(&InvoiceOutcome) -> u32| became.values().map(count).sum::<u32>();
     let (answered, refused) = (sum(|one| one.paid), sum(|one| one.refused));
     eprintln!("{answered} paid, {refused} refused, {turns} turns");
     assert!(paid.len() >= CALLERS * load.invoices && refused > 0, "{answered} paid, {refused} refused");

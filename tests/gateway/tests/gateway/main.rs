@@ -1,4 +1,4 @@
-//! The gateway as its users run it: the real program, a client that knows nothing of it, a server that misbehaves.
+//! The gateway as its users run it: the real program, a client that knows nothing of it, and a server that misbehaves.
 #![cfg(unix)]
 #![expect(
     clippy::unwrap_used,
@@ -8,7 +8,7 @@
     reason = "a test that cannot go on says so by panicking"
 )]
 
-/// Settings for tests that are not about how long an attempt may still take effect.
+/// Settings for tests in which the time until an attempt is settled does not matter.
 macro_rules! soon_settled {
     () => {
         "settling.linger = \"100ms\"\nsettling.settle = \"100ms\"\n"

@@ -1,4 +1,4 @@
-//! What an operator is told, and whether the commands that are named show it: status and its lists, for every tenant.
+//! Messages to an operator, and the commands that they name: status and its lists, for every tenant.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -9,9 +9,11 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::client::Client;
-use crate::raw::{Request, send};
-use crate::world::{By, LISTEN, Port, Process, World, begun, start_gateway, wait};
+use crate::client::McpTestClient;
+use crate::raw::{RawRequest, send};
+use crate::world::{
+    GatewayWorld, LISTEN, ReservedPort, TestProcess, TestTransport, initialized, start_gateway, wait,
+};
 
 const TOKENS: &str = "
 [tokens.ann]
@@ -22,19 +24,19 @@ token = \"of-bob-0123456789abcdef\"
 tenant = \"of umbra\"
 ";
 
-/// A client of one of the two tenants.
-fn client_of(gateway: &Client, who: &str) -> Client {
+/// Returns a client of one of the two tenants.
+fn client_of(gateway: &McpTestClient, who: &str) -> McpTestClient {
     let headers = format!("authorization: Bearer of-{who}-0123456789abcdef\r\n");
-    begun(Client::at(gateway.address()).with_headers(&headers))
+    initialized(McpTestClient::at(gateway.address()).with_headers(&headers))
 }
 
-/// The JSON output of a command.
-fn told(world: &World, arguments: &[&str]) -> Value {
+/// Returns the JSON output of a command.
+fn told(world: &GatewayWorld, arguments: &[&str]) -> Value {
     let (said, _) = world.steadfast(&[arguments, &["--json"]].concat());
     serde_json::from_str(&said).unwrap_or_else(|why| panic!("{arguments:?}: {why}: {said}"))
 }
 
-/// The command that a finding of this kind names for this tenant, as a shell would split it.
+/// Returns the command that a finding of this kind names for this tenant, split like in a shell.
 fn command_named(status: &Value, whose: &str, what: &str) -> Vec<String> {
     let findings = status["findings"].as_array().unwrap();
     let is_it = |one: &&Value| {
@@ -64,8 +66,13 @@ breaker.consecutive = 1
 breaker.cooldown = \"1h\"
 retry.attempts = 1
 ";
-    let world = World::of("d_48_tenants", &format!("{config}{TOKENS}"), By::Http, By::Stdio);
-    let gateway = Client::over_http(world.wrap(&LISTEN));
+    let world = GatewayWorld::of(
+        "d_48_tenants",
+        &format!("{config}{TOKENS}"),
+        TestTransport::Http,
+        TestTransport::Stdio,
+    );
+    let gateway = McpTestClient::over_http(world.wrap(&LISTEN));
     let (mut ann, mut bob) = (client_of(&gateway, "ann"), client_of(&gateway, "bob"));
     for client in [&mut ann, &mut bob] {
         client.call("draw", json!({ "id": "a" }));
@@ -85,7 +92,7 @@ retry.attempts = 1
     let unknown = command_named(&status, "tenant acme: ", "unknown outcome");
     let (said, _) = world.steadfast(&unknown.iter().map(String::as_str).collect::<Vec<_>>());
     assert!(said.contains("bank/pay") && said.contains("acme"), "{said}");
-    // Without a tenant every list is of all.
+    // Without a tenant every list contains all tenants.
     for (command, rows) in [(&["approvals"][..], 2), (&["breaker"], 2), (&["failures"], 2), (&["unknown"], 1)]
     {
         let (said, _) = world.steadfast(command);
@@ -94,7 +101,7 @@ retry.attempts = 1
         assert_eq!(of("of umbra") >= 1, rows == 2, "{command:?}: {said}");
     }
     let (said, _) = world.steadfast(&["status"]);
-    for title in ["needs an answer", "left alone", "not trusted", "calls to hosts and servers"] {
+    for title in ["pending approvals", "open circuit breakers", "not trusted", "calls to hosts and servers"] {
         let section = said.split(title).nth(1).and_then(|rest| rest.split("\n\n").next()).unwrap_or_default();
         assert!(section.contains("acme"), "{title} in {said}");
     }
@@ -109,7 +116,7 @@ retry.attempts = 1
     let (said, good) = world.steadfast(&["approve", &id, "--tenant", "acme"]);
     assert!(good && said.contains("bank/draw"), "{said}");
     assert_eq!(ann.call("draw", json!({ "id": "a" })).text, "draw a, run 1");
-    // What is forgiven without a name is forgiven to everybody.
+    // A reset without a tenant applies to all of them.
     let (said, _) = world.steadfast(&["reset", "bank/pay"]);
     assert!(said.contains("add `--tenant acme`"), "{said}");
     assert!(world.steadfast(&["reset", "--all"]).1);
@@ -124,8 +131,13 @@ retry.attempts = 1
 
 #[test]
 fn the_runbook_opens_and_resets_the_breakers_of_every_tenant() {
-    let world = World::of("all_breakers", &format!("trust.mode = \"off\"\n{TOKENS}"), By::Http, By::Stdio);
-    let gateway = Client::over_http(world.wrap(&LISTEN));
+    let world = GatewayWorld::of(
+        "all_breakers",
+        &format!("trust.mode = \"off\"\n{TOKENS}"),
+        TestTransport::Http,
+        TestTransport::Stdio,
+    );
+    let gateway = McpTestClient::over_http(world.wrap(&LISTEN));
     let (mut ann, mut bob) = (client_of(&gateway, "ann"), client_of(&gateway, "bob"));
     for client in [&mut ann, &mut bob] {
         assert!(!client.call("look", json!({ "id": "a" })).is_error);
@@ -149,7 +161,7 @@ fn the_runbook_opens_and_resets_the_breakers_of_every_tenant() {
     assert_eq!(told(&world, &["status"])["counts"]["openBreakers"], 0);
 }
 
-/// A gateway of which one breaker cannot be turned.
+/// Returns a gateway with a breaker that cannot be changed.
 fn half_a_gateway() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -190,7 +202,7 @@ fn half_an_answer(mut stream: TcpStream) {
 
 #[test]
 fn a_breaker_that_cannot_be_turned_does_not_keep_the_others_from_it() {
-    let world = World::new("half_a_gateway");
+    let world = GatewayWorld::new("half_a_gateway");
     let address = half_a_gateway().to_string();
     let (said, good) = world.steadfast(&["breaker", "open", "--all", "--gateway", &address]);
     assert!(!good && said.contains("tool:bank:b is open"), "{said}");
@@ -203,7 +215,7 @@ fn a_breaker_that_cannot_be_turned_does_not_keep_the_others_from_it() {
 #[test]
 fn d_48_a_half_open_breaker_that_is_merely_idle_is_no_trouble() {
     let config = "trust.mode = \"off\"\nguard.mode = \"off\"\n[tools.\"bank/look\"]\nbreaker.consecutive = 1\nbreaker.cooldown = \"100ms\"\nretry.attempts = 1\n";
-    let world = World::of("d_48_half_open", config, By::Http, By::Stdio);
+    let world = GatewayWorld::of("d_48_half_open", config, TestTransport::Http, TestTransport::Stdio);
     let mut client = world.client();
     client.call("look", json!({ "id": "a", "fault": "error", "text": "HTTP 503 Service Unavailable" }));
     let state = || told(&world, &["breaker"])["breakers"][0]["state"].clone();
@@ -213,15 +225,21 @@ fn d_48_a_half_open_breaker_that_is_merely_idle_is_no_trouble() {
 }
 
 #[test]
-fn a_failure_tells_its_type_its_http_status_and_what_the_host_said_beside() {
-    let world = World::of("failure_facts", "trust.mode = \"off\"\n", By::Http, By::Stdio);
-    let client = Client::over_http(world.wrap(&LISTEN));
+fn a_failure_shows_its_type_its_http_status_and_the_context_of_the_host() {
+    let world = GatewayWorld::of(
+        "failure_facts",
+        "trust.mode = \"off\"\n",
+        TestTransport::Http,
+        TestTransport::Stdio,
+    );
+    let client = McpTestClient::over_http(world.wrap(&LISTEN));
     let report = json!({
         "toolName": "search", "pluginName": "web", "severity": "server_error", "httpStatus": 502,
         "error": { "type": "UpstreamError", "message": "bad gateway" },
         "arguments": { "url": "https://example.com/rates" }, "context": { "region": "eu-1" },
     });
-    let request = Request::to(client.address()).line("POST /v1/failures HTTP/1.1").body(report.to_string());
+    let request =
+        RawRequest::to(client.address()).line("POST /v1/failures HTTP/1.1").body(report.to_string());
     assert_eq!(send(&request).unwrap().status, 200);
     let (said, _) = world.steadfast(&["failures"]);
     for fact in ["web/search", "UpstreamError", "502", "example.com", "region=eu-1"] {
@@ -229,7 +247,7 @@ fn a_failure_tells_its_type_its_http_status_and_what_the_host_said_beside() {
     }
 }
 
-/// What a program of Node writes when it cannot start: why stands above its stack.
+/// Output of a Node program that cannot start: the reason is above its stack.
 const STACK: &str = "cat >&2 <<'END'
 node:internal/modules/cjs/loader:1143
   throw err;
@@ -249,13 +267,14 @@ exit 1
 ";
 const CAUSE: &str = "Error: Cannot find module '/srv/missing-ledger.js'";
 
-/// `wrap` over stdio is what `import` writes. It does not listen, so only the store can tell.
+/// `import` writes `wrap` over stdio. It does not listen, so only the store can show its state.
 #[test]
-fn d_48_d_49_a_server_that_cannot_start_behind_wrap_is_told_with_the_line_that_says_why() {
-    let world = World::new("d_48_wrap");
+fn d_48_d_49_a_server_that_cannot_start_behind_wrap_is_reported_with_the_relevant_line() {
+    let world = GatewayWorld::new("d_48_wrap");
     let script = world.folder().join("server.sh");
-    let start =
-        || Client::on_streams(world.wrap_alone(&["--name", "db", "--", "sh", script.to_str().unwrap()]));
+    let start = || {
+        McpTestClient::on_streams(world.wrap_alone(&["--name", "db", "--", "sh", script.to_str().unwrap()]))
+    };
     fs::write(&script, STACK).unwrap();
     let mut client = start();
     let refused = client.initialize();
@@ -268,17 +287,17 @@ fn d_48_d_49_a_server_that_cannot_start_behind_wrap_is_told_with_the_line_that_s
         "{said}"
     );
     assert_eq!(told(&world, &["status"])["counts"]["serversDown"], 1);
-    // It works again, and that is known as well.
+    // The server works again, and that is known as well.
     let ledger = world.folder().join("ledger");
     let server = env!("CARGO_BIN_EXE_steadfast-test-server");
     fs::write(&script, format!("exec '{server}' '{}'\n", ledger.display())).unwrap();
-    begun(start()).hang_up();
+    initialized(start()).hang_up();
     let (said, good) = world.steadfast(&["status"]);
     assert!(good && !said.contains("server db"), "{said}");
 }
 
-/// `serve` in front of these servers, and what its status says.
-fn serves(world: &World) -> (Process, SocketAddr) {
+/// Starts `serve` in front of these servers. Returns it with its address, for its status.
+fn serves(world: &GatewayWorld) -> (TestProcess, SocketAddr) {
     let mut serve = Command::new(world.wrap_alone(&[]).get_program());
     serve.arg("serve").args(LISTEN).current_dir(world.folder()).env("HOME", world.folder());
     serve.env_remove("XDG_STATE_HOME");
@@ -286,16 +305,16 @@ fn serves(world: &World) -> (Process, SocketAddr) {
 }
 
 #[test]
-fn d_48_a_server_of_one_session_that_died_is_told_when_that_session_is_gone() {
-    let world = World::new("d_48_session");
+fn d_48_a_dead_server_of_one_session_is_reported_after_that_session_has_ended() {
+    let world = GatewayWorld::new("d_48_session");
     let script = world.folder().join("server.sh");
     let (server, ledger) = (env!("CARGO_BIN_EXE_steadfast-test-server"), world.folder().join("ledger"));
     fs::write(&script, format!("exec '{server}' '{}'\n", ledger.display())).unwrap();
     let config = format!("[servers.db]\nisolation = \"per_session\"\ncommand = [\"sh\", {script:?}]\n");
     world.configure(&config);
     let (_gateway, address) = serves(&world);
-    let mut client = begun(Client::at(address));
-    // From its next start on it cannot.
+    let mut client = initialized(McpTestClient::at(address));
+    // From its next start on it fails.
     fs::write(&script, STACK).unwrap();
     client.call("pay", json!({ "id": "a", "fault": "die_after" }));
     let down = |how: &str| {
@@ -305,7 +324,8 @@ fn d_48_a_server_of_one_session_that_died_is_told_when_that_session_is_gone() {
         words.filter(|what| what.starts_with(how) && what.contains(CAUSE)).count()
     };
     wait(|| down("server db is down: ") == 1, || told_by(address, "/v1/status").to_string());
-    let bye = Request::to(address).line("DELETE /mcp HTTP/1.1").header("mcp-session-id", &client.session());
+    let bye =
+        RawRequest::to(address).line("DELETE /mcp HTTP/1.1").header("mcp-session-id", &client.session());
     send(&bye).unwrap();
     let instances = || told_by(address, "/v1/servers")["servers"][0]["instances"].clone();
     wait(|| instances() == json!([]), || format!("no instance, not {}", instances()));
@@ -313,14 +333,14 @@ fn d_48_a_server_of_one_session_that_died_is_told_when_that_session_is_gone() {
 }
 
 fn told_by(address: SocketAddr, path: &str) -> Value {
-    let seen = send(&Request::to(address).line(&format!("GET {path} HTTP/1.1"))).unwrap();
+    let seen = send(&RawRequest::to(address).line(&format!("GET {path} HTTP/1.1"))).unwrap();
     serde_json::from_slice(&seen.body).unwrap()
 }
 
 #[test]
-fn d_48_a_server_at_a_url_that_cannot_be_reached_is_told_until_it_can() {
-    let world = World::new("d_48_url");
-    let port = Port::reserve();
+fn d_48_an_unreachable_server_at_a_url_is_reported_until_it_is_reachable() {
+    let world = GatewayWorld::new("d_48_url");
+    let port = ReservedPort::reserve();
     let [live, dead] = ["live", "dead"].map(|name| world.folder().join(name));
     let server = env!("CARGO_BIN_EXE_steadfast-test-server");
     fs::write(&live, "").unwrap();
@@ -331,7 +351,7 @@ fn d_48_a_server_at_a_url_that_cannot_be_reached_is_told_until_it_can() {
         port.address()
     ));
     let (_gateway, address) = serves(&world);
-    let mut client = begun(Client::at(address));
+    let mut client = initialized(McpTestClient::at(address));
     assert!(client.call("away__look", json!({ "id": "a" })).is_error);
     let down = || {
         let status = told_by(address, "/v1/status");
@@ -345,20 +365,20 @@ fn d_48_a_server_at_a_url_that_cannot_be_reached_is_told_until_it_can() {
     let listener = TcpListener::bind(port.address()).unwrap();
     let mut command = Command::new(server);
     command.arg(&dead).arg("--listening").stdin(OwnedFd::from(listener));
-    let _server = Process::spawn(&mut command);
-    let mut next = begun(Client::at(address));
+    let _server = TestProcess::spawn(&mut command);
+    let mut next = initialized(McpTestClient::at(address));
     assert!(!next.call("away__look", json!({ "id": "b" })).is_error);
     assert_eq!(down(), None);
 }
 
 #[test]
 fn check_reports_an_address_without_tokens_beside_a_slip_and_what_serve_refuses() {
-    let world = World::new("check_pass");
+    let world = GatewayWorld::new("check_pass");
     let refusal = "can be reached from other machines";
     for (config, is_told) in [
         ("listen = \"0.0.0.0:8931\"\n[retry]\nattemps = 3\n", true),
         ("listen = \"0.0.0.0:8931\"\ncolour = \"red\"\n", true),
-        // What could not be read may be the very tokens, or the address.
+        // The unreadable part may contain the tokens, or the address.
         ("listen = \"0.0.0.0:8931\"\n[tokenss.ann]\ntoken = \"of-ann-0123456789abcdef\"\n", false),
         ("listen = \"0.0.0.0:8931\"\n[tokens.ann]\ntokn = \"of-ann-0123456789abcdef\"\n", false),
         ("listen = \"0.0.0.0:\"\n[retry]\nattemps = 3\n", false),
@@ -370,20 +390,17 @@ fn check_reports_an_address_without_tokens_beside_a_slip_and_what_serve_refuses(
             assert_eq!(said.contains(refusal), is_told, "{config}: {command}: {said}");
         }
     }
-    // The same of a state file that cannot be.
+    // The same with an invalid state file.
     world.configure("colour = \"red\"\n[store]\npath = \"ledger/state.db\"\n");
     let (said, good) = world.steadfast(&["check"]);
     assert!(!good && said.contains("colour") && said.contains("/ledger cannot be used"), "{said}");
-    // Without a server `serve` does not start, and that is told beside everything else.
+    // Without a server `serve` does not start, and that is reported with all other problems.
     world.configure("listen = \"0.0.0.0:8931\"\n");
     let (said, good) = world.steadfast(&["serve"]);
-    assert!(
-        !good && said.contains(refusal) && said.contains("there is no server to stand in front of"),
-        "{said}"
-    );
+    assert!(!good && said.contains(refusal) && said.contains("the configuration has no server"), "{said}");
     world.configure("");
     let (said, good) = world.steadfast(&["check"]);
-    assert!(good && said.contains("`steadfast serve` does not start with this"), "{said}");
+    assert!(good && said.contains("`steadfast serve` cannot start"), "{said}");
 }
 
 /// Servers of one name that run one after the other, as clients start them in the home folder.
@@ -398,7 +415,7 @@ breaker.consecutive = 1
 breaker.cooldown = \"1h\"
 retry.attempts = 1
 ";
-    let world = World::of("d_47_in_turn", config, By::Stdio, By::Stdio);
+    let world = GatewayWorld::of("d_47_in_turn", config, TestTransport::Stdio, TestTransport::Stdio);
     let program = |name: &str| {
         let link = world.folder().join(name);
         std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_steadfast-test-server"), &link).unwrap();
@@ -410,19 +427,19 @@ retry.attempts = 1
         fs::OpenOptions::new().create(true).append(true).open(&ledger).unwrap();
         let mut command = world.wrap_alone(&["--name", "db", "--"]);
         command.arg(program).arg(ledger);
-        begun(Client::on_streams(command))
+        initialized(McpTestClient::on_streams(command))
     };
     let mut one = start(&old, "postgres");
     one.call("look", json!({ "id": "a", "fault": "error", "text": "HTTP 503 Service Unavailable" }));
     one.call("pay", json!({ "id": "a", "fault": "die_after" }));
     assert_eq!(one.call("pay", json!({ "id": "b" })).code.as_deref(), Some("approval_required"));
     one.hang_up();
-    // Another program of the name knows nothing of that.
+    // Another program with that name has no such history.
     let mut other = start(&old, "sqlite");
     assert!(!other.call("pay", json!({ "id": "c" })).is_error);
     assert!(!other.call("look", json!({ "id": "c" })).is_error);
     other.hang_up();
-    // Another version of the first one does.
+    // Another version of the first one has it.
     let mut newer = start(&new, "postgres");
     assert_eq!(newer.call("pay", json!({ "id": "d" })).code.as_deref(), Some("approval_required"));
     assert_eq!(newer.call("look", json!({ "id": "d" })).code.as_deref(), Some("circuit_open"));

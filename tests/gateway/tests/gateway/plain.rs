@@ -1,4 +1,4 @@
-//! Tools of servers called over plain HTTP, by callers that have never heard of MCP.
+//! Tools of servers called over plain HTTP, by callers that do not use MCP.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -6,30 +6,30 @@ use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
-use crate::client::Client;
-use crate::raw::{Answered, Request, send};
-use crate::serve::Served;
-use crate::world::{By, Era, LISTEN, PATIENCE, World, kill, lives, wait};
+use crate::client::McpTestClient;
+use crate::raw::{RawRequest, RawResponse, send};
+use crate::serve::TwoServerGateway;
+use crate::world::{GatewayWorld, LISTEN, PATIENCE, ServerEra, TestTransport, is_running, kill, wait};
 
-/// A gateway in front of a server that is reached so, and a client that keeps it running.
-fn opened(test: &str, config: &str, back: By) -> (World, Client) {
-    let world = World::of(test, config, By::Http, back);
+/// Returns a gateway in front of a server with this transport, and a client that keeps it running.
+fn opened(test: &str, config: &str, back: TestTransport) -> (GatewayWorld, McpTestClient) {
+    let world = GatewayWorld::of(test, config, TestTransport::Http, back);
     let client = world.client();
     (world, client)
 }
 
-fn post(client: &Client, path: &str, body: &Value) -> (Answered, Value) {
+fn post(client: &McpTestClient, path: &str, body: &Value) -> (RawResponse, Value) {
     ask(client, &format!("POST {path} HTTP/1.1"), &body.to_string())
 }
 
-fn get(client: &Client, path: &str) -> Value {
+fn get(client: &McpTestClient, path: &str) -> Value {
     let (answered, body) = ask(client, &format!("GET {path} HTTP/1.1"), "");
     assert_eq!(answered.status, 200, "{body}");
     body
 }
 
-fn ask(client: &Client, line: &str, body: &str) -> (Answered, Value) {
-    let request = Request::to(client.address()).header("accept", "application/json").line(line).body(body);
+fn ask(client: &McpTestClient, line: &str, body: &str) -> (RawResponse, Value) {
+    let request = RawRequest::to(client.address()).header("accept", "application/json").line(line).body(body);
     let answered = send(&request).expect("an answer");
     let value = serde_json::from_slice(&answered.body).unwrap();
     (answered, value)
@@ -51,7 +51,7 @@ fn keyed(tool: &str, params: Value, key: &str) -> Value {
 
 #[test]
 fn tr_1_a_tool_of_a_server_is_called_over_http_and_a_key_makes_it_run_once() {
-    for back in [By::Stdio, By::Http] {
+    for back in [TestTransport::Stdio, TestTransport::Http] {
         let (world, client) = opened("plain_once", "", back);
         let pay = keyed("pay", json!({ "id": "a" }), "invoice 1");
         let (answered, first) = post(&client, "/v1/calls", &pay);
@@ -69,11 +69,11 @@ fn tr_1_a_tool_of_a_server_is_called_over_http_and_a_key_makes_it_run_once() {
 
 #[test]
 fn gr_8_a_server_killed_between_two_calls_over_http_is_there_for_the_next() {
-    let (world, client) = opened("plain_killed", "", By::Stdio);
+    let (world, client) = opened("plain_killed", "", TestTransport::Stdio);
     post(&client, "/v1/calls", &envelope("look", json!({ "id": "a" }), "ann"));
     let server = world.server();
     kill(server);
-    wait(|| !lives(server), || "the end of the server".to_owned());
+    wait(|| !is_running(server), || "the end of the server".to_owned());
     let (answered, body) = post(&client, "/v1/calls", &envelope("look", json!({ "id": "b" }), "ann"));
     assert_eq!(answered.status, 200, "{body}");
     assert_ne!(world.server(), server);
@@ -91,7 +91,7 @@ fn gr_8_a_server_killed_between_two_calls_over_http_is_there_for_the_next() {
 
 #[test]
 fn sf_7_callers_with_other_names_have_other_processes_of_a_server() {
-    let (world, client) = opened("plain_apart", "", By::Stdio);
+    let (world, client) = opened("plain_apart", "", TestTransport::Stdio);
     // The client itself has one.
     let before = world.ledger().iter().filter(|line| line.starts_with("start ")).count();
     for (actor, processes) in [("ann", 1), ("bob", 2), ("ann", 2)] {
@@ -110,11 +110,11 @@ fn sf_7_callers_with_other_names_have_other_processes_of_a_server() {
 
 #[test]
 fn a_server_that_gets_other_tools_is_asked_for_them_again() {
-    let (world, client) = opened("plain_changed", "", By::Stdio);
+    let (world, client) = opened("plain_changed", "", TestTransport::Stdio);
     let has = |names: &str| fs::write(world.folder().join("ledger.names"), names).unwrap();
     let call = |tool: &str, id: &str| {
         let mut call = envelope(tool, json!({ "id": id }), "ann");
-        // Whoever asks again and again is stopped.
+        // Repeated calls would be stopped by the guard.
         call["target"]["sessionKey"] = format!("{tool} {id}").into();
         post(&client, "/v1/calls", &call)
     };
@@ -122,11 +122,11 @@ fn a_server_that_gets_other_tools_is_asked_for_them_again() {
     assert_eq!(call("look", "a").0.status, 200);
     has("tell\nburn");
     assert_eq!(call("burn", "a").0.status, 404, "it has not said so yet");
-    // It says before it answers that its tools are others.
+    // Before it answers, it announces that its tools have changed.
     assert_eq!(call("tell", "a").0.status, 200);
     let (answered, body) = call("burn", "b");
     assert_eq!((answered.status, world.count("burn b")), (200, 1), "{body}");
-    // One that is started again may have others too.
+    // A restarted server may have other tools, too.
     has("tell\nburn\nbury");
     kill(world.server());
     assert_eq!(call("look", "b").0.status, 200);
@@ -141,31 +141,31 @@ fn a_server_that_gets_other_tools_is_asked_for_them_again() {
 }
 
 #[test]
-fn a_list_that_cannot_be_read_to_its_end_says_of_no_tool_that_it_is_missing() {
-    let (world, client) = opened("plain_pages", "", By::Stdio);
-    world.makes_it("pages");
+fn an_incomplete_tool_list_reports_no_tool_as_missing() {
+    let (world, client) = opened("plain_pages", "", TestTransport::Stdio);
+    world.set_behavior("pages");
     let (_, body) = post(&client, "/v1/calls", &envelope("burn", json!({ "id": "a" }), "ann"));
     let said = body["error"]["message"].as_str().unwrap();
     assert!(
-        said.contains("Unknown tool: burn") && !said.contains("Nobody here"),
+        said.contains("Unknown tool: burn") && !said.contains("There is no tool with this name here"),
         "the server said it: {said}"
     );
 }
 
 #[test]
-fn a_server_that_asks_something_hears_that_nobody_can_be_asked() {
-    let (world, client) = opened("plain_asks", "", By::Stdio);
+fn a_question_of_a_server_is_refused_where_no_user_can_be_asked() {
+    let (world, client) = opened("plain_asks", "", TestTransport::Stdio);
     fs::write(world.folder().join("ledger.names"), "ask").unwrap();
     let (answered, body) = post(&client, "/v1/calls", &envelope("ask", json!({ "id": "a" }), "ann"));
     assert_eq!(answered.status, 200, "{body}");
     assert_eq!(body["output"]["content"]["content"][0]["text"], "a is for nobody", "{body}");
 }
 
-/// One of the modern era asks by answering the call. A caller that cannot be asked must not take that for success.
+/// A server of the modern era asks by answering the call. A caller that cannot be asked must not take that for success.
 #[test]
 fn a_question_in_place_of_an_answer_is_a_failure_over_plain_http() {
-    for back in [By::Stdio, By::Http] {
-        let world = World::of_era(Era::Modern, "plain_asks_back", "", By::Http, back);
+    for back in [TestTransport::Stdio, TestTransport::Http] {
+        let world = GatewayWorld::of_era(ServerEra::Modern, "plain_asks_back", "", TestTransport::Http, back);
         let client = world.client();
         fs::write(world.folder().join("ledger.names"), "ask").unwrap();
         let ask = keyed("ask", json!({ "id": "a" }), "k");
@@ -187,14 +187,14 @@ fn a_question_in_place_of_an_answer_is_a_failure_over_plain_http() {
     }
 }
 
-/// A sign of life is what keeps a call from being ended. The engine tells its caller of each that it hears.
+/// A sign of life keeps a call from being ended. The engine passes each one on to its caller.
 #[test]
 fn progress_of_a_call_over_http_is_a_sign_of_life() {
-    for back in [By::Stdio, By::Http] {
+    for back in [TestTransport::Stdio, TestTransport::Http] {
         let (world, client) = opened("plain_progress", "", back);
-        let gate = world.makes_it("gate");
+        let gate = world.set_behavior("gate");
         let call = envelope("look", json!({ "id": "a", "fault": "pulse" }), "ann").to_string();
-        let request = Request::to(client.address()).line("POST /v1/calls HTTP/1.1").body(call);
+        let request = RawRequest::to(client.address()).line("POST /v1/calls HTTP/1.1").body(call);
         let mut stream = TcpStream::connect(client.address()).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(&request.header("accept", "text/event-stream").bytes()).unwrap();
@@ -211,11 +211,11 @@ fn progress_of_a_call_over_http_is_a_sign_of_life() {
     }
 }
 
-/// Where there may be one process, whoever does not use it makes room: its own ends before the next one's begins.
+/// With a limit of one process, an unused server makes room: its process ends before the next one begins.
 #[test]
-fn whoever_does_not_use_a_server_makes_room_for_another() {
-    let served = Served::new("plain_room", "isolation = \"per_session\"\nmost_sessions = 1\n");
-    let client = Client::at(served.address());
+fn an_unused_server_makes_room_for_another() {
+    let served = TwoServerGateway::new("plain_room", "isolation = \"per_session\"\nmost_sessions = 1\n");
+    let client = McpTestClient::at(served.address());
     let look = |actor: &str| {
         let mut call = envelope("look", json!({ "id": actor }), actor);
         call["toolNamespace"] = "mail".into();
@@ -232,9 +232,9 @@ fn whoever_does_not_use_a_server_makes_room_for_another() {
 }
 
 #[test]
-fn what_a_server_says_of_a_tool_counts_over_http_too() {
-    let (world, client) = opened("plain_known", "", By::Stdio);
-    // It reads, so it is tried again; what it was asked for is what the server's schema is held against.
+fn annotations_of_a_server_count_over_http_too() {
+    let (world, client) = opened("plain_known", "", TestTransport::Stdio);
+    // It only reads, so it is retried. Its arguments are checked against the server's schema.
     let flaky = json!({ "id": "a", "fault": "503", "times": 1 });
     let (answered, body) = post(&client, "/v1/calls", &envelope("look", flaky, "ann"));
     assert_eq!((answered.status, &body["attempts"]), (200, &json!(2)), "{body}");
@@ -246,13 +246,13 @@ fn what_a_server_says_of_a_tool_counts_over_http_too() {
 
 #[test]
 fn sf_6_what_a_server_wrote_to_stderr_is_seen_without_secrets() {
-    let world = World::of("plain_stderr", "", By::Http, By::Stdio);
+    let world = GatewayWorld::of("plain_stderr", "", TestTransport::Http, TestTransport::Stdio);
     let mut command = world.wrap_alone(&[&["--name", "bank"][..], &LISTEN, &["--", "sh", "-c"]].concat());
     command.arg("echo \"ready with sk-live-4f9a8b7c6d5e4f3a2b1c\" >&2; exec \"$0\" \"$1\"");
     command.arg(env!("CARGO_BIN_EXE_steadfast-test-server")).arg(world.folder().join("ledger"));
-    let mut client = Client::over_http(command);
+    let mut client = McpTestClient::over_http(command);
     client.initialize();
-    // It is read beside the answers of the server.
+    // It is read concurrently with the answers of the server.
     let stderr = || get(&client, "/v1/servers")["servers"][0]["instances"][0]["stderr"].clone();
     wait(|| stderr() != json!([]) && !stderr().is_null(), || "what the server wrote".to_owned());
     assert_eq!(stderr(), json!(["ready with [redacted]"]));
@@ -260,7 +260,7 @@ fn sf_6_what_a_server_wrote_to_stderr_is_seen_without_secrets() {
 
 #[test]
 fn servers_and_sessions_are_seen_with_what_went_wrong() {
-    let (world, mut client) = opened("plain_seen", "", By::Stdio);
+    let (world, mut client) = opened("plain_seen", "", TestTransport::Stdio);
     client.call("pay", json!({ "id": "a", "fault": "die_after" }));
     wait(
         || get(&client, "/v1/servers")["servers"][0]["instances"][0]["lastEnd"].is_object(),
@@ -279,8 +279,8 @@ fn servers_and_sessions_are_seen_with_what_went_wrong() {
     let seen = get(&client, "/v1/servers");
     let instance = &seen["servers"][0]["instances"][0];
     assert_eq!((&instance["state"], &instance["tools"]), (&json!("up"), &json!(6)), "{seen}");
-    // A call that hangs is waited for; whoever spoke before is the more silent one.
-    let mut other = Client::at(client.address());
+    // A call that hangs keeps its server. The server that was used earlier is the idle one.
+    let mut other = McpTestClient::at(client.address());
     other.initialize();
     other.send_call("look", json!({ "id": "b", "fault": "hang" }));
     world.until("look b", 1);
@@ -291,8 +291,8 @@ fn servers_and_sessions_are_seen_with_what_went_wrong() {
     };
     assert_eq!(sessions["sessions"].as_array().unwrap().len(), 2, "{sessions}");
     assert!(with(1) < with(0), "{sessions}");
-    // In the era without sessions there is one all the same, and it has no name.
-    let mut modern = Client::at(client.address());
+    // Even the era without sessions has one, without a name.
+    let mut modern = McpTestClient::at(client.address());
     modern.without_handshake(json!({}));
     modern.send_call("look", json!({ "id": "c", "fault": "hang" }));
     world.until("look c", 1);
@@ -305,7 +305,8 @@ fn servers_and_sessions_are_seen_with_what_went_wrong() {
 
 #[test]
 fn all_tools_that_are_known_are_listed_called_or_not_and_no_server_is_started_for_it() {
-    let (world, client) = opened("plain_tools", "[command_tools.hello]\ncommand = [\"true\"]\n", By::Stdio);
+    let (world, client) =
+        opened("plain_tools", "[command_tools.hello]\ncommand = [\"true\"]\n", TestTransport::Stdio);
     let started = || world.ledger().iter().filter(|line| line.starts_with("start ")).count();
     let before = started();
     let tools = |query: &str| -> Vec<String> {

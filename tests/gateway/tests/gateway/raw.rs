@@ -1,21 +1,21 @@
-//! HTTP as it is written, for those who do not keep to its rules.
+//! Raw HTTP, for requests that violate its rules.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 
 use crate::world::PATIENCE;
 
-/// A request, of which every part can be wrong.
+/// A request of which every part can be wrong.
 #[derive(Clone)]
-pub(crate) struct Request {
+pub(crate) struct RawRequest {
     address: SocketAddr,
     line: String,
     headers: Vec<(String, String)>,
     body: Vec<u8>,
 }
 
-impl Request {
-    /// A post of nothing, with the headers that every client sends.
+impl RawRequest {
+    /// Creates an empty POST with the headers that every client sends.
     pub(crate) fn to(address: SocketAddr) -> Self {
         let headers = [
             ("host", address.to_string()),
@@ -32,14 +32,14 @@ impl Request {
         self
     }
 
-    /// With this header, in place of any of that name.
+    /// Sets a header, in place of any others of that name.
     pub(crate) fn header(self, name: &str, value: &str) -> Self {
         let mut without = self.without(name);
         without.headers.push((name.to_owned(), value.to_owned()));
         without
     }
 
-    /// With this header beside those of that name.
+    /// Adds a header to those of that name.
     pub(crate) fn and(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));
         self
@@ -75,30 +75,30 @@ impl Request {
     }
 }
 
-/// What came back.
+/// The response.
 #[derive(Debug)]
-pub(crate) struct Answered {
+pub(crate) struct RawResponse {
     pub(crate) status: u16,
     headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
 }
 
-impl Answered {
+impl RawResponse {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str())
     }
 
-    /// The code of the error in its body.
+    /// Returns the code of the error in its body.
     pub(crate) fn code(&self) -> Option<i64> {
         serde_json::from_slice::<serde_json::Value>(&self.body).ok()?["error"]["code"].as_i64()
     }
 }
 
-/// Sends a request on a connection of its own and reads to its end. Nothing, if it was cut off without an answer.
-pub(crate) fn send(request: &Request) -> Option<Answered> {
+/// Sends a request on a connection of its own and reads to its end. `None` if it was closed without an answer.
+pub(crate) fn send(request: &RawRequest) -> Option<RawResponse> {
     let mut stream = TcpStream::connect(request.address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    // Whoever is refused early does not read to the end.
+    // A request that is refused early is not read to its end.
     let _ = stream.write_all(&request.bytes());
     let mut answer = Vec::new();
     let read = stream.read_to_end(&mut answer);
@@ -115,13 +115,13 @@ pub(crate) fn send(request: &Request) -> Option<Answered> {
     let status = lines.next()?.split(' ').nth(1)?.parse().ok()?;
     let headers =
         lines.filter_map(|line| line.split_once(": ")).map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
-    Some(Answered { status, headers, body: answer[end + 4..].to_vec() })
+    Some(RawResponse { status, headers, body: answer[end + 4..].to_vec() })
 }
 
 /// A connection that is kept from one request to the next, as most clients do.
-pub(crate) struct Kept(BufReader<TcpStream>);
+pub(crate) struct PersistentConnection(BufReader<TcpStream>);
 
-impl Kept {
+impl PersistentConnection {
     pub(crate) fn to(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
@@ -129,8 +129,8 @@ impl Kept {
         Self(BufReader::new(stream))
     }
 
-    /// Sends a request whose answer comes in one piece, and gives that.
-    pub(crate) fn ask(&mut self, request: &Request) -> Vec<u8> {
+    /// Sends a request whose answer comes in one piece, and returns that.
+    pub(crate) fn ask(&mut self, request: &RawRequest) -> Vec<u8> {
         self.0.get_mut().write_all(&request.clone().without("connection").bytes()).unwrap();
         let (mut line, mut length) = (String::new(), None);
         loop {

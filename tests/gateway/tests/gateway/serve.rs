@@ -7,19 +7,22 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::client::{Client, Said};
-use crate::raw::{Request, send};
-use crate::world::{By, Folder, LISTEN, Process, World, begun, kill, lives, signal, start_gateway, wait};
+use crate::client::{McpTestClient, ToolResponse};
+use crate::raw::{RawRequest, send};
+use crate::world::{
+    GatewayTestFolder, GatewayWorld, LISTEN, TestProcess, TestTransport, initialized, is_running, kill,
+    signal, start_gateway, wait,
+};
 
 /// A gateway with the servers `bank` and `mail` behind it.
-pub(crate) struct Served {
-    /// The gateway and where it listens, if it does: somewhere else whenever it is started.
-    gateway: Option<(Process, SocketAddr)>,
-    folder: Folder,
+pub(crate) struct TwoServerGateway {
+    /// The gateway and its address, if it listens. The address changes with every start.
+    gateway: Option<(TestProcess, SocketAddr)>,
+    folder: GatewayTestFolder,
 }
 
-impl Served {
-    /// With these lines in the configuration beside those of the two servers.
+impl TwoServerGateway {
+    /// Creates one with these lines in the configuration beside those of the two servers.
     pub(crate) fn new(test: &str, more: &str) -> Self {
         let mut served = Self::quiet(test, more);
         served.start();
@@ -27,7 +30,7 @@ impl Served {
     }
 
     fn quiet(test: &str, more: &str) -> Self {
-        let folder = Folder::new(test);
+        let folder = GatewayTestFolder::new(test);
         let server = |name: &str| {
             fs::write(folder.join(name), "").unwrap();
             format!(
@@ -54,25 +57,25 @@ impl Served {
         command
     }
 
-    fn client(&self, path: &str) -> Client {
-        let mut client = Client::at(self.address()).behind(path);
+    fn client(&self, path: &str) -> McpTestClient {
+        let mut client = McpTestClient::at(self.address()).behind(path);
         client.initialize();
         client
     }
 
-    /// A client on our streams.
-    fn on_streams(&self) -> Client {
-        Client::on_streams(self.command(&["--stdio"]))
+    /// Returns a client over stdio.
+    fn on_streams(&self) -> McpTestClient {
+        McpTestClient::on_streams(self.command(&["--stdio"]))
     }
 
-    /// A server does this from now on, until the file is gone.
+    /// Makes a server behave like this until the file is removed.
     fn makes_it(&self, server: &str, what: &str) -> PathBuf {
         let file = self.folder.join(format!("{server}.{what}"));
         fs::write(&file, "").unwrap();
         file
     }
 
-    /// Where it listens.
+    /// Returns the address of the gateway.
     pub(crate) fn address(&self) -> SocketAddr {
         self.gateway.as_ref().expect("it listens").1
     }
@@ -92,8 +95,8 @@ impl Served {
         start.expect("a server was started").parse().unwrap()
     }
 
-    /// Kills the gateway and starts another one, which these clients use from now on.
-    fn restart(&mut self, clients: &mut [&mut Client]) {
+    /// Kills the gateway and starts another one, which these clients use from then on.
+    fn restart(&mut self, clients: &mut [&mut McpTestClient]) {
         drop(self.gateway.take());
         self.start();
         for client in clients {
@@ -102,7 +105,7 @@ impl Served {
     }
 }
 
-/// The tools that are called here, as they are listed.
+/// Returns the names of the tools that are used here, as they are listed.
 fn names(listed: &Value) -> Vec<&str> {
     let tools = listed["result"]["tools"].as_array().unwrap();
     let names = tools.iter().map(|tool| tool["name"].as_str().unwrap());
@@ -111,8 +114,8 @@ fn names(listed: &Value) -> Vec<&str> {
 
 #[test]
 fn several_servers_are_one_to_their_client_and_each_is_there_alone() {
-    let served = Served::new("several", "");
-    let mut client = Client::at(served.address());
+    let served = TwoServerGateway::new("several", "");
+    let mut client = McpTestClient::at(served.address());
     let agreed = client.initialize();
     assert_eq!(agreed["result"]["protocolVersion"], "2025-11-25");
     assert_eq!(agreed["result"]["capabilities"]["tools"]["listChanged"], true);
@@ -124,7 +127,7 @@ fn several_servers_are_one_to_their_client_and_each_is_there_alone() {
     assert_eq!(client.call("mail__pay", json!({ "id": "b" })).text, "pay b, run 1");
     assert_eq!((served.count("bank", "pay"), served.count("mail", "pay")), (1, 1));
     assert_eq!((served.count("bank", "pay a"), served.count("mail", "pay b")), (1, 1));
-    // What is nobody's in particular is answered by whoever knows it.
+    // A request for no server in particular is answered by the server that knows it.
     assert_eq!(client.request("test/echo", json!({ "x": 1 }))["result"]["params"]["x"], 1);
     assert_eq!(client.request("test/unheard", json!({}))["error"]["code"], -32601);
 
@@ -137,7 +140,7 @@ fn several_servers_are_one_to_their_client_and_each_is_there_alone() {
 fn sessions_share_a_process_unless_each_is_to_have_its_own() {
     for (isolation, processes) in [("shared", 1), ("per_session", 3)] {
         let more = format!("isolation = \"{isolation}\"\n");
-        let served = Served::new(&format!("isolation_{isolation}"), &more);
+        let served = TwoServerGateway::new(&format!("isolation_{isolation}"), &more);
         let mut clients: Vec<_> = ["/mcp", "/mcp", "/mcp/mail"].map(|path| served.client(path)).into();
         for (number, client) in clients.iter_mut().enumerate() {
             let tool = if number == 2 { "look" } else { "mail__look" };
@@ -147,10 +150,10 @@ fn sessions_share_a_process_unless_each_is_to_have_its_own() {
         assert_eq!(served.count("mail", "initialize"), processes, "{isolation}");
         // The bank is shared in both.
         assert_eq!(served.count("bank", "start"), 1);
-        // A new process, for all of those who share it; what they were told is told again.
+        // A new process for all clients that share it. It receives their session state again.
         let mail = served.process("mail");
         kill(mail);
-        wait(|| !lives(mail), || "its end".to_owned());
+        wait(|| !is_running(mail), || "its end".to_owned());
         for client in &mut clients[..2] {
             assert!(!client.call("mail__look", json!({ "id": "again" })).is_error);
         }
@@ -160,8 +163,10 @@ fn sessions_share_a_process_unless_each_is_to_have_its_own() {
 
 #[test]
 fn rp_16_one_server_that_fails_loses_its_trust_and_the_others_keep_theirs() {
-    let served =
-        Served::new("rp_16", "[trust]\ncount = 2\nseverities = [\"crash\"]\n[breaker]\nconsecutive = 100\n");
+    let served = TwoServerGateway::new(
+        "rp_16",
+        "[trust]\ncount = 2\nseverities = [\"crash\"]\n[breaker]\nconsecutive = 100\n",
+    );
     let mut client = served.client("/mcp");
     client.request("tools/list", json!({}));
     for number in 0..2 {
@@ -175,16 +180,16 @@ fn rp_16_one_server_that_fails_loses_its_trust_and_the_others_keep_theirs() {
 }
 
 #[test]
-fn sf_12_a_server_that_cannot_be_started_is_missed_and_the_others_go_on() {
+fn sf_12_a_server_that_cannot_be_started_is_missing_and_the_others_continue() {
     let more = "[servers.ghost]\ncommand = [\"no-such-program-anywhere\"]\n";
-    let served = Served::new("ghost", more);
+    let served = TwoServerGateway::new("ghost", more);
     let mut client = served.client("/mcp");
     assert_eq!(names(&client.request("tools/list", json!({}))).len(), 4);
     let said = client.call("ghost__walk", json!({}));
     assert!(said.is_error && said.text.contains("no-such-program-anywhere"), "{said:?}");
     assert_eq!(client.call("bank__pay", json!({ "id": "a" })).text, "pay a, run 1");
-    // Nobody is told that all is well.
-    let seen = send(&Request::to(served.address()).line("GET /v1/status HTTP/1.1")).unwrap();
+    // Its state is not reported as healthy.
+    let seen = send(&RawRequest::to(served.address()).line("GET /v1/status HTTP/1.1")).unwrap();
     let status: Value = serde_json::from_slice(&seen.body).unwrap();
     let findings = status["findings"].as_array().unwrap();
     let found = findings.iter().find(|one| one["what"].as_str().unwrap().starts_with("server ghost is down"));
@@ -193,24 +198,24 @@ fn sf_12_a_server_that_cannot_be_started_is_missed_and_the_others_go_on() {
 
 #[test]
 fn gr_8_a_server_that_dies_is_back_for_its_clients_and_its_neighbour_never_noticed() {
-    let served = Served::new("neighbour", "");
+    let served = TwoServerGateway::new("neighbour", "");
     let mut client = served.client("/mcp");
     assert!(!client.call("mail__look", json!({ "id": "a" })).is_error);
     let mail = served.process("mail");
     for round in 0..3 {
         let bank = served.process("bank");
         kill(bank);
-        wait(|| !lives(bank), || "its end".to_owned());
+        wait(|| !is_running(bank), || "its end".to_owned());
         let said = client.call("bank__look", json!({ "id": format!("after {round}") }));
         assert!(!said.is_error, "{said:?}");
     }
-    assert!(lives(mail));
+    assert!(is_running(mail));
     assert_eq!(served.count("mail", "start"), 1);
 }
 
 #[test]
 fn gr_9_a_session_of_several_servers_outlives_the_gateway() {
-    let mut served = Served::new("outlives", "");
+    let mut served = TwoServerGateway::new("outlives", "");
     let mut client = served.client("/mcp");
     assert_eq!(client.call("bank__pay", json!({ "id": "before" })).text, "pay before, run 1");
     served.restart(&mut [&mut client]);
@@ -221,10 +226,10 @@ fn gr_9_a_session_of_several_servers_outlives_the_gateway() {
 
 #[test]
 fn gr_9_what_a_client_watches_at_a_shared_server_outlives_the_gateway_and_ends_with_its_session() {
-    let mut served = Served::new("watches", "");
+    let mut served = TwoServerGateway::new("watches", "");
     let mut first = served.client("/mcp/bank");
     let mut second = served.client("/mcp/bank");
-    let watch = |client: &mut Client, uri: &str| {
+    let watch = |client: &mut McpTestClient, uri: &str| {
         let answer = client.request("resources/subscribe", json!({ "uri": uri }));
         assert!(answer.get("result").is_some(), "{answer}");
     };
@@ -235,7 +240,7 @@ fn gr_9_what_a_client_watches_at_a_shared_server_outlives_the_gateway_and_ends_w
     for round in 1..3 {
         served.restart(&mut [&mut first, &mut second]);
         assert!(!first.call("look", json!({ "id": format!("first {round}") })).is_error);
-        // Each says again what it wanted itself, and nothing else.
+        // Each client repeats its own subscriptions, and nothing else.
         let times = |line: &str| served.count("bank", line);
         wait(
             || times("resources/subscribe note://b") == 2 * round + 1,
@@ -249,8 +254,8 @@ fn gr_9_what_a_client_watches_at_a_shared_server_outlives_the_gateway_and_ends_w
         );
         assert_eq!((times("level debug"), times("resources/subscribe note://a")), (round + 1, round + 1));
     }
-    // Whoever goes gives up what nobody else watches.
-    let delete = Request::to(served.address()).line("DELETE /mcp/bank HTTP/1.1");
+    // A client that leaves ends subscriptions that no other one has.
+    let delete = RawRequest::to(served.address()).line("DELETE /mcp/bank HTTP/1.1");
     send(&delete.header("mcp-session-id", &first.session())).unwrap();
     wait(
         || served.count("bank", "resources/unsubscribe note://a") == 1,
@@ -263,10 +268,11 @@ fn gr_9_what_a_client_watches_at_a_shared_server_outlives_the_gateway_and_ends_w
 }
 
 #[test]
-fn tg_1_a_model_that_insists_on_a_tool_that_nobody_has_is_stopped() {
-    let served = Served::new("insists", "");
+fn tg_1_a_model_that_insists_on_a_missing_tool_is_stopped() {
+    let served = TwoServerGateway::new("insists", "");
     let mut client = served.client("/mcp");
-    let mut said: Vec<Said> = (0..3).map(|_| client.call("shop__buy", json!({ "id": "a" }))).collect();
+    let mut said: Vec<ToolResponse> =
+        (0..3).map(|_| client.call("shop__buy", json!({ "id": "a" }))).collect();
     assert!(said.iter().all(|said| said.is_error));
     let last = said.pop().unwrap();
     assert_eq!(last.code.as_deref(), Some("loop_detected"), "{last:?}");
@@ -274,27 +280,27 @@ fn tg_1_a_model_that_insists_on_a_tool_that_nobody_has_is_stopped() {
 
 #[test]
 fn the_servers_of_a_client_are_taken_from_its_own_file_or_its_text_and_spoken_to_on_our_streams() {
-    let served = Served::quiet("of_a_client", "");
+    let served = TwoServerGateway::quiet("of_a_client", "");
     fs::remove_file(served.folder.join("steadfast.toml")).unwrap();
     let file = served.folder.join("mcp.json");
     let server = |name: &str| json!({ "command": env!("CARGO_BIN_EXE_steadfast-test-server"), "args": [served.folder.join(name)] });
     let servers = json!({ "mcpServers": { "bank": server("bank"), "mail": server("mail") } });
     fs::write(&file, servers.to_string()).unwrap();
     for (run, given) in [file.to_str().unwrap(), &servers.to_string()].iter().enumerate() {
-        let mut client = Client::on_streams(served.command(&["--stdio", "--mcp-config", given]));
+        let mut client = McpTestClient::on_streams(served.command(&["--stdio", "--mcp-config", given]));
         client.initialize();
         assert_eq!(names(&client.request("tools/list", json!({}))).len(), 4, "{given}");
         let id = run.to_string();
         assert_eq!(client.call("mail__pay", json!({ "id": id })).text, format!("pay {id}, run 1"));
         let (bank, mail) = (served.process("bank"), served.process("mail"));
         assert!(client.hang_up().success());
-        assert!(!lives(bank) && !lives(mail));
+        assert!(!is_running(bank) && !is_running(mail));
     }
 }
 
 #[test]
-fn without_a_server_it_says_how_to_name_one() {
-    let served = Served::quiet("nobody", "");
+fn without_a_server_the_error_says_how_to_name_one() {
+    let served = TwoServerGateway::quiet("nobody", "");
     fs::write(served.folder.join("steadfast.toml"), "").unwrap();
     let mut command = served.command(&[]);
     let output = command.stderr(Stdio::piped()).output().unwrap();
@@ -304,9 +310,9 @@ fn without_a_server_it_says_how_to_name_one() {
 }
 
 #[test]
-fn rp_13_a_model_can_see_how_its_tools_stand_and_only_an_operator_can_forgive_one() {
+fn rp_13_a_model_can_see_the_trust_of_its_tools_and_only_an_operator_can_restore_it() {
     let failing = "[trust]\ncount = 1\nseverities = [\"crash\"]\n[gateway]\nreliability_tools = true\n";
-    let served = Served::new("rp_13", failing);
+    let served = TwoServerGateway::new("rp_13", failing);
     let mut client = served.client("/mcp");
     let listed = client.request("tools/list", json!({}));
     let names = names(&listed);
@@ -318,8 +324,8 @@ fn rp_13_a_model_can_see_how_its_tools_stand_and_only_an_operator_can_forgive_on
     assert!(after.text.starts_with("bank/pay: escalated"), "{after:?}");
     let refused = client.call("reliability_reset", json!({ "tool_name": "bank/pay" }));
     assert!(refused.is_error && refused.text.contains("steadfast approve"), "{refused:?}");
-    // Off unless somebody wants it.
-    let plain = Served::new("rp_13_off", "");
+    // Off unless configured.
+    let plain = TwoServerGateway::new("rp_13_off", "");
     let mut client = plain.client("/mcp/bank");
     let listed = client.request("tools/list", json!({}));
     assert_eq!(self::names(&listed), ["pay", "look"]);
@@ -327,7 +333,7 @@ fn rp_13_a_model_can_see_how_its_tools_stand_and_only_an_operator_can_forgive_on
 
 #[test]
 fn a_server_whose_name_begins_with_that_of_another_has_tools_of_its_own() {
-    let served = Served::quiet("longer_name", "");
+    let served = TwoServerGateway::quiet("longer_name", "");
     let file = served.folder.join("steadfast.toml");
     let config = fs::read_to_string(&file).unwrap().replace("[servers.mail]", "[servers.bank__mail]");
     fs::write(&file, config).unwrap();
@@ -340,25 +346,26 @@ fn a_server_whose_name_begins_with_that_of_another_has_tools_of_its_own() {
 
 #[test]
 fn what_one_server_may_have_done_is_not_asked_of_another() {
-    let served = Served::new("done_once", "");
+    let served = TwoServerGateway::new("done_once", "");
     let mut client = served.client("/mcp");
     let refused = client.request("test/fail", json!({ "code": -32603 }));
     assert_eq!(refused["error"]["code"], -32603, "{refused}");
     assert_eq!((served.count("bank", "fail"), served.count("mail", "fail")), (1, 0));
-    // It is done, and nobody knows how it ended.
+    // The request ran, and its outcome is unknown.
     let lost = client.request("test/fail", json!({}));
     assert_eq!(lost["error"]["code"], -31_004, "{lost}");
     assert_eq!((served.count("bank", "fail"), served.count("mail", "fail")), (2, 0));
-    // Who says that it does not know it has done nothing.
+    // A server that does not know the method has done nothing.
     let unknown = client.request("test/fail", json!({ "code": -32601 }));
     assert_eq!(unknown["error"]["code"], -32601, "{unknown}");
     assert_eq!((served.count("bank", "fail"), served.count("mail", "fail")), (3, 1));
 }
 
 #[test]
-fn what_is_nobodys_in_particular_is_answered_although_one_server_cannot_be_started() {
+fn requests_for_no_server_in_particular_are_answered_although_one_server_cannot_be_started() {
     // It comes first.
-    let served = Served::new("absent", "[servers.absent]\ncommand = [\"no-such-program-anywhere\"]\n");
+    let served =
+        TwoServerGateway::new("absent", "[servers.absent]\ncommand = [\"no-such-program-anywhere\"]\n");
     let mut client = served.client("/mcp");
     assert_eq!(client.request("test/echo", json!({ "x": 1 }))["result"]["params"]["x"], 1);
     let nobodys = client.request("test/unheard", json!({}));
@@ -367,7 +374,7 @@ fn what_is_nobodys_in_particular_is_answered_although_one_server_cannot_be_start
 
 #[test]
 fn a_list_without_one_of_its_pages_is_none() {
-    let served = Served::new("pages", "");
+    let served = TwoServerGateway::new("pages", "");
     served.makes_it("mail", "pages");
     let mut client = served.client("/mcp");
     assert_eq!(names(&client.request("tools/list", json!({}))), ["bank__pay", "bank__look"]);
@@ -375,19 +382,19 @@ fn a_list_without_one_of_its_pages_is_none() {
 
 #[test]
 fn a_server_that_lists_its_tools_too_late_is_announced_when_it_has() {
-    let served = Served::quiet("late_list", "");
+    let served = TwoServerGateway::quiet("late_list", "");
     let mut client = served.on_streams();
     client.initialize();
     let slow = served.makes_it("mail", "slow");
     assert_eq!(names(&client.request("tools/list", json!({}))), ["bank__pay", "bank__look"]);
     fs::remove_file(slow).unwrap();
-    client.told("notifications/tools/list_changed");
+    client.next_notification("notifications/tools/list_changed");
     assert_eq!(names(&client.request("tools/list", json!({}))).len(), 4);
 }
 
 #[test]
 fn a_server_that_could_not_be_started_is_announced_when_it_comes() {
-    let served = Served::quiet("comes_later", "");
+    let served = TwoServerGateway::quiet("comes_later", "");
     let (there, ledger) = (served.folder.join("there"), served.folder.join("late"));
     let command =
         format!("test -f {there:?} && exec {:?} {ledger:?}", env!("CARGO_BIN_EXE_steadfast-test-server"));
@@ -408,13 +415,13 @@ fn a_server_that_could_not_be_started_is_announced_when_it_comes() {
         },
         || "the server that comes late".to_owned(),
     );
-    client.told("notifications/tools/list_changed");
+    client.next_notification("notifications/tools/list_changed");
     assert_eq!(names(&client.request("tools/list", json!({}))).len(), 6);
 }
 
 #[test]
-fn a_server_that_hangs_does_not_hold_up_what_all_are_told() {
-    let served = Served::quiet("level", "");
+fn a_server_that_hangs_does_not_delay_broadcasts() {
+    let served = TwoServerGateway::quiet("level", "");
     let mut client = served.on_streams();
     client.initialize();
     let mail = served.process("mail");
@@ -427,19 +434,19 @@ fn a_server_that_hangs_does_not_hold_up_what_all_are_told() {
 }
 
 #[test]
-fn one_who_listens_at_several_servers_is_told_once_what_it_will_hear() {
-    let served = Served::quiet("listens", "");
+fn a_client_that_listens_to_several_servers_gets_one_acknowledgement() {
+    let served = TwoServerGateway::quiet("listens", "");
     let mut client = served.on_streams();
     client.without_handshake(json!({}));
     let listened =
         client.send("subscriptions/listen", json!({ "notifications": { "toolsListChanged": true } }));
-    let promised = client.told("notifications/subscriptions/acknowledged");
+    let promised = client.next_notification("notifications/subscriptions/acknowledged");
     assert_eq!(promised["params"]["notifications"], json!({ "toolsListChanged": true }));
     let id = &promised["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"];
     assert_eq!(*id, json!(listened));
     for tool in ["bank__tell", "mail__tell"] {
         client.call(tool, json!({}));
-        client.told("notifications/tools/list_changed");
+        client.next_notification("notifications/tools/list_changed");
     }
     let promises =
         client.heard.iter().filter(|told| told["method"] == "notifications/subscriptions/acknowledged");
@@ -447,9 +454,9 @@ fn one_who_listens_at_several_servers_is_told_once_what_it_will_hear() {
 }
 
 #[test]
-fn a_question_of_a_shared_server_reaches_nobody_while_calls_of_several_sessions_run() {
-    let served = Served::new("whose_question", "");
-    let mut clients: Vec<Client> = (0..2).map(|_| Client::at(served.address())).collect();
+fn a_question_of_a_shared_server_reaches_no_client_while_calls_of_several_sessions_run() {
+    let served = TwoServerGateway::new("whose_question", "");
+    let mut clients: Vec<McpTestClient> = (0..2).map(|_| McpTestClient::at(served.address())).collect();
     for client in &mut clients {
         client.initialize_with(json!({ "elicitation": {} }));
     }
@@ -465,18 +472,18 @@ fn a_question_of_a_shared_server_reaches_nobody_while_calls_of_several_sessions_
         assert!(client.heard.iter().all(|heard| heard.get("method").is_none()), "{:?}", client.heard);
     }
     assert_eq!(served.count("bank", "start"), 1, "they share it");
-    // With one call under way it is plain whose question it is.
+    // With one call in flight it is clear to which client the question belongs.
     let first = &mut clients[0];
     let asking = first.send_call("bank__ask", json!({ "id": "c" }));
-    let question = first.asked();
+    let question = first.next_request();
     first.reply(&question, json!({ "action": "accept", "content": { "name": "ann" } }));
-    assert_eq!(Said::of(&first.answer(asking)).text, "c is for ann");
+    assert_eq!(ToolResponse::of(&first.answer(asking)).text, "c is for ann");
 }
 
-/// OpenClaw's own configuration is JSON5, and people write comments into the files of others.
+/// OpenClaw's own configuration is JSON5, and users write comments into the files of other programs.
 #[test]
 fn rp_17_configuration_of_others_is_read_as_json5_and_mistakes_have_a_place() {
-    let world = World::of("rp_17_json5", "", By::Stdio, By::Stdio);
+    let world = GatewayWorld::of("rp_17_json5", "", TestTransport::Stdio, TestTransport::Stdio);
     let file = world.folder().join("openclaw.json");
     let text = r#"// Ours.
 {
@@ -503,18 +510,18 @@ fn rp_17_configuration_of_others_is_read_as_json5_and_mistakes_have_a_place() {
     }
 }
 
-/// Two servers that are called the same and run something else.
+/// Two servers with the same name that run different programs.
 #[test]
-fn servers_of_one_name_have_their_own_breakers_and_people_are_told_of_them() {
+fn servers_of_one_name_have_their_own_breakers_and_are_reported() {
     let config = "[tools.\"db/pay\"]\nbreaker.consecutive = 1\nbreaker.cooldown = \"1h\"\nclass = \"idempotent\"\nretry.attempts = 1\n";
-    let world = World::of("d_47", config, By::Stdio, By::Stdio);
+    let world = GatewayWorld::of("d_47", config, TestTransport::Stdio, TestTransport::Stdio);
     let ledgers = ["one", "two"].map(|name| world.folder().join(name));
     let start = |ledger: &Path| {
         fs::write(ledger, "").unwrap();
         let mut command =
             world.wrap_alone(&["--name", "db", "--", env!("CARGO_BIN_EXE_steadfast-test-server")]);
         command.arg(ledger);
-        begun(Client::on_streams(command))
+        initialized(McpTestClient::on_streams(command))
     };
     let [mut one, mut two] = ledgers.each_ref().map(|ledger| start(ledger));
     let fails = json!({ "id": "a", "fault": "error", "text": "HTTP 503 Service Unavailable" });
@@ -522,7 +529,7 @@ fn servers_of_one_name_have_their_own_breakers_and_people_are_told_of_them() {
     one.call("pay", fails.clone());
     assert_eq!(one.call("pay", works.clone()).code.as_deref(), Some("circuit_open"));
     assert!(!two.call("pay", works.clone()).is_error, "the breaker of the other one is none of its business");
-    // The rules of the name are for both.
+    // The rules of the name apply to both.
     two.call("pay", fails);
     assert_eq!(two.call("pay", works).code.as_deref(), Some("circuit_open"));
     let breakers = || world.steadfast(&["breaker"]).0;
@@ -530,12 +537,15 @@ fn servers_of_one_name_have_their_own_breakers_and_people_are_told_of_them() {
     wait(|| both(&breakers()), || format!("both breakers, in:\n{}", breakers()));
     for command in ["status", "doctor"] {
         let (said, _) = world.steadfast(&[command]);
-        assert!(said.contains("are called db") && said.contains("/one") && said.contains("/two"), "{said}");
+        assert!(
+            said.contains("have the name db") && said.contains("/one") && said.contains("/two"),
+            "{said}"
+        );
     }
-    // Each finds its own again.
+    // Each finds its own state again.
     drop((one, two));
     let status = || world.steadfast(&["status"]).0;
-    wait(|| !status().contains("are called db"), || format!("none but one, in:\n{}", status()));
+    wait(|| !status().contains("have the name db"), || format!("none but one, in:\n{}", status()));
     let mut two = start(&ledgers[1]);
     assert_eq!(two.call("pay", json!({ "id": "c" })).code.as_deref(), Some("circuit_open"));
 }

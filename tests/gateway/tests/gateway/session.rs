@@ -5,18 +5,18 @@ use std::fs;
 
 use serde_json::json;
 
-use crate::client::Said;
-use crate::world::{World, wait};
+use crate::client::ToolResponse;
+use crate::world::{GatewayWorld, wait};
 
 #[test]
 fn gr_3_three_transient_failures_exhaust_the_retries_and_the_session_goes_on() {
-    World::each("gr_3_stepped", "profile = \"stepped\"\n", |world| {
+    GatewayWorld::each("gr_3_stepped", "profile = \"stepped\"\n", |world| {
         let mut client = world.client();
         let said = client.call("look", json!({ "id": "a", "fault": "error" }));
         assert!(said.is_error && said.text.contains("503 Service Unavailable"), "{said:?}");
         assert_eq!(world.count("look a"), 3);
         let retries = world.logged_times("tool_call_retry", 2);
-        // As much of 100 and 500 ms as is left when it is told.
+        // The remaining part of 100 and 500 ms when it is reported.
         let waits: Vec<_> = retries.iter().filter_map(|retry| retry["delayMs"].as_u64()).collect();
         assert!(waits[0] <= 100 && waits[1] <= 500, "{waits:?}");
         let end = &world.logged_times("tool_call_end", 1)[0];
@@ -36,7 +36,7 @@ fn gr_4_a_heartbeat_between_two_attempts_is_answered_before_the_second() {
     let waits =
         "retry.base = \"10m\"\nretry.cap = \"10m\"\nretry.jitter = \"none\"\nretry.total = \"none\"\n";
     let config = format!("{waits}last_retry = \"none\"\nanswer_by = \"none\"\n");
-    World::each("gr_4_between", &config, |world| {
+    GatewayWorld::each("gr_4_between", &config, |world| {
         let mut client = world.client();
         client.send_call("look", json!({ "id": "a", "fault": "error", "times": 1 }));
         world.logged_times("tool_call_retry", 1);
@@ -48,14 +48,14 @@ fn gr_4_a_heartbeat_between_two_attempts_is_answered_before_the_second() {
 }
 
 #[test]
-fn gr_5_an_agent_that_is_told_of_an_error_goes_on_with_another_tool() {
-    World::each(
+fn gr_5_an_agent_that_gets_an_error_continues_with_another_tool() {
+    GatewayWorld::each(
         "gr_5_other_tool",
         concat!(soon_settled!(), "[tools.\"bank/pay\"]\ntimeout = \"3s\"\n"),
         |world| {
             let mut client = world.client();
             let said = client.call("pay", json!({ "id": "a", "fault": "hang" }));
-            // What it is told is enough to decide by.
+            // The response is enough for a decision.
             assert!(said.is_error && !said.text.is_empty(), "{said:?}");
             let error = &said.ours["error"];
             assert_eq!(
@@ -70,18 +70,18 @@ fn gr_5_an_agent_that_is_told_of_an_error_goes_on_with_another_tool() {
 
 #[test]
 fn gr_6_after_any_failure_the_error_is_recorded_and_the_next_message_is_answered() {
-    // Whatever comes of these is a failure, so that their time may be short.
+    // All of these end as failures, so that their timeouts may be short.
     let failing = ["pay", "look"]
         .map(|tool| format!("[tools.\"bank/{tool}\"]\nretry.attempts = 1\ntimeout = \"500ms\"\n"));
     let config =
         format!("guard.mode = \"off\"\ntrust.mode = \"off\"\n{}{}", soon_settled!(), failing.concat());
-    // Two gateways: a server that ends too often within a minute is left alone.
+    // Two gateways, because a server that ends too often within a minute is not restarted.
     for faults in [["hang", "die_after", "error", "503"], ["400", "code", "half_line", "instead"]] {
-        World::each(&format!("gr_6_{}", faults[0]), &config, |world| each_fails(&world, &faults));
+        GatewayWorld::each(&format!("gr_6_{}", faults[0]), &config, |world| each_fails(&world, &faults));
     }
 }
 
-fn each_fails(world: &World, faults: &[&str]) {
+fn each_fails(world: &GatewayWorld, faults: &[&str]) {
     let mut client = world.client();
     for (number, fault) in faults.iter().enumerate() {
         let arguments =
@@ -98,7 +98,7 @@ fn each_fails(world: &World, faults: &[&str]) {
             );
         }
     }
-    // Each is told of: as failed, or as one of which nobody knows what came of it.
+    // Each is logged: as failed, or with an unknown outcome.
     let told = || -> BTreeSet<String> {
         let lines = world.log().into_iter().filter(|line| {
             line["errorCode"].is_string()
@@ -112,9 +112,9 @@ fn each_fails(world: &World, faults: &[&str]) {
 #[test]
 fn gr_7_a_call_that_reports_progress_outlives_the_watchdog() {
     // Far longer than the pauses between two signs of life, on any machine.
-    World::each("gr_7_pulse", "stuck_after = \"15s\"\nanswer_by = \"none\"\n", |world| {
+    GatewayWorld::each("gr_7_pulse", "stuck_after = \"15s\"\nanswer_by = \"none\"\n", |world| {
         let mut client = world.client();
-        let gate = world.makes_it("gate");
+        let gate = world.set_behavior("gate");
         let mut send = |id: &str, fault: &str| {
             let arguments = json!({ "id": id, "fault": fault });
             client.send_call_with("pay", arguments, json!({ "progressToken": id }))
@@ -122,13 +122,13 @@ fn gr_7_a_call_that_reports_progress_outlives_the_watchdog() {
         let alive = send("a", "pulse");
         world.until("pay a", 1);
         let silent = send("b", "hang");
-        // The second began later and is ended for its silence; the first goes on.
-        let said = Said::of(&client.answer(silent));
+        // The second call began later and is ended for its silence. The first one goes on.
+        let said = ToolResponse::of(&client.answer(silent));
         assert_eq!((said.is_error, said.code.as_deref()), (true, Some("stuck_call")), "{said:?}");
         world.until("cancelled", 1);
         assert!(client.heard.iter().all(|message| message["id"] != alive), "it is still running");
         fs::remove_file(gate).unwrap();
-        assert_eq!(Said::of(&client.answer(alive)).text, "pay a, run 1");
+        assert_eq!(ToolResponse::of(&client.answer(alive)).text, "pay a, run 1");
         assert_eq!(world.count("cancelled"), 1);
     });
 }

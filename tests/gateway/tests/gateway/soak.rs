@@ -1,4 +1,4 @@
-//! After much work everything is where it was before (SF-9): processes, threads, handles, sockets, memory.
+//! After much work all resources are as before (SF-9): processes, threads, handles, sockets, memory.
 #![cfg(target_os = "linux")]
 
 use std::collections::BTreeMap;
@@ -8,49 +8,49 @@ use std::net::TcpStream;
 use std::ops::Range;
 
 use serde_json::json;
-use steadfast_testkit::effort::Effort;
+use steadfast_testkit::effort::TestEffort;
 
-use crate::client::Client;
+use crate::client::McpTestClient;
 use crate::hostile::resident;
-use crate::raw::{Request, send};
-use crate::world::{By, World, lives, wait};
+use crate::raw::{RawRequest, send};
+use crate::world::{GatewayWorld, TestTransport, is_running, wait};
 
-/// How much is done, on all ways together.
-struct Load {
+/// The load on all transports together.
+struct SoakLoad {
     calls: usize,
     sessions: usize,
     crashes: usize,
 }
 
-impl Load {
-    /// All of it under `cargo xtask test --long`, else a part.
+impl SoakLoad {
+    /// Returns the full load under `cargo xtask test --long`, otherwise a part.
     fn wanted() -> Self {
-        let share = Effort::of_this_run().pick(100, 10, 1);
+        let share = TestEffort::of_this_run().pick(100, 10, 1);
         Self { calls: 10_000 / share, sessions: 1_000 / share, crashes: 100 / share }
     }
 }
 
-/// What a gateway has of the machine.
+/// The resources of a gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Held {
+struct MachineUsage {
     processes: usize,
     threads: usize,
     handles: usize,
 }
 
-impl Held {
+impl MachineUsage {
     fn by(pid: u32) -> Self {
         let count = |what: &str| fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count();
         Self { processes: descendants(pid).len(), threads: count("task"), handles: count("fd") }
     }
 
-    /// Threads that wait for files come and go; there are a few at most.
+    /// Returns true if this is within the base. Threads that wait for files vary, by a few at most.
     fn is_within(&self, base: &Self) -> bool {
         self.processes <= base.processes && self.threads <= base.threads + 4 && self.handles <= base.handles
     }
 }
 
-/// Who was started by this process, and by those.
+/// Returns the descendants of a process.
 fn descendants(pid: u32) -> Vec<u32> {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -68,11 +68,11 @@ fn descendants(pid: u32) -> Vec<u32> {
     found.split_off(1)
 }
 
-/// More than allocators keep back.
+/// More memory than allocators retain.
 const SLACK: u64 = 32 << 10;
 
-/// Calls of all kinds, one after the other and some at once.
-fn work(client: &mut Client, calls: usize, name: &str) {
+/// Makes calls of all kinds, one after the other and some concurrently.
+fn work(client: &mut McpTestClient, calls: usize, name: &str) {
     for number in 0..calls {
         let id = format!("{name} {number}");
         match number % 10 {
@@ -87,19 +87,19 @@ fn work(client: &mut Client, calls: usize, name: &str) {
     }
 }
 
-/// A server that dies under a read, which is then read from the next one.
-fn crash(client: &mut Client, id: &str) {
+/// Crashes the server during a read, which the next server then answers.
+fn crash(client: &mut McpTestClient, id: &str) {
     let said = client.call("look", json!({ "id": id, "fault": "die_after", "times": 1 }));
     assert_eq!(said.text, format!("look {id}, run 2"), "{said:?}");
 }
 
-/// A session from its beginning to its end.
-fn visit(gateway: &Client, name: &str, does: impl FnOnce(&mut Client)) {
-    let mut client = Client::at(gateway.address());
+/// Runs a session from its beginning to its end.
+fn visit(gateway: &McpTestClient, name: &str, does: impl FnOnce(&mut McpTestClient)) {
+    let mut client = McpTestClient::at(gateway.address());
     client.initialize();
     client.request("tools/list", json!({}));
     does(&mut client);
-    let end = Request::to(gateway.address())
+    let end = RawRequest::to(gateway.address())
         .line("DELETE /mcp HTTP/1.1")
         .header("mcp-session-id", &client.session());
     assert_eq!(send(&end).unwrap().status, 204, "{name}");
@@ -107,26 +107,26 @@ fn visit(gateway: &Client, name: &str, does: impl FnOnce(&mut Client)) {
 
 #[test]
 fn sf_9_calls_sessions_and_crashes_leave_nothing_behind() {
-    let load = Load::wanted();
-    // So many crashes among so few calls would be a reason to leave the server alone.
-    World::each("sf_9_soak", "breaker.mode = \"off\"\n", |world| {
+    let load = SoakLoad::wanted();
+    // With so many crashes among so few calls the breaker would open.
+    GatewayWorld::each("sf_9_soak", "breaker.mode = \"off\"\n", |world| {
         let mut client = world.client();
         let pid = client.pid();
-        let is_http = world.front == By::Http;
-        // What is made once and kept is made before anything is counted.
+        let is_http = world.front == TestTransport::Http;
+        // Allocations that are made once and kept happen before the first count.
         work(&mut client, 20, "warm");
         crash(&mut client, "warm crash");
         if is_http {
             visit(&client, "warm", |client| work(client, 3, "warm visit"));
         }
-        // What is over is cleared away in the background.
+        // Cleanup runs in the background.
         let settled = || {
-            let mut last = Held::by(pid);
+            let mut last = MachineUsage::by(pid);
             wait(
                 || {
-                    // Two looks at the same moment would say nothing.
+                    // Two samples at the same moment would prove nothing.
                     std::thread::sleep(std::time::Duration::from_millis(100));
-                    let now = Held::by(pid);
+                    let now = MachineUsage::by(pid);
                     std::mem::replace(&mut last, now.clone()) == now
                 },
                 || "rest".to_owned(),
@@ -140,7 +140,7 @@ fn sf_9_calls_sessions_and_crashes_leave_nothing_behind() {
             for number in 0..sessions {
                 visit(&client, &number.to_string(), |client| match number % 4 {
                     0 => {}
-                    // Somebody who ends a session while something still runs in it.
+                    // A client that ends a session while a call in it is still running.
                     1 => drop(client.send_call("look", json!({ "id": "left", "fault": "slow", "size": 50 }))),
                     _ => work(client, 2, &format!("visit {number}")),
                 });
@@ -149,28 +149,31 @@ fn sf_9_calls_sessions_and_crashes_leave_nothing_behind() {
                 visit(&client, "crash", |client| crash(client, &format!("crash {number}")));
             }
         } else {
-            // A server that crashes too often within a minute is left alone, so these are of several gateways.
+            // A server that crashes too often within a minute is not restarted, so these belong to several gateways.
             for number in 0..crashes {
                 let mut other = world.client();
                 crash(&mut other, &format!("crash {number}"));
                 let (gateway, held) = (other.pid(), descendants(other.pid()));
                 assert!(other.hang_up().success());
                 wait(
-                    || !lives(gateway) && held.iter().all(|pid| !lives(*pid)),
+                    || !is_running(gateway) && held.iter().all(|pid| !is_running(*pid)),
                     || "the end of all".to_owned(),
                 );
             }
         }
-        wait(|| Held::by(pid).is_within(&base), || format!("{base:?}, and then {:?}", Held::by(pid)));
+        wait(
+            || MachineUsage::by(pid).is_within(&base),
+            || format!("{base:?}, and then {:?}", MachineUsage::by(pid)),
+        );
         let after = resident(pid);
         assert!(after < memory + SLACK, "{memory} KiB, then {after} KiB");
         work(&mut client, 10, "still");
     });
 }
 
-/// A leak of one KiB for each call of one kind is seen, whatever is made for it: for a client or a server over stdio or HTTP, for
-/// arguments that never came before, for a failure. What is remembered of a call makes room for the next one, and so many calls come
-/// first that all such memories are full. The largest has room for 25,000 records; here for a few.
+/// Detects a leak of one KiB per call of one kind: for a client or a server over stdio or HTTP, for new arguments, for
+/// a failure. The memory of a call makes room for that of the next one, and the first calls fill all such memories. The
+/// largest one has room for 25,000 records; here it is limited to a few.
 #[test]
 fn sf_9_a_call_leaves_less_than_a_kilobyte_on_the_heap() {
     const WARM: u32 = 1_500;
@@ -178,8 +181,10 @@ fn sf_9_a_call_leaves_less_than_a_kilobyte_on_the_heap() {
     // One KiB for each third call would be more.
     const MOST: u64 = 256 * CALLS as u64;
     let config = "breaker.mode = \"off\"\nguard.per_turn = 10000\nstore.records = 64\n";
-    for (front, back) in [(By::Stdio, By::Http), (By::Http, By::Stdio)] {
-        let world = World::of("sf_9_heap", config, front, back);
+    for (front, back) in
+        [(TestTransport::Stdio, TestTransport::Http), (TestTransport::Http, TestTransport::Stdio)]
+    {
+        let world = GatewayWorld::of("sf_9_heap", config, front, back);
         let file = world.folder().join("heap");
         let mut client = world.client_of("bank", |command| {
             command.env("TESTED_HEAP", &file);

@@ -1,4 +1,4 @@
-//! Several clients of one gateway, each with a token of its own: whose is whose, over HTTP and over MCP (SF-7).
+//! Several clients of one gateway, each with a token of its own: separation of tenants, over HTTP and over MCP (SF-7).
 
 use std::fs;
 use std::net::SocketAddr;
@@ -6,11 +6,11 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::client::Client;
-use crate::raw::{Answered, Request, send};
-use crate::world::{By, LISTEN, World, wait};
+use crate::client::McpTestClient;
+use crate::raw::{RawRequest, RawResponse, send};
+use crate::world::{GatewayWorld, LISTEN, TestTransport, wait};
 
-/// Ann and Bob are of two tenants, Grafana looks.
+/// Ann and Bob belong to two tenants. Grafana is a viewer.
 const TOKENS: &str = r#"
 [tokens.ann]
 token = "${TOKEN_OF_ANN}"
@@ -31,15 +31,16 @@ const GRAFANA: &str = "of-grafana-0123456789abcdef";
 const NEXT: &str = "of-ann-next-0123456789abcdef";
 
 /// A gateway that all of them use.
-struct Shared {
-    /// Keeps it running.
-    gateway: Client,
-    world: World,
+struct SharedGateway {
+    /// Keeps the gateway running.
+    gateway: McpTestClient,
+    world: GatewayWorld,
 }
 
-impl Shared {
+impl SharedGateway {
     fn new(test: &str, more: &str) -> Self {
-        let world = World::of(test, &format!("{TOKENS}{more}"), By::Http, By::Stdio);
+        let world =
+            GatewayWorld::of(test, &format!("{TOKENS}{more}"), TestTransport::Http, TestTransport::Stdio);
         let mut command = world.wrap(&LISTEN);
         for (name, token) in [
             ("TOKEN_OF_ANN", ANN),
@@ -49,7 +50,7 @@ impl Shared {
         ] {
             command.env(name, token);
         }
-        let gateway = Client::over_http(command);
+        let gateway = McpTestClient::over_http(command);
         Self { gateway, world }
     }
 
@@ -57,28 +58,28 @@ impl Shared {
         self.gateway.address()
     }
 
-    /// An MCP client with this token, past the handshake.
-    fn client(&self, token: &str) -> Client {
+    /// Returns an MCP client with this token that has initialized.
+    fn client(&self, token: &str) -> McpTestClient {
         let mut client =
-            Client::at(self.address()).with_headers(&format!("authorization: Bearer {token}\r\n"));
+            McpTestClient::at(self.address()).with_headers(&format!("authorization: Bearer {token}\r\n"));
         client.initialize();
         client.request("tools/list", json!({}));
         client
     }
 
-    /// The same of the modern era.
-    fn modern(&self, token: &str) -> Client {
+    /// Returns the same in the modern era.
+    fn modern(&self, token: &str) -> McpTestClient {
         let mut client =
-            Client::at(self.address()).with_headers(&format!("authorization: Bearer {token}\r\n"));
+            McpTestClient::at(self.address()).with_headers(&format!("authorization: Bearer {token}\r\n"));
         client.without_handshake(json!({}));
         client
     }
 
     fn ask(&self, token: &str, line: &str, body: &Value) -> (u16, Value) {
         let body = if body.is_null() { String::new() } else { body.to_string() };
-        let request = Request::to(self.address()).header("accept", "application/json");
+        let request = RawRequest::to(self.address()).header("accept", "application/json");
         let request = request.header("authorization", &format!("Bearer {token}"));
-        let Answered { status, body, .. } =
+        let RawResponse { status, body, .. } =
             send(&request.line(&format!("{line} HTTP/1.1")).body(body)).unwrap();
         (status, serde_json::from_slice(&body).unwrap_or_else(|_| String::from_utf8_lossy(&body).into()))
     }
@@ -91,7 +92,7 @@ impl Shared {
         self.ask(token, &format!("GET {path}"), &Value::Null)
     }
 
-    /// What there is to see.
+    /// Returns the answer of this endpoint.
     fn see(&self, path: &str) -> Value {
         let (status, seen) = self.get(GRAFANA, path);
         assert_eq!(status, 200, "{path}: {seen}");
@@ -103,7 +104,7 @@ impl Shared {
         fs::read_to_string(folder.join("admin-token")).unwrap()
     }
 
-    /// Writes the configuration anew, and waits until its tokens count.
+    /// Replaces the configuration, and waits until its tokens are in use.
     fn configure(&self, config: &str) {
         let times = self.world.logged("tokens.replaced").len();
         self.world.configure(config);
@@ -113,15 +114,15 @@ impl Shared {
         );
     }
 
-    fn ping(&self, token: &str, session: &str) -> Request {
-        Request::to(self.address())
+    fn ping(&self, token: &str, session: &str) -> RawRequest {
+        RawRequest::to(self.address())
             .body(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#)
             .header("mcp-session-id", session)
             .header("authorization", &format!("Bearer {token}"))
     }
 }
 
-/// A call that does not say who makes it.
+/// Returns a call without a caller.
 fn call(tool: &str, params: Value, key: Option<&str>) -> Value {
     let (namespace, name) = tool.split_once('/').unwrap();
     json!({
@@ -133,7 +134,7 @@ fn call(tool: &str, params: Value, key: Option<&str>) -> Value {
 
 #[test]
 fn sf_7_the_same_key_of_two_tenants_is_two_calls() {
-    let shared = Shared::new("sf_7_tenants_keys", "");
+    let shared = SharedGateway::new("sf_7_tenants_keys", "");
     let (mut ann, mut bob) = (shared.client(ANN), shared.client(BOB));
     let arguments = json!({ "id": "m" });
     assert_eq!(ann.call_keyed("pay", arguments.clone(), "k").text, "pay m, run 1");
@@ -166,7 +167,7 @@ fn sf_7_the_same_key_of_two_tenants_is_two_calls() {
 
 #[test]
 fn sf_7_an_envelope_that_names_another_than_its_token_is_refused() {
-    let shared = Shared::new("sf_7_tenants_names", "");
+    let shared = SharedGateway::new("sf_7_tenants_names", "");
     let pay = call("bank/pay", json!({ "id": "a" }), None);
     for (field, own, other) in [("actorId", "ann", "bob"), ("tenantId", "acme", "umbra")] {
         let mut named = pay.clone();
@@ -177,7 +178,7 @@ fn sf_7_an_envelope_that_names_another_than_its_token_is_refused() {
             let (status, said) = shared.post(ANN, path, &named);
             let message = said["error"]["message"].as_str().unwrap_or_default();
             assert_eq!(status, 403, "{said}");
-            assert!(message.contains(&format!("`{own}`")) && message.contains("leave it out"), "{said}");
+            assert!(message.contains(&format!("`{own}`")) && message.contains("omit it"), "{said}");
         }
     }
     assert_eq!(shared.world.count("pay a"), 2);
@@ -187,7 +188,7 @@ fn sf_7_an_envelope_that_names_another_than_its_token_is_refused() {
 #[test]
 fn sf_7_what_one_tenant_broke_works_for_the_other() {
     let config = "[trust]\ncount = 1\nseverities = [\"crash\"]\n[gateway]\nreliability_tools = true\n";
-    let shared = Shared::new("sf_7_tenants_trust", config);
+    let shared = SharedGateway::new("sf_7_tenants_trust", config);
     let (mut ann, mut bob) = (shared.client(ANN), shared.client(BOB));
     ann.call("pay", json!({ "id": "a", "fault": "die_after" }));
     // Trust, scores and requests for approval.
@@ -213,7 +214,7 @@ fn sf_7_what_one_tenant_broke_works_for_the_other() {
     assert_eq!(ann.call("look", json!({ "id": "c" })).code.as_deref(), Some("circuit_open"));
     assert_eq!(shared.post(ANN, "/v1/calls", &look).0, 503);
     assert_eq!(bob.call("look", json!({ "id": "c" })).text, "look c, run 1");
-    // In the era without sessions each request says whose it is.
+    // In the era without sessions each request names its session.
     let (mut ann, mut bob) = (shared.modern(ANN), shared.modern(BOB));
     assert_eq!(ann.call("look", json!({ "id": "d" })).code.as_deref(), Some("circuit_open"));
     assert_eq!(bob.call("look", json!({ "id": "d" })).text, "look d, run 1");
@@ -222,7 +223,7 @@ fn sf_7_what_one_tenant_broke_works_for_the_other() {
 
 #[test]
 fn sf_7_the_guard_stops_a_conversation_and_not_one_of_that_name_elsewhere() {
-    let shared = Shared::new("sf_7_tenants_guard", "");
+    let shared = SharedGateway::new("sf_7_tenants_guard", "");
     let burn = call("bank/burn", json!({}), None);
     let code = |token| shared.post(token, "/v1/calls", &burn).1["error"]["code"].clone();
     wait(|| code(ANN) == "loop_detected", || "that Ann is stopped".to_owned());
@@ -230,17 +231,17 @@ fn sf_7_the_guard_stops_a_conversation_and_not_one_of_that_name_elsewhere() {
     let stopped = |tenant: &str| shared.see(&format!("/v1/guard?tenant={tenant}"))["stopped"].clone();
     assert_eq!(stopped("acme").as_array().unwrap().len(), 1);
     assert_eq!(stopped("umbra"), json!([]));
-    // The same over MCP, in a conversation that both call the same.
+    // The same over MCP, in a conversation with the same name for both.
     let (mut ann, mut bob) = (shared.client(ANN), shared.client(BOB));
     let meta = json!({ "dev.steadfast/session": "ours" });
-    let code = |client: &mut Client| client.call_with("burn", json!({}), meta.clone()).code;
+    let code = |client: &mut McpTestClient| client.call_with("burn", json!({}), meta.clone()).code;
     wait(|| code(&mut ann).as_deref() == Some("loop_detected"), || "that Ann is stopped".to_owned());
     assert_ne!(code(&mut bob).as_deref(), Some("loop_detected"));
 }
 
 #[test]
 fn sf_7_calls_that_hosts_run_and_sessions_of_another_tenant_are_not_there() {
-    let shared = Shared::new("sf_7_tenants_hosts", "");
+    let shared = SharedGateway::new("sf_7_tenants_hosts", "");
     let (status, begun) = shared.post(ANN, "/v1/calls/begin", &call("host/pay", json!({}), None));
     assert_eq!((status, &begun["next"]), (200, &json!("run")), "{begun}");
     let path = |deed: &str| format!("/v1/calls/{}/{deed}", begun["id"].as_str().unwrap());
@@ -262,8 +263,8 @@ fn sf_7_calls_that_hosts_run_and_sessions_of_another_tenant_are_not_there() {
 }
 
 #[test]
-fn sf_7_how_a_tool_does_that_runs_here_is_no_clients_word() {
-    let shared = Shared::new(
+fn sf_7_a_client_cannot_report_on_a_tool_that_runs_here() {
+    let shared = SharedGateway::new(
         "sf_7_reports",
         "[command_tools.date]\ncommand = [\"date\"]\n\
          [http_tools.rates]\nmethod = \"GET\"\nurl = \"https://api.example.com/rates\"\n\
@@ -286,7 +287,7 @@ fn sf_7_how_a_tool_does_that_runs_here_is_no_clients_word() {
         {
             let (status, said) = shared.post(ANN, path, body);
             let message = said["error"]["message"].as_str().unwrap_or_default();
-            assert!(status == 403 && message.contains("is run here"), "{tool} {path}: {said}");
+            assert!(status == 403 && message.contains("runs in this gateway"), "{tool} {path}: {said}");
         }
         assert_eq!(shared.post(&shared.admin(), "/v1/failures", &failure).0, 200);
     }
@@ -294,7 +295,7 @@ fn sf_7_how_a_tool_does_that_runs_here_is_no_clients_word() {
     let arguments = json!({ "url": "https://api.example.com/rates" });
     let failure = json!({ "toolName": "fetch", "error": "no", "arguments": arguments });
     assert_eq!(shared.post(ANN, "/v1/failures", &failure).0, 403);
-    // A call of a tool of its own goes on; it does not count for that host.
+    // A call of the host's own tool continues. It does not count for that domain.
     let (status, begun) = shared.post(ANN, "/v1/calls/begin", &call("host/fetch", arguments, None));
     assert_eq!(status, 200, "{begun}");
     let source = json!({ "kind": "exit", "code": 127 });
@@ -305,7 +306,7 @@ fn sf_7_how_a_tool_does_that_runs_here_is_no_clients_word() {
     let seen = shared.get(&shared.admin(), "/v1/domains?tenant=acme").1;
     let of = |domain: &str| seen["domains"].as_array().unwrap().iter().any(|one| one["domain"] == domain);
     assert!(of("host") && !of("api.example.com"), "{seen}");
-    // What a host calls by another name is its own.
+    // Tools that a host names otherwise are its own.
     for own in ["host", "web"] {
         let failure = json!({ "toolName": "pay", "pluginName": own, "error": "no" });
         assert_eq!(shared.post(ANN, "/v1/failures", &failure).0, 200, "{own}");
@@ -313,8 +314,8 @@ fn sf_7_how_a_tool_does_that_runs_here_is_no_clients_word() {
 }
 
 #[test]
-fn sf_7_a_viewer_reads_metrics_and_neither_calls_nor_steers() {
-    let shared = Shared::new("sf_7_viewer", "");
+fn sf_7_a_viewer_reads_metrics_and_neither_calls_nor_makes_changes() {
+    let shared = SharedGateway::new("sf_7_viewer", "");
     let pay = call("bank/pay", json!({ "id": "a" }), None);
     shared.post(ANN, "/v1/calls", &pay);
     let (status, metrics) = shared.get(GRAFANA, "/metrics");
@@ -331,7 +332,7 @@ fn sf_7_a_viewer_reads_metrics_and_neither_calls_nor_steers() {
 
 #[test]
 fn sf_6_sf_7_tokens_change_while_it_runs_and_are_written_nowhere() {
-    let shared = Shared::new("sf_7_tokens_change", "");
+    let shared = SharedGateway::new("sf_7_tokens_change", "");
     let (ann, bob) = (shared.client(ANN), shared.client(BOB));
     let pay = call("bank/pay", json!({ "id": "a" }), Some("k"));
     assert_eq!(shared.post(ANN, "/v1/calls", &pay).0, 200);
@@ -352,11 +353,11 @@ fn sf_6_sf_7_tokens_change_while_it_runs_and_are_written_nowhere() {
         assert_eq!(shared.post(gone, "/v1/calls", &pay).0, 401);
         assert_eq!(send(&shared.ping(gone, &ann.session())).unwrap().status, 401);
     }
-    // Another token is no other Ann.
+    // The same name with another token is another Ann.
     let (status, said) = shared.post(NEXT, "/v1/calls", &pay);
     assert_eq!((status, &said["fromCache"]), (200, &json!(true)), "{said}");
     assert_eq!(send(&shared.ping(NEXT, &ann.session())).unwrap().status, 200, "her session goes on");
-    // One that is wrong keeps those that count.
+    // An invalid configuration keeps the current tokens.
     shared.world.configure("[tokens.ann]\ntoken = \"short\"\n");
     wait(|| !shared.world.logged("config.kept").is_empty(), || format!("{:#?}", shared.world.log()));
     assert_eq!(shared.post(NEXT, "/v1/calls", &pay).0, 200);
@@ -368,10 +369,10 @@ fn sf_6_sf_7_tokens_change_while_it_runs_and_are_written_nowhere() {
 }
 
 #[test]
-fn sf_7_the_audit_tells_commands_from_programs_and_who_it_was() {
-    let shared = Shared::new("sf_7_audit", "");
+fn sf_7_the_audit_log_distinguishes_commands_from_programs_and_names_the_operator() {
+    let shared = SharedGateway::new("sf_7_audit", "");
     let admin = shared.admin();
-    // The command line needs the tokens too where the configuration names them.
+    // The command line needs the tokens too if the configuration names them.
     let config = TOKENS.replace("${TOKEN_OF_ANN}", ANN).replace("${TOKEN_OF_BOB}", BOB);
     shared.world.configure(&config.replace("${TOKEN_OF_GRAFANA}", GRAFANA));
     let (said, went_well) = shared.world.steadfast(&["breaker", "open", "bank/pay"]);
@@ -386,8 +387,8 @@ fn sf_7_the_audit_tells_commands_from_programs_and_who_it_was() {
 }
 
 #[test]
-fn sf_7_a_large_result_is_read_by_whoever_made_the_call_and_by_nobody_else() {
-    let shared = Shared::new("sf_7_tenants_results", "");
+fn sf_7_a_large_result_is_readable_only_by_the_caller() {
+    let shared = SharedGateway::new("sf_7_tenants_results", "");
     shared.configure(&format!(
         "result_limit = \"1KiB\"\n{TOKENS}\n[tokens.eve]\ntoken = \"${{NEXT_TOKEN}}\"\ntenant = \"acme\"\n"
     ));
@@ -400,7 +401,7 @@ fn sf_7_a_large_result_is_read_by_whoever_made_the_call_and_by_nobody_else() {
     let (status, over_http) = shared.post(ANN, "/v1/calls", &call("bank/look", arguments, None));
     assert_eq!(status, 200, "{over_http}");
     let path = over_http["shortened"]["readAt"].as_str().unwrap().to_owned();
-    // To others it is as if there were none, in their own tenant too.
+    // For others it does not exist, even in their own tenant.
     for (client, name) in [(&mut bob, "bob"), (&mut eve, "eve")] {
         for uri in [uri.clone(), uri.replace(&id, &path["/v1/results/".len()..])] {
             let answer = client.request("resources/read", json!({ "uri": uri }));

@@ -1,33 +1,40 @@
-//! The stories of adaptive trust (RP-14 to RP-16) as clients and people live them, and what clients hear of trust.
+//! The scenarios of adaptive trust (RP-14 to RP-16) as clients and operators see them, and the notifications about
+//! trust.
 //!
-//! Settings are the usual ones, but for times that no test can wait for: the pause of a breaker, and between retries.
+//! Settings are the defaults, except for times that no test can wait for: the cool-down of a breaker, and the wait
+//! between retries.
 
 use std::fs;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::client::{Client, Said};
-use crate::world::{By, World, wait};
+use crate::client::{McpTestClient, ToolResponse};
+use crate::world::{GatewayWorld, TestTransport, wait};
 
 const SOON: &str = "retry.base = \"1ms\"\n";
-/// The pause is that of a class of tools, so it is set for the tool.
+/// The cool-down is that of a class of tools, so it is set for the tool.
 const PAUSE: &str = "[tools.\"bank/look\"]\nbreaker.cooldown = \"100ms\"\n";
 
-/// The answer to a call in a turn of its own.
-fn turn(client: &mut Client, number: u32, tool: &str, arguments: Value) -> Said {
+/// Calls a tool in a turn of its own, and returns the response.
+fn turn(client: &mut McpTestClient, number: u32, tool: &str, arguments: Value) -> ToolResponse {
     let id = in_turn(client, number, tool, arguments);
-    Said::of(&client.answer(id))
+    ToolResponse::of(&client.answer(id))
 }
 
-/// A call in a turn of its own.
-fn in_turn(client: &mut Client, turn: u32, tool: &str, arguments: Value) -> u64 {
+/// Calls a tool in a turn of its own.
+fn in_turn(client: &mut McpTestClient, turn: u32, tool: &str, arguments: Value) -> u64 {
     client.send_call_with(tool, arguments, json!({ "dev.steadfast/turn": format!("turn-{turn}") }))
 }
 
-/// The first message after a call that comes behind the pause of the breaker, as one of a person's next turn does, and the id of the
-/// call. Whoever asks too early is refused, and asks again in a turn of its own.
-fn behind_the_pause(client: &mut Client, turn: &mut u32, tool: &str, arguments: &Value) -> (u64, Value) {
+/// Repeats a call until the cool-down of the breaker is over, as in the next turn of a user. Returns the id of the
+/// call, and the first message after it. A call that comes too early is refused, and is repeated in a turn of its own.
+fn behind_the_pause(
+    client: &mut McpTestClient,
+    turn: &mut u32,
+    tool: &str,
+    arguments: &Value,
+) -> (u64, Value) {
     loop {
         *turn += 1;
         let id = in_turn(client, *turn, tool, arguments.clone());
@@ -38,35 +45,41 @@ fn behind_the_pause(client: &mut Client, turn: &mut u32, tool: &str, arguments: 
     }
 }
 
-/// Whether a call was refused by the breaker, or because its client repeats itself. One that was made and ended because it opened
-/// the breaker was not.
+/// Returns true if a call was refused by the breaker, or because its client repeats itself. A call that ran and ended
+/// because it opened the breaker was not refused.
 fn is_refused(message: &Value) -> bool {
-    let said = Said::of(message);
+    let said = ToolResponse::of(message);
     let code = said.code.as_deref();
     let is_refusal = ["circuit_open", "loop_detected", "tool_error_limit"].map(Some).contains(&code);
     is_refusal && said.ours["attempts"] == 0
 }
 
-/// The states that a tool went through, as people were told. A gateway beside it that shares the state says so too.
-fn states(world: &World) -> Vec<(String, String)> {
+/// Returns the trust states of a tool, as notified. A second gateway that shares the state sends the same
+/// notifications.
+fn states(world: &GatewayWorld) -> Vec<(String, String)> {
     let is_own = |line: &Value| line["notification"] == "trust_changed" && line["fromElsewhere"] != true;
     let told = world.logged("notification").into_iter().filter(is_own);
     let text = |line: &Value, name: &str| line[name].as_str().unwrap().to_owned();
     told.map(|line| (text(&line, "fromState"), text(&line, "trustState"))).collect()
 }
 
-/// Decision 0020 says who speaks first where the breaker and trust both have something to say.
+/// Decision 0020 defines which refusal comes first if both the breaker and trust apply.
 #[test]
 fn rp_14_a_service_degrades_and_comes_back() {
     let file = "[trust_state]\nfile = \"reliability.json\"\n";
-    let world = World::of("rp_14", &format!("{SOON}{PAUSE}{file}"), By::Stdio, By::Stdio);
+    let world = GatewayWorld::of(
+        "rp_14",
+        &format!("{SOON}{PAUSE}{file}"),
+        TestTransport::Stdio,
+        TestTransport::Stdio,
+    );
     let start = || world.client_that_can(json!({ "elicitation": {} }));
     let mut client = start();
     let data = |fault: &str| json!({ "id": "data", "url": "https://api.example.com/data", "fault": fault });
-    // Turns 1 to 3: the service is unavailable. Nobody is asked yet.
+    // Turns 1 to 3: the service is unavailable. No approval is requested yet.
     let mut turn = 0;
     for _ in 1..=3 {
-        let said = Said::of(&behind_the_pause(&mut client, &mut turn, "look", &data("503")).1);
+        let said = ToolResponse::of(&behind_the_pause(&mut client, &mut turn, "look", &data("503")).1);
         assert!(said.is_error && said.code.as_deref() != Some("approval_required"), "turn {turn}: {said:?}");
     }
     let told = world.logged_times("notification", 1);
@@ -76,14 +89,14 @@ fn rp_14_a_service_degrades_and_comes_back() {
     {
         assert!(message.contains(part), "{part} in {message}");
     }
-    // Turn 4: a person lets it run once. It fails again, and is still escalated.
+    // Turn 4: the user approves one run. It fails again, and the tool is still escalated.
     let (id, question) = behind_the_pause(&mut client, &mut turn, "look", &data("503"));
     assert!(question["params"]["message"].as_str().unwrap().contains("3 failures in 1 h"), "{question}");
     client.reply(&question, json!({ "action": "accept", "content": { "decision": "once" } }));
-    let said = Said::of(&client.answer(id));
+    let said = ToolResponse::of(&client.answer(id));
     assert!(said.is_error && said.text.contains("503"), "{said:?}");
     client.hang_up();
-    // Half an hour later: what is written of it is that much older.
+    // Half an hour later: the stored times are moved back by that much.
     let file = world.folder().join("reliability.json");
     let written: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
     let [state] = written["tool_states"].as_object().unwrap().values().collect::<Vec<_>>()[..] else {
@@ -93,11 +106,11 @@ fn rp_14_a_service_degrades_and_comes_back() {
     let expires = state["escalation_expires"].as_u64().unwrap();
     assert_eq!(expires - state["escalated_at"].as_u64().unwrap(), 30 * 60 * 1000, "{state}");
     fs::write(&file, older(written, 31 * 60 * 1000).to_string()).unwrap();
-    // Turns 5 to 7: it answers, without anybody being asked, and is trusted again.
+    // Turns 5 to 7: it answers without approval, and is trusted again.
     let mut client = start();
     for id in 5..=7 {
         let data = json!({ "id": id.to_string(), "url": "https://api.example.com/data" });
-        let said = Said::of(&behind_the_pause(&mut client, &mut turn, "look", &data).1);
+        let said = ToolResponse::of(&behind_the_pause(&mut client, &mut turn, "look", &data).1);
         assert_eq!(said.text, format!("look {id}, run 1"), "{said:?}");
     }
     wait(|| states(&world).len() == 3, || format!("{:?}", states(&world)));
@@ -109,11 +122,11 @@ fn rp_14_a_service_degrades_and_comes_back() {
     assert_eq!(message, "bank/look at api.example.com is trusted again: 3 successful calls");
 }
 
-/// The same call three times at once, by a client that names no turns: the guard says that this leads nowhere, and nobody is asked
-/// about a call that the model only repeats. Nothing is set but the time between attempts.
+/// The same call three times in a row, by a client that names no turns: the guard reports a loop, and no approval is
+/// requested for a call that the model only repeats. Only the time between attempts is set.
 #[test]
-fn rp_14_who_repeats_a_failing_call_at_once_is_told_of_the_loop_and_nobody_is_asked() {
-    World::each("rp_14_loop", SOON, |world| {
+fn rp_14_a_failing_call_repeated_at_once_is_reported_as_a_loop_without_a_request_for_approval() {
+    GatewayWorld::each("rp_14_loop", SOON, |world| {
         let mut client = world.client_that_can(json!({ "elicitation": {} }));
         let data = json!({ "id": "data", "url": "https://api.example.com/data", "fault": "503" });
         let said = [(); 3].map(|()| client.call("look", data.clone()));
@@ -129,19 +142,24 @@ fn rp_14_who_repeats_a_failing_call_at_once_is_told_of_the_loop_and_nobody_is_as
     });
 }
 
-/// A client that names no turns: those of its user are told apart by the pauses between them. Pauses are short here, those of the
-/// breaker as well, and the file is where half an hour can pass at once; all rules are the usual ones.
+/// A client that names no turns: turns are guessed from the pauses between calls. Pauses are short here, and so is the
+/// cool-down of the breaker. The stored times are moved back by half an hour. All rules are the defaults.
 #[test]
 fn rp_14_a_service_degrades_and_comes_back_for_a_client_that_names_no_turns() {
     let gap = "guard.turn_gap = \"50ms\"\n";
-    let world = World::of("rp_14_no_turns", &format!("{SOON}{gap}{PAUSE}{KEPT}"), By::Stdio, By::Stdio);
+    let world = GatewayWorld::of(
+        "rp_14_no_turns",
+        &format!("{SOON}{gap}{PAUSE}{KEPT}"),
+        TestTransport::Stdio,
+        TestTransport::Stdio,
+    );
     let start = || world.client_that_can(json!({ "elicitation": {} }));
     let data = |fault: &str| json!({ "id": "data", "url": "https://api.example.com/data", "fault": fault });
     let mut client = start();
     // Turns 1 to 3.
     for number in 1..=3 {
         assert_eq!(states(&world), [], "before failure {number}");
-        let said = Said::of(&behind_a_pause(&mut client, &data("503")).1);
+        let said = ToolResponse::of(&behind_a_pause(&mut client, &data("503")).1);
         assert!(said.is_error && said.code.as_deref() != Some("approval_required"), "{number}: {said:?}");
     }
     let told = world.logged_times("notification", 1);
@@ -150,7 +168,7 @@ fn rp_14_a_service_degrades_and_comes_back_for_a_client_that_names_no_turns() {
     let (id, question) = behind_a_pause(&mut client, &data("503"));
     assert!(question["params"]["message"].as_str().unwrap().contains("3 failures in 1 h"), "{question}");
     client.reply(&question, json!({ "action": "accept", "content": { "decision": "once" } }));
-    let said = Said::of(&client.answer(id));
+    let said = ToolResponse::of(&client.answer(id));
     assert!(said.is_error && said.text.contains("503"), "{said:?}");
     client.hang_up();
     // Half an hour later: turns 5 to 7.
@@ -158,7 +176,11 @@ fn rp_14_a_service_degrades_and_comes_back_for_a_client_that_names_no_turns() {
     let mut client = start();
     for run in 5..=7 {
         let (_, message) = behind_a_pause(&mut client, &data(""));
-        assert_eq!(Said::of(&message).text, format!("look data, run {}", world.count("look data")), "{run}");
+        assert_eq!(
+            ToolResponse::of(&message).text,
+            format!("look data, run {}", world.count("look data")),
+            "{run}"
+        );
     }
     wait(|| states(&world).len() == 3, || format!("{:?}", states(&world)));
     let told = states(&world);
@@ -166,11 +188,13 @@ fn rp_14_a_service_degrades_and_comes_back_for_a_client_that_names_no_turns() {
     assert_eq!(told, [("TRUSTED", "ESCALATED"), ("ESCALATED", "RECOVERING"), ("RECOVERING", "TRUSTED")]);
 }
 
-/// The first message after a call of `look` that comes behind a pause of its user, without a word about turns, and the id of the
-/// call. Whoever asks too early is refused, by the breaker or as one who repeats itself, and asks again behind another pause.
-fn behind_a_pause(client: &mut Client, arguments: &Value) -> (u64, Value) {
+/// Repeats a call of `look` without a named turn until a pause of its user is long enough. Returns the id of the call,
+/// and the first message after it. A call that comes too early is refused by the breaker or as a loop, and is repeated
+/// after another pause.
+fn behind_a_pause(client: &mut McpTestClient, arguments: &Value) -> (u64, Value) {
     loop {
-        // The user's pause is the input of this test. If it was too short, the call is refused and the loop pauses again.
+        // The user's pause is the input of this test. If it was too short, the call is refused and the loop pauses
+        // again.
         std::thread::sleep(Duration::from_millis(100));
         let id = client.send_call("look", arguments.clone());
         let message = client.next();
@@ -180,7 +204,7 @@ fn behind_a_pause(client: &mut Client, arguments: &Value) -> (u64, Value) {
     }
 }
 
-/// The same with all its times so much earlier.
+/// Returns the same with all its times moved back by this much.
 fn older(mut written: Value, by: u64) -> Value {
     match &mut written {
         Value::Object(members) => {
@@ -201,22 +225,22 @@ fn older(mut written: Value, by: u64) -> Value {
 
 #[test]
 fn rp_15_a_dangerous_command_blocks_the_tool_until_an_operator_resets_it() {
-    World::each("rp_15", SOON, |world| {
+    GatewayWorld::each("rp_15", SOON, |world| {
         let mut client = world.client_that_can(json!({ "elicitation": {} }));
         assert_eq!(client.request("logging/setLevel", json!({ "level": "info" }))["result"], json!({}));
-        let run = |client: &mut Client, turn: u32, command: &str| {
+        let run = |client: &mut McpTestClient, turn: u32, command: &str| {
             let denied =
                 json!({ "id": command, "command": command, "fault": "error", "text": "Permission denied" });
             let id = in_turn(client, turn, "draw", denied);
-            Said::of(&client.answer(id))
+            ToolResponse::of(&client.answer(id))
         };
-        // Turns 1 and 2: that something is not permitted is nothing unusual.
+        // Turns 1 and 2: a permission error is nothing unusual.
         for (turn, command) in [(1, "rm /protected/file"), (2, "cat /protected/secrets")] {
             let said = run(&mut client, turn, command);
             assert!(said.is_error && said.text.contains("Permission denied"), "{said:?}");
         }
-        assert_eq!(client.unheard("notifications/message"), 0);
-        // Turn 3: one that is dangerous costs the tool its freedom at once, and people are told.
+        assert_eq!(client.count_notifications("notifications/message"), 0);
+        // Turn 3: a dangerous command costs the tool its trust at once, and a notification is sent.
         let said = run(&mut client, 3, "sudo rm -rf /");
         assert!(said.is_error && said.text.contains("Permission denied"), "{said:?}");
         let told = world.logged_times("notification", 1);
@@ -227,18 +251,18 @@ fn rp_15_a_dangerous_command_blocks_the_tool_until_an_operator_resets_it() {
         );
         let message = told[0]["message"].as_str().unwrap();
         assert!(message.contains("bank/draw is blocked until an operator resets it"), "{message}");
-        // From now on nothing of it runs, however harmless, and the user at the client is not asked.
+        // From now on the tool does not run at all, and no approval is requested from the client's user.
         let refused = run(&mut client, 4, "ls");
         assert_eq!((refused.is_error, refused.code.as_deref()), (true, Some("tool_blocked")), "{refused:?}");
         assert_eq!(world.count("draw ls"), 0);
-        // What others see of it is written beside the calls.
+        // The state that other processes see is written asynchronously.
         let forgiven = || world.steadfast(&["reset", "bank/draw"]).0;
-        wait(|| forgiven() == "forgiven: bank/draw\n", || "it is blocked for others too".to_owned());
-        // A turn each: who insists on a blocked tool is told to stop.
+        wait(|| forgiven() == "trust restored: bank/draw\n", || "it is blocked for others too".to_owned());
+        // One turn each, because a model that insists on a blocked tool is stopped.
         let mut turns = 5..;
         wait(
             || run(&mut client, turns.next().unwrap(), "ls").code.as_deref() != Some("tool_blocked"),
-            || "the gateway hears of the reset".to_owned(),
+            || "the reset reaches the gateway".to_owned(),
         );
         assert!(world.count("draw ls") >= 1);
     });
@@ -247,10 +271,10 @@ fn rp_15_a_dangerous_command_blocks_the_tool_until_an_operator_resets_it() {
 #[test]
 fn rp_16_one_server_fails_and_the_others_stay_free() {
     let rule = "[domains.\"atlassian\"]\ntrust.count = 2\ntrust.window = \"5m\"\n";
-    // Only what hangs has a short time to answer.
+    // Only the hanging tool has a short timeout.
     let hanging =
         "[tools.\"atlassian/look\"]\ntimeout = \"300ms\"\n[tools.\"atlassian/draw\"]\ntimeout = \"300ms\"\n";
-    World::each("rp_16_others", &format!("{}{SOON}{rule}{hanging}", soon_settled!()), |world| {
+    GatewayWorld::each("rp_16_others", &format!("{}{SOON}{rule}{hanging}", soon_settled!()), |world| {
         let mut atlassian = world.client_of("atlassian", |_| {});
         let mut github = world.client_of("github", |_| {});
         // Two failures, of two tools.
@@ -258,48 +282,48 @@ fn rp_16_one_server_fails_and_the_others_stay_free() {
             let said = atlassian.call(tool, json!({ "id": id, "fault": "hang" }));
             assert!(said.is_error && said.code.as_deref() != Some("approval_required"), "{said:?}");
         }
-        // All tools of the server ask, also those that never failed, and nothing of them runs.
+        // All tools of the server need approval, even those that never failed, and none of them runs.
         for tool in ["look", "draw", "pay", "sort"] {
             let said = atlassian.call(tool, json!({ "id": "c" }));
             assert_eq!((said.is_error, said.code.as_deref()), (true, Some("approval_required")), "{said:?}");
             assert!(said.text.contains("atlassian"), "it says what has lost trust: {said:?}");
             assert_eq!(world.count(&format!("{tool} c")), 0);
         }
-        // Those of the other server do not, whatever they are called, also where it begins only now.
+        // Tools of the other server do not, even with the same names, and even if that server starts only now.
         let mut later = world.client_of("github", |_| {});
         for tool in ["look", "draw", "pay", "sort"] {
             assert_eq!(github.call(tool, json!({ "id": "g" })).text, format!("{tool} g, run 1"));
             assert_eq!(later.call(tool, json!({ "id": "h" })).text, format!("{tool} h, run 1"));
         }
-        // A gateway that is started later in front of the same server knows.
+        // A gateway that starts later in front of the same server knows of it.
         let said = turn(&mut world.client_of("atlassian", |_| {}), 7, "sort", json!({ "id": "d" }));
         assert_eq!(said.code.as_deref(), Some("approval_required"), "{said:?}");
-        // The session goes on.
+        // The session continues.
         atlassian.request("ping", json!({}));
         assert!(atlassian.request("tools/list", json!({}))["result"].is_object());
-        // A person forgives the server, and nothing else.
+        // An operator restores trust in the server, and in nothing else.
         let (said, good) = world.steadfast(&["reset", "domain:atlassian"]);
-        assert!(good && said == "forgiven: domain:atlassian\n", "{said}");
+        assert!(good && said == "trust restored: domain:atlassian\n", "{said}");
         let said = turn(&mut world.client_of("atlassian", |_| {}), 8, "sort", json!({ "id": "e" }));
         assert_eq!(said.text, "sort e, run 1");
     });
 }
 
-/// By the rules that everybody has, a tool is judged by itself: nothing is written about a domain, so no server as a whole loses
-/// trust. Only what hangs has a short time to answer, and pauses are short.
+/// TestTransport the default rules a tool is judged by itself: there is no rule for a domain, so no server as a whole loses trust.
+/// Only the hanging tool has a short timeout, and pauses are short.
 #[test]
 fn rp_16_by_default_the_tool_that_times_out_asks_and_neither_its_neighbours_nor_the_other_server() {
     let config = format!(
         "{SOON}{}[tools.\"atlassian/look\"]\ntimeout = \"200ms\"\nbreaker.cooldown = \"100ms\"\n",
         soon_settled!()
     );
-    World::each("rp_16_default", &config, |world| {
+    GatewayWorld::each("rp_16_default", &config, |world| {
         let mut atlassian = world.client_of("atlassian", |_| {});
         let mut github = world.client_of("github", |_| {});
         let mut turn = 0;
         let mut look = |id: &str, fault: &str| {
             let arguments = json!({ "id": id, "fault": fault });
-            Said::of(&behind_the_pause(&mut atlassian, &mut turn, "look", &arguments).1)
+            ToolResponse::of(&behind_the_pause(&mut atlassian, &mut turn, "look", &arguments).1)
         };
         for id in ["a", "b", "c"] {
             let said = look(id, "hang");
@@ -309,7 +333,7 @@ fn rp_16_by_default_the_tool_that_times_out_asks_and_neither_its_neighbours_nor_
         assert_eq!(said.code.as_deref(), Some("approval_required"), "{said:?}");
         assert!(said.text.contains("3 failures in 1 h"), "{said:?}");
         assert_eq!(world.count("look d"), 0);
-        // The log is written beside the calls.
+        // The log is written asynchronously.
         wait(|| !states(&world).is_empty(), || format!("{:#?}", world.log()));
         assert_eq!(states(&world), [("TRUSTED".to_owned(), "ESCALATED".to_owned())], "of one tool");
         assert_eq!(atlassian.call("sort", json!({ "id": "e" })).text, "sort e, run 1");
@@ -320,13 +344,13 @@ fn rp_16_by_default_the_tool_that_times_out_asks_and_neither_its_neighbours_nor_
 }
 
 #[test]
-fn rp_8_a_client_that_wants_to_hear_of_it_is_told_of_an_outcome_that_is_unknown() {
-    World::each("rp_8_unknown", "guard.mode = \"off\"\n", |world| {
+fn rp_8_a_client_that_asked_for_notifications_receives_an_unknown_outcome() {
+    GatewayWorld::each("rp_8_unknown", "guard.mode = \"off\"\n", |world| {
         let mut client = world.client();
         assert_eq!(client.request("logging/setLevel", json!({ "level": "info" }))["result"], json!({}));
         let said = client.call("pay", json!({ "id": "a", "fault": "die_after" }));
         assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
-        let heard = client.told("notifications/message");
+        let heard = client.next_notification("notifications/message");
         let data = &heard["params"]["data"];
         assert_eq!(
             (&data["event"], &data["tool"]["tool"]),
@@ -340,20 +364,20 @@ fn rp_8_a_client_that_wants_to_hear_of_it_is_told_of_an_outcome_that_is_unknown(
             let arguments = json!({ "id": format!("b{heard}"), "fault": "die_after" });
             let said = modern.call_with("pay", arguments, meta);
             assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
-            assert_eq!(modern.unheard("notifications/message"), heard);
+            assert_eq!(modern.count_notifications("notifications/message"), heard);
         }
     });
 }
 
 #[test]
-fn rp_8_a_client_that_is_not_to_be_notified_hears_nothing_of_its_requests_and_outcomes() {
+fn rp_8_a_client_with_notifications_off_receives_none_of_its_requests_and_outcomes() {
     let config = "guard.mode = \"off\"\n\
         [tools.\"bank/pay\".trust]\nnotify = false\n\
         [tools.\"bank/send\"]\napproval = \"always\"\ntrust.notify = false\n\
         [tools.\"bank/fold\"]\napproval = \"always\"\n";
-    for back in [By::Stdio, By::Http] {
-        // On one line, where messages keep their order.
-        let world = World::of("rp_8_silent", config, By::Stdio, back);
+    for back in [TestTransport::Stdio, TestTransport::Http] {
+        // Over stdio, where messages keep their order.
+        let world = GatewayWorld::of("rp_8_silent", config, TestTransport::Stdio, back);
         let mut client = world.client();
         client.request("logging/setLevel", json!({ "level": "info" }));
         for (tool, arguments, code) in [
@@ -364,17 +388,17 @@ fn rp_8_a_client_that_is_not_to_be_notified_hears_nothing_of_its_requests_and_ou
         ] {
             assert_eq!(client.call(tool, arguments).code.as_deref(), Some(code), "{tool}");
         }
-        // All are in the log; the client hears of those that are not silenced.
+        // All notifications are in the log. The client receives those that are not silenced.
         wait(|| world.logged("notification").len() == 4, || format!("{:?}", world.logged("notification")));
         for (tool, event) in [("fold", "approval_requested"), ("draw", "outcome_unknown")] {
-            let heard = client.told("notifications/message");
+            let heard = client.next_notification("notifications/message");
             let data = &heard["params"]["data"];
             assert_eq!((&data["tool"]["tool"], &data["event"]), (&json!(tool), &json!(event)), "{heard}");
         }
     }
 }
 
-/// Nothing but trust acts, by these rules.
+/// Returns a configuration in which only trust acts, with these rules.
 fn only_trust(rules: &str) -> String {
     format!("guard.mode = \"off\"\nbreaker.mode = \"off\"\nretry.attempts = 1\n{rules}")
 }
@@ -383,14 +407,14 @@ const DOWN: &str = "HTTP 503 Service Unavailable";
 const GONE: &str = "Issue not found";
 const FINE: &str = "";
 
-/// A call of `look` that fails with these words, or works where there are none.
-fn look(client: &mut Client, id: &str, words: &str) -> Said {
+/// Calls `look`, which fails with this text, or succeeds without one.
+fn look(client: &mut McpTestClient, id: &str, words: &str) -> ToolResponse {
     let fails = json!({ "id": id, "fault": "error", "text": words });
     client.call("look", if words.is_empty() { json!({ "id": id }) } else { fails })
 }
 
-/// Makes these calls; says how many had run when a person had to be asked.
-fn asked_after(client: &mut Client, calls: &[&str]) -> Option<usize> {
+/// Makes these calls. Returns the number that ran before approval was required.
+fn asked_after(client: &mut McpTestClient, calls: &[&str]) -> Option<usize> {
     calls.iter().enumerate().position(|(number, words)| {
         look(client, &number.to_string(), words).code.as_deref() == Some("approval_required")
     })
@@ -398,7 +422,12 @@ fn asked_after(client: &mut Client, calls: &[&str]) -> Option<usize> {
 
 #[test]
 fn rp_2_the_severity_of_a_failure_is_in_its_record() {
-    let world = World::of("rp_2", &only_trust("trust.mode = \"off\"\n"), By::Stdio, By::Stdio);
+    let world = GatewayWorld::of(
+        "rp_2",
+        &only_trust("trust.mode = \"off\"\n"),
+        TestTransport::Stdio,
+        TestTransport::Stdio,
+    );
     let mut client = world.client();
     let rows = [
         ("HTTP 401 Unauthorized", "permission"),
@@ -444,13 +473,13 @@ fn rp_3_a_tool_loses_trust_by_count_by_run_and_by_rate_and_by_what_the_filter_co
             Some(6),
         ),
     ] {
-        let world = World::of("rp_3", &only_trust(rules), By::Stdio, By::Stdio);
+        let world = GatewayWorld::of("rp_3", &only_trust(rules), TestTransport::Stdio, TestTransport::Stdio);
         assert_eq!(asked_after(&mut world.client(), calls), asked, "{name}");
     }
 }
 
-/// A world whose trust is kept in a file, and time that has passed since it was written.
-fn passes(world: &World, minutes: u64) {
+/// Moves the stored times of the trust in a file back by this many minutes.
+fn passes(world: &GatewayWorld, minutes: u64) {
     let file = world.folder().join("reliability.json");
     let written: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
     fs::write(&file, older(written, minutes * 60 * 1000).to_string()).unwrap();
@@ -467,13 +496,19 @@ fn rp_5_the_conservative_the_lenient_and_the_rate_based_rule_do_as_they_are_call
         trust.severities = [\"crash\", \"corruption\", \"security\"]\n";
     let rate = "trust.count = \"none\"\ntrust.rate = 0.5\n";
     let kaboom = "kaboom";
-    // The rule, the calls and when somebody is asked, after how many minutes nobody is, and the successes until it is trusted.
+    // The rules, the calls, the number of them after which approval is required, the minutes after which it is not, and
+    // the successes until the tool is trusted.
     for (name, rules, calls, asked, minutes, successes) in [
         ("conservative", conservative, vec![DOWN, DOWN, FINE], 2, 61, 5),
         ("lenient", lenient, [vec![DOWN; 6], vec![kaboom; 5], vec![FINE]].concat(), 11, 16, 2),
         ("rate", rate, [vec![FINE; 5], vec![DOWN; 5], vec![FINE]].concat(), 10, 31, 3),
     ] {
-        let world = World::of("rp_5", &only_trust(&format!("{rules}{crash}{KEPT}")), By::Stdio, By::Stdio);
+        let world = GatewayWorld::of(
+            "rp_5",
+            &only_trust(&format!("{rules}{crash}{KEPT}")),
+            TestTransport::Stdio,
+            TestTransport::Stdio,
+        );
         let mut client = world.client();
         assert_eq!(asked_after(&mut client, &calls), Some(asked), "{name}");
         client.hang_up();
@@ -497,13 +532,13 @@ fn rp_5_the_conservative_the_lenient_and_the_rate_based_rule_do_as_they_are_call
 }
 
 #[test]
-fn rp_6_trust_is_lost_earned_back_lost_on_trial_and_given_by_a_person() {
-    let world = World::of("rp_6", &only_trust(KEPT), By::Stdio, By::Stdio);
+fn rp_6_trust_is_lost_regained_lost_in_recovery_and_restored_by_an_operator() {
+    let world = GatewayWorld::of("rp_6", &only_trust(KEPT), TestTransport::Stdio, TestTransport::Stdio);
     let mut client = world.client();
     assert_eq!(asked_after(&mut client, &[DOWN, DOWN, DOWN, FINE]), Some(3));
     client.hang_up();
     passes(&world, 31);
-    // On trial it runs, and one failure is enough.
+    // In recovery it runs, and one failure is enough.
     let mut client = world.client();
     assert_eq!(asked_after(&mut client, &[FINE, DOWN, FINE]), Some(2));
     client.hang_up();
@@ -515,10 +550,10 @@ fn rp_6_trust_is_lost_earned_back_lost_on_trial_and_given_by_a_person() {
         "three successes make it whole"
     );
     assert_eq!(asked_after(&mut client, &[DOWN, FINE]), Some(1));
-    // A person forgives.
+    // An operator restores trust.
     client.hang_up();
     let (said, good) = world.steadfast(&["reset", "bank/look"]);
-    assert!(good && said.contains("forgiven"), "{said}");
+    assert!(good && said.contains("trust restored"), "{said}");
     assert_eq!(
         asked_after(&mut world.client(), &[DOWN, DOWN, FINE]),
         None,
@@ -545,7 +580,7 @@ fn rp_10_failures_in_the_structure_of_an_answer_cost_trust_and_an_error_of_nothi
         (r#"{"content":[],"structuredContent":{"error":null,"status_code":200}}"#, false),
         (r#"{"content":[{"type":"text","text":"error: timed out"}]}"#, false),
     ] {
-        let world = World::of("rp_10", &only_trust(""), By::Stdio, By::Stdio);
+        let world = GatewayWorld::of("rp_10", &only_trust(""), TestTransport::Stdio, TestTransport::Stdio);
         let mut client = world.client();
         let line = format!(r#"{{"jsonrpc":"2.0","id":$ID,"result":{result}}}"#);
         for number in 0..3 {
@@ -558,7 +593,7 @@ fn rp_10_failures_in_the_structure_of_an_answer_cost_trust_and_an_error_of_nothi
     }
 }
 
-/// Says of one tool that it is not trusted, as the plugin of jaato writes it.
+/// Returns a trust file in which one tool is not trusted, as jaato's plugin writes it.
 fn of_jaato(tool: &str) -> String {
     format!(
         r#"{{
@@ -579,7 +614,12 @@ fn of_jaato(tool: &str) -> String {
 
 #[test]
 fn rp_12_the_trust_file_of_jaato_is_found_the_projects_before_the_users() {
-    let world = World::of("rp_12_found", "guard.mode = \"off\"\nretry.attempts = 1\n", By::Stdio, By::Stdio);
+    let world = GatewayWorld::of(
+        "rp_12_found",
+        "guard.mode = \"off\"\nretry.attempts = 1\n",
+        TestTransport::Stdio,
+        TestTransport::Stdio,
+    );
     let home = world.folder().join("home");
     let (project, user) = (world.folder().join(".jaato"), home.join(".jaato"));
     for folder in [&project, &user] {
@@ -591,7 +631,8 @@ fn rp_12_the_trust_file_of_jaato_is_found_the_projects_before_the_users() {
             command.env("HOME", &home);
         })
     };
-    // Arguments of their own: an equal call would be told the answer of the first, if that was not known to have arrived.
+    // Arguments of their own: an equal call would get the answer of the first one, if that is not known to have
+    // arrived.
     let codes = |id: &str| {
         let mut client = client();
         ["draw", "pay", "sort"].map(|tool| client.call(tool, json!({ "id": id })).code)
@@ -601,7 +642,7 @@ fn rp_12_the_trust_file_of_jaato_is_found_the_projects_before_the_users() {
     let file = project.join("reliability.json");
     fs::write(&file, of_jaato("pay")).unwrap();
     assert_eq!(codes("project"), [None, asked(), None], "that of the project goes first");
-    // What is lost here is written there, beside what was there, with dates as they were.
+    // Trust that is lost here is written to that file, beside its other entries, with their dates unchanged.
     let mut failing = client();
     for id in ["x", "y", "z"] {
         failing.call("look", json!({ "id": id, "fault": "503" }));
@@ -617,7 +658,7 @@ fn rp_12_the_trust_file_of_jaato_is_found_the_projects_before_the_users() {
     assert_eq!(written["tool_states"]["pay"]["total_failures"], 3, "{written:#}");
     let ours = written["tool_states"].as_object().unwrap().iter().find(|(name, _)| name.contains("look"));
     assert!(ours.is_some_and(|(_, state)| state["last_failure"].as_str().is_some()), "{written:#}");
-    // A person may write it with comments and without quotes. What is written then is JSON.
+    // The user may write it with comments and without quotes. It is written back as JSON.
     let by_hand = of_jaato("pay").replacen('{', "{ // by hand\n  note: 'mine',", 1);
     assert!(serde_json::from_str::<Value>(&by_hand).is_err());
     fs::write(&file, &by_hand).unwrap();
@@ -634,7 +675,7 @@ fn rp_12_the_trust_file_of_jaato_is_found_the_projects_before_the_users() {
         (&written["note"], &written["tool_states"]["pay"]["total_failures"]),
         (&json!("mine"), &json!(3))
     );
-    // Who names no file, or wants nothing kept, gets that.
+    // A configuration may name no file, or turn storing off.
     for (config, code) in [
         ("trust_state.file = \"none\"\n", None),
         ("trust_state.persist = false\n", None),
@@ -647,9 +688,9 @@ fn rp_12_the_trust_file_of_jaato_is_found_the_projects_before_the_users() {
 }
 
 #[test]
-fn rp_12_a_trust_file_that_cannot_be_read_is_told_with_its_place_and_stays_as_it_is() {
+fn rp_12_an_unreadable_trust_file_is_reported_with_its_position_and_stays_unchanged() {
     let config = "guard.mode = \"off\"\nretry.attempts = 1\n";
-    let world = World::of("rp_12_unreadable", config, By::Stdio, By::Stdio);
+    let world = GatewayWorld::of("rp_12_unreadable", config, TestTransport::Stdio, TestTransport::Stdio);
     let file = world.folder().join(".jaato/reliability.json");
     fs::create_dir_all(file.parent().unwrap()).unwrap();
     let broken = of_jaato("pay").replace("2099-01-02T03:04:05.000006", "soon");
@@ -675,15 +716,15 @@ fn rp_12_a_trust_file_that_cannot_be_read_is_told_with_its_place_and_stays_as_it
     }
     let (said, good) = world.steadfast(&["check"]);
     assert!(good && said.contains("note: ") && said.contains("line 8, column"), "{said}");
-    // Corrected, it is used.
+    // Once corrected, it is used.
     fs::write(&file, of_jaato("pay")).unwrap();
     let (said, _) = world.steadfast(&["doctor", "--no-servers"]);
     assert!(said.contains("1 not trusted"), "{said}");
 }
 
 #[test]
-fn a_call_over_mcp_is_correlated_by_its_trace_or_by_what_its_client_says() {
-    World::each("tr_9_correlated", "", |world| {
+fn a_call_over_mcp_is_correlated_by_its_trace_or_by_a_field_of_its_client() {
+    GatewayWorld::each("tr_9_correlated", "", |world| {
         let mut client = world.client();
         let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
         let parent = format!("00-{trace}-00f067aa0ba902b7-01");

@@ -1,13 +1,13 @@
-//! Several calls that depend on each other, as an MCP client has them made: `run_turn`.
+//! Several calls that depend on each other, made by an MCP client with `run_turn`.
 
 use serde_json::{Value, json};
 
-use crate::client::Said;
-use crate::world::{World, wait};
+use crate::client::ToolResponse;
+use crate::world::{GatewayWorld, wait};
 
 const OFFERED: &str = "gateway.run_turn = true\n";
 
-/// A turn with two calls, the second of which needs what the first one says.
+/// Returns a turn with two calls, the second of which needs the output of the first.
 fn trip() -> Value {
     json!({
         "turnId": "trip",
@@ -18,7 +18,7 @@ fn trip() -> Value {
     })
 }
 
-fn outcomes(said: &Said) -> Vec<(String, String)> {
+fn outcomes(said: &ToolResponse) -> Vec<(String, String)> {
     let calls = said.structured["calls"].as_array().unwrap();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     calls.iter().map(|call| (text(&call["id"]), text(&call["outcome"]))).collect()
@@ -27,7 +27,7 @@ fn outcomes(said: &Said) -> Vec<(String, String)> {
 #[test]
 fn the_tool_is_offered_where_it_is_wanted() {
     for (config, is_offered) in [(OFFERED, true), ("", false)] {
-        World::each("turn_offered", config, |world| {
+        GatewayWorld::each("turn_offered", config, |world| {
             let mut client = world.client();
             let listed = client.request("tools/list", json!({}));
             let offered =
@@ -39,7 +39,7 @@ fn the_tool_is_offered_where_it_is_wanted() {
 
 #[test]
 fn eh_5_4_a_turn_makes_its_calls_in_order_and_when_it_comes_again_runs_none_twice() {
-    World::each("turn_again", OFFERED, |world| {
+    GatewayWorld::each("turn_again", OFFERED, |world| {
         let mut client = world.client();
         let said = client.call("run_turn", trip());
         assert!(!said.is_error, "{said:?}");
@@ -57,7 +57,7 @@ fn eh_5_4_a_turn_makes_its_calls_in_order_and_when_it_comes_again_runs_none_twic
 
 #[test]
 fn eh_5_1_eh_6_4_what_fails_is_replaced_or_leaves_its_dependants_out() {
-    World::each("turn_failing", OFFERED, |world| {
+    GatewayWorld::each("turn_failing", OFFERED, |world| {
         let mut client = world.client();
         let said = client.call(
             "run_turn",
@@ -77,8 +77,8 @@ fn eh_5_1_eh_6_4_what_fails_is_replaced_or_leaves_its_dependants_out() {
 }
 
 #[test]
-fn a_plan_with_mistakes_runs_nothing_and_all_of_them_are_told_at_once() {
-    World::each("turn_mistaken", OFFERED, |world| {
+fn an_invalid_plan_runs_nothing_and_all_its_errors_are_reported_at_once() {
+    GatewayWorld::each("turn_mistaken", OFFERED, |world| {
         let mut client = world.client();
         let said = client.call(
             "run_turn",
@@ -97,12 +97,12 @@ fn a_plan_with_mistakes_runs_nothing_and_all_of_them_are_told_at_once() {
 }
 
 #[test]
-fn explain_tells_the_story_of_a_turn_and_of_each_of_its_calls() {
-    World::each("turn_explained", OFFERED, |world| {
+fn explain_shows_the_history_of_a_turn_and_of_each_of_its_calls() {
+    GatewayWorld::each("turn_explained", OFFERED, |world| {
         let mut client = world.client();
         let said = client.call("run_turn", trip());
         assert!(!said.is_error, "{said:?}");
-        // What is told is written a moment later.
+        // The explanation is written asynchronously.
         let told = || world.steadfast(&["explain", "trip"]);
         let is_over =
             || [".1  bank/look", ".2  bank/pay", "ended: "].iter().all(|part| told().0.contains(part));

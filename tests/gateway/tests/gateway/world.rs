@@ -1,4 +1,4 @@
-//! The folder of one test: its state, its configuration, and the ledger of its server.
+//! The environment of one test: its state, its configuration, and the ledger of its server.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -16,23 +16,23 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::net::TcpSocket;
 
-use crate::client::Client;
+use crate::client::McpTestClient;
 
-/// How something is reached.
+/// The transport of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
+pub(crate) enum TestTransport {
     Stdio,
     Http,
 }
 
-/// Which era of the protocol the server is of.
+/// The protocol era of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Era {
+pub(crate) enum ServerEra {
     Older,
     Modern,
 }
 
-impl Era {
+impl ServerEra {
     fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::Older => &[],
@@ -41,63 +41,74 @@ impl Era {
     }
 }
 
-/// Ends a test that hangs. No verdict depends on it: what is waited for comes, however long it takes, or never does.
+/// Timeout that ends a test that hangs. No result depends on it: an awaited event comes at some time, or never.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The options with which a gateway listens at a port that the system chooses.
+/// Options with which a gateway listens on a port that the system chooses.
 pub(crate) const LISTEN: [&str; 2] = ["--listen", "127.0.0.1:0"];
 
-pub(crate) struct World {
-    /// How clients reach the gateway.
-    pub(crate) front: By,
-    era: Era,
-    /// Where the server listens, if it is reached over HTTP.
-    server: Option<Running>,
-    /// The last to be dropped.
-    folder: Folder,
+pub(crate) struct GatewayWorld {
+    /// Transport from clients to the gateway.
+    pub(crate) front: TestTransport,
+    era: ServerEra,
+    /// The listening server, if its transport is HTTP.
+    server: Option<RestartingServer>,
+    /// Declared last, so that it is dropped last.
+    folder: GatewayTestFolder,
 }
 
-/// A server that somebody starts again whenever it ends.
-struct Running {
+/// A server that is restarted whenever it ends.
+struct RestartingServer {
     address: SocketAddr,
-    child: Arc<Mutex<Option<Process>>>,
+    child: Arc<Mutex<Option<TestProcess>>>,
     starting: Option<JoinHandle<()>>,
 }
 
-impl World {
-    /// A client on our streams and a server on ours.
+impl GatewayWorld {
+    /// Creates a world in which client and server both use stdio.
     pub(crate) fn new(test: &str) -> Self {
-        Self::of(test, "", By::Stdio, By::Stdio)
+        Self::of(test, "", TestTransport::Stdio, TestTransport::Stdio)
     }
 
-    /// One for each way that leads from a client to a server.
+    /// Creates one world for each pair of transports.
     pub(crate) fn every(test: &str, config: &str) -> impl Iterator<Item = Self> {
-        Self::every_of(Era::Older, test, config)
+        Self::every_of(ServerEra::Older, test, config)
     }
 
-    /// The same with a server of this era.
-    pub(crate) fn every_of(era: Era, test: &str, config: &str) -> impl Iterator<Item = Self> {
-        let ways =
-            [(By::Stdio, By::Stdio), (By::Http, By::Stdio), (By::Stdio, By::Http), (By::Http, By::Http)];
+    /// Creates the same with a server of this era.
+    pub(crate) fn every_of(era: ServerEra, test: &str, config: &str) -> impl Iterator<Item = Self> {
+        let ways = [
+            (TestTransport::Stdio, TestTransport::Stdio),
+            (TestTransport::Http, TestTransport::Stdio),
+            (TestTransport::Stdio, TestTransport::Http),
+            (TestTransport::Http, TestTransport::Http),
+        ];
         ways.into_iter().map(move |(front, back)| {
             eprintln!("client by {front:?}, server by {back:?}");
             Self::of_era(era, test, config, front, back)
         })
     }
 
-    pub(crate) fn of(test: &str, config: &str, front: By, back: By) -> Self {
-        Self::of_era(Era::Older, test, config, front, back)
+    pub(crate) fn of(test: &str, config: &str, front: TestTransport, back: TestTransport) -> Self {
+        Self::of_era(ServerEra::Older, test, config, front, back)
     }
 
-    pub(crate) fn of_era(era: Era, test: &str, config: &str, front: By, back: By) -> Self {
-        let folder = Folder::new(&format!("{test}_{front:?}_{back:?}"));
+    pub(crate) fn of_era(
+        era: ServerEra,
+        test: &str,
+        config: &str,
+        front: TestTransport,
+        back: TestTransport,
+    ) -> Self {
+        let folder = GatewayTestFolder::new(&format!("{test}_{front:?}_{back:?}"));
         fs::write(folder.join("ledger"), "").unwrap();
         fs::write(folder.join("steadfast.toml"), config).unwrap();
-        let server = (back == By::Http).then(|| Running::start(&folder.join("ledger"), era));
+        let server =
+            (back == TestTransport::Http).then(|| RestartingServer::start(&folder.join("ledger"), era));
         Self { front, era, server, folder }
     }
 
-    /// Does this on every way at once.
+    /// Runs a test in all of these worlds concurrently.
     pub(crate) fn each(test: &str, config: &str, show: impl Fn(Self) + Sync) {
         thread::scope(|scope| {
             let ways: Vec<_> = Self::every(test, config).collect();
@@ -109,75 +120,76 @@ impl World {
         });
     }
 
-    /// Whether the server is no child of the gateway: nobody sees the end of what it does.
-    pub(crate) fn is_elsewhere(&self) -> bool {
+    /// Returns true if the server is not a child of the gateway, so that the end of its attempts cannot be observed.
+    pub(crate) fn is_remote(&self) -> bool {
         self.server.is_some()
     }
 
-    /// What it is called in messages.
+    /// Returns its name in messages.
     fn way(&self) -> String {
-        let back = if self.server.is_some() { By::Http } else { By::Stdio };
+        let back = if self.server.is_some() { TestTransport::Http } else { TestTransport::Stdio };
         format!("client by {:?}, server by {back:?}", self.front)
     }
 
-    /// A client of the server behind the gateway, past the handshake, that has seen its tools.
-    pub(crate) fn client(&self) -> Client {
+    /// Returns a client of the server behind the gateway that has initialized and listed the tools.
+    pub(crate) fn client(&self) -> McpTestClient {
         self.client_of("bank", |_| {})
     }
 
-    /// A client of a gateway that calls its server by this name, started a little differently.
-    pub(crate) fn client_of(&self, name: &str, change: impl FnOnce(&mut Command)) -> Client {
+    /// Returns a client of a gateway that uses this name for its server, with a changed command.
+    pub(crate) fn client_of(&self, name: &str, change: impl FnOnce(&mut Command)) -> McpTestClient {
         let listen: &[&str] = match self.front {
-            By::Stdio => &[],
-            By::Http => &LISTEN,
+            TestTransport::Stdio => &[],
+            TestTransport::Http => &LISTEN,
         };
         let mut command = self.wrap_as(name, listen);
         change(&mut command);
         let client = match self.front {
-            By::Stdio => Client::on_streams(command),
-            By::Http => Client::over_http(command),
+            TestTransport::Stdio => McpTestClient::on_streams(command),
+            TestTransport::Http => McpTestClient::over_http(command),
         };
-        begun(client)
+        initialized(client)
     }
 
-    /// A client of a server with a ledger of its own and nothing in front of it.
-    pub(crate) fn bare(&self) -> Client {
+    /// Returns a client of a server with a ledger of its own and no gateway.
+    pub(crate) fn bare(&self) -> McpTestClient {
         let ledger = self.folder.join("bare");
         fs::write(&ledger, "").unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast-test-server"));
         command.arg(ledger);
-        begun(Client::on_streams(command))
+        initialized(McpTestClient::on_streams(command))
     }
 
-    /// A client of the gateway that has these capabilities.
-    pub(crate) fn client_that_can(&self, capabilities: Value) -> Client {
+    /// Returns a client of the gateway with these capabilities.
+    pub(crate) fn client_that_can(&self, capabilities: Value) -> McpTestClient {
         let mut client = self.new_client();
         client.initialize_with(capabilities);
         client.request("tools/list", serde_json::json!({}));
         client
     }
 
-    /// A client of the modern era with these capabilities, which has said nothing yet.
-    pub(crate) fn modern_client(&self, capabilities: Value) -> Client {
+    /// Returns a client of the modern era with these capabilities, which has sent nothing yet.
+    pub(crate) fn modern_client(&self, capabilities: Value) -> McpTestClient {
         let mut client = self.new_client();
         client.without_handshake(capabilities);
         client
     }
 
-    /// A client of the gateway that has said nothing yet.
-    pub(crate) fn new_client(&self) -> Client {
+    /// Returns a client of the gateway that has sent nothing yet.
+    pub(crate) fn new_client(&self) -> McpTestClient {
         match self.front {
-            By::Stdio => Client::on_streams(self.wrap(&[])),
-            By::Http => Client::over_http(self.wrap(&LISTEN)),
+            TestTransport::Stdio => McpTestClient::on_streams(self.wrap(&[])),
+            TestTransport::Http => McpTestClient::over_http(self.wrap(&LISTEN)),
         }
     }
 
-    /// How the server is reached.
-    pub(crate) fn back(&self) -> By {
-        if self.server.is_some() { By::Http } else { By::Stdio }
+    /// Returns the transport from the gateway to the server.
+    pub(crate) fn back(&self) -> TestTransport {
+        if self.server.is_some() { TestTransport::Http } else { TestTransport::Stdio }
     }
 
-    /// Another command of `steadfast`, by an operator in the same folder: what it says and whether it went well.
+    /// Runs another `steadfast` command as an operator in the same folder. Returns its output, and true if it
+    /// succeeded.
     pub(crate) fn steadfast(&self, arguments: &[&str]) -> (String, bool) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast-tested"));
         command.args(arguments).current_dir(&*self.folder).env("HOME", &*self.folder);
@@ -186,7 +198,7 @@ impl World {
         (String::from_utf8(said).unwrap(), output.status.success())
     }
 
-    /// `steadfast wrap` in front of the server, with these arguments.
+    /// Returns `steadfast wrap` in front of the server, with these arguments.
     pub(crate) fn wrap(&self, arguments: &[&str]) -> Command {
         self.wrap_as("bank", arguments)
     }
@@ -203,13 +215,13 @@ impl World {
         command
     }
 
-    /// Where the server is, by this name of the machine.
+    /// Returns the URL of the server with this host name.
     pub(crate) fn url(&self, host: &str) -> String {
         let server = self.server.as_ref().expect("it is reached over HTTP");
         format!("http://{host}:{}/mcp", server.address.port())
     }
 
-    /// `steadfast wrap` in front of nothing but what these arguments name.
+    /// Returns `steadfast wrap` with only these arguments.
     pub(crate) fn wrap_alone(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast-tested"));
         command.arg("wrap").args(arguments);
@@ -224,18 +236,18 @@ impl World {
         fs::read_to_string(self.folder.join("ledger")).unwrap().lines().map(str::to_owned).collect()
     }
 
-    /// What the gateways have logged.
+    /// Returns the log of the gateways.
     pub(crate) fn log(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.folder.join("log")).unwrap();
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// What they have logged of one kind of event.
+    /// Returns the log lines with this event.
     pub(crate) fn logged(&self, event: &str) -> Vec<Value> {
         self.log().into_iter().filter(|line| line["event"] == event).collect()
     }
 
-    /// The same when there are so many, which there must soon be. Then there are no more.
+    /// Waits for this many log lines with the event, and checks that there are no more.
     pub(crate) fn logged_times(&self, event: &str, times: usize) -> Vec<Value> {
         wait(|| self.logged(event).len() >= times, || format!("{times} times {event} in {:#?}", self.log()));
         let logged = self.logged(event);
@@ -243,7 +255,7 @@ impl World {
         logged
     }
 
-    /// Everything that the gateways have written: their state, what belongs to it, their logs.
+    /// Returns all files that the gateways have written: state, files beside it, logs.
     pub(crate) fn written(&self) -> Vec<(PathBuf, Vec<u8>)> {
         let mut files = Vec::new();
         let mut folders = vec![self.folder.to_owned()];
@@ -251,7 +263,7 @@ impl World {
             for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
                 match entry.file_type().unwrap().is_dir() {
                     true => folders.push(entry.path()),
-                    // Such as the socket of somebody else, or a file that is gone already.
+                    // For example a socket of another process, or a file that is gone already.
                     false => files.extend(fs::read(entry.path()).map(|bytes| (entry.path(), bytes))),
                 }
             }
@@ -263,29 +275,29 @@ impl World {
         &self.folder
     }
 
-    /// The server does this from now on, until the file is gone.
-    pub(crate) fn makes_it(&self, what: &str) -> PathBuf {
+    /// Makes the server behave like this until the file is removed.
+    pub(crate) fn set_behavior(&self, what: &str) -> PathBuf {
         let file = self.folder.join(format!("ledger.{what}"));
         fs::write(&file, "").unwrap();
         file
     }
 
-    /// Writes the configuration anew, as a whole: a gateway that follows it must not read half of it.
+    /// Replaces the configuration atomically, because a gateway that follows it must not read half of it.
     pub(crate) fn configure(&self, config: &str) {
         replace_file(&self.folder.join("steadfast.toml"), config);
     }
 
-    /// How often this is in the ledger.
+    /// Returns the number of these lines in the ledger.
     pub(crate) fn count(&self, line: &str) -> usize {
         self.ledger().iter().filter(|written| *written == line).count()
     }
 
-    /// Waits until this is in the ledger so often.
+    /// Waits until the ledger has this many of these lines.
     pub(crate) fn until(&self, line: &str, times: usize) {
         wait(|| self.count(line) >= times, || format!("{times} times {line:?} in {:?}", self.ledger()));
     }
 
-    /// The process of the server that was started last.
+    /// Returns the process id of the server that was started last.
     pub(crate) fn server(&self) -> u32 {
         let ledger = self.ledger();
         let start = ledger.iter().rev().find_map(|line| line.strip_prefix("start "));
@@ -293,8 +305,8 @@ impl World {
     }
 }
 
-impl Drop for World {
-    /// Where a test fails, the folder is often gone before anybody can look into it.
+impl Drop for GatewayWorld {
+    // Where a test fails, the folder is often gone before it can be inspected.
     fn drop(&mut self) {
         const LAST: usize = 15;
         if thread::panicking() {
@@ -308,10 +320,10 @@ impl Drop for World {
     }
 }
 
-impl Running {
-    /// The test itself listens and hands its socket to each server that it starts. So the address is never free for somebody
-    /// else, and who comes while there is no server waits for the next one.
-    fn start(ledger: &Path, era: Era) -> Self {
+impl RestartingServer {
+    /// Listens in the test itself and hands the socket to each server that it starts. So the address is never free for
+    /// another process, and a client that connects without a running server waits for the next one.
+    fn start(ledger: &Path, era: ServerEra) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let spawn = {
@@ -320,7 +332,7 @@ impl Running {
                 let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast-test-server"));
                 command.arg(&ledger).arg("--listening").args(era.arguments());
                 command.stdin(OwnedFd::from(listener.try_clone().unwrap()));
-                Process::spawn(&mut command)
+                TestProcess::spawn(&mut command)
             }
         };
         let child = Arc::new(Mutex::new(Some(spawn())));
@@ -339,7 +351,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RestartingServer {
     fn drop(&mut self) {
         drop(self.child.lock().take());
         if let Some(starting) = self.starting.take() {
@@ -348,10 +360,10 @@ impl Drop for Running {
     }
 }
 
-/// A process that is ended with the test, however the test ends.
-pub(crate) struct Process(Child);
+/// A process that ends with the test, however the test ends.
+pub(crate) struct TestProcess(Child);
 
-impl Process {
+impl TestProcess {
     pub(crate) fn spawn(command: &mut Command) -> Self {
         Self::of(command.spawn().unwrap())
     }
@@ -364,12 +376,12 @@ impl Process {
         self.0.id()
     }
 
-    /// What it reads and what it writes, if it was given pipes.
+    /// Returns its stdin and stdout, if they are pipes.
     pub(crate) fn streams(&mut self) -> (ChildStdin, ChildStdout) {
         (self.0.stdin.take().unwrap(), self.0.stdout.take().unwrap())
     }
 
-    /// Its status, if it has ended.
+    /// Returns its status, if it has ended.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.0.try_wait().unwrap()
     }
@@ -381,22 +393,22 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for TestProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Starts a gateway that listens, and gives the address that it announces beside its state.
+/// Starts a gateway that listens, and returns the address that it announces beside its state.
 ///
-/// No test chooses a port, looks whether it is free and lets go of it again. Another process may be given the port before the
-/// gateway is; and while any thread starts a program, the child has a copy of every socket of ours until it becomes that
-/// program. So a socket that listened and was closed may still take connections, and reset them.
-pub(crate) fn start_gateway(command: &mut Command) -> (Process, SocketAddr) {
+/// No test chooses a port, checks that it is free and releases it again. Another process may get the port before the
+/// gateway does. Besides, while any thread starts a program, the child has a copy of each of our sockets until it
+/// becomes that program. So a socket that listened and was closed may still accept connections, and reset them.
+pub(crate) fn start_gateway(command: &mut Command) -> (TestProcess, SocketAddr) {
     let home = command.get_current_dir().expect("each gateway has a folder of its own");
     let announced = home.join(".local/state/steadfast/gateways");
-    let mut gateway = Process::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()));
+    let mut gateway = TestProcess::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()));
     let announced = as_seen_by(gateway.id(), &announced);
     let own = format!("{}-", gateway.id());
     let find = || -> Option<SocketAddr> {
@@ -420,20 +432,20 @@ pub(crate) fn start_gateway(command: &mut Command) -> (Process, SocketAddr) {
     (gateway, address.unwrap())
 }
 
-/// A file or folder as a process sees it that may have disks of its own.
+/// Returns the path of a file or folder in the mount namespace of a process.
 pub(crate) fn as_seen_by(pid: u32, path: &Path) -> PathBuf {
     let root = Path::new("/proc").join(pid.to_string()).join("root");
     root.join(path.strip_prefix("/").expect("folders of tests are named from the root on"))
 }
 
-/// A port for a program that has to be told where to listen. Until this is dropped nobody is given it who does not ask for it
-/// by its number: it is bound here, and not listened at, which keeps no other program from listening there.
-pub(crate) struct Port {
+/// A port for a program that has to be given one. It is bound here without listening. So until this is dropped, no
+/// other program gets it unless it asks for its number, and none can listen on it.
+pub(crate) struct ReservedPort {
     address: SocketAddr,
     _bound: TcpSocket,
 }
 
-impl Port {
+impl ReservedPort {
     pub(crate) fn reserve() -> Self {
         let bound = TcpSocket::new_v4().unwrap();
         bound.set_reuseaddr(true).unwrap();
@@ -445,39 +457,39 @@ impl Port {
         self.address
     }
 
-    /// Starts a program that was told this port, and waits until it listens.
-    pub(crate) fn start(&self, command: &mut Command) -> Process {
-        let mut program = Process::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()));
+    /// Starts a program that was given this port, and waits until it listens.
+    pub(crate) fn start(&self, command: &mut Command) -> TestProcess {
+        let mut program = TestProcess::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()));
         wait(
             || {
                 let status = program.ended();
                 assert!(status.is_none(), "it has ended before it listened: {status:?}");
                 TcpStream::connect(self.address).is_ok()
             },
-            || format!("somebody at {}", self.address),
+            || format!("a listener at {}", self.address),
         );
         program
     }
 }
 
-/// The folder of one test in one process. It is gone when the test is over, unless that failed.
+/// The folder of one test in one process. It is removed after the test, unless that failed.
 #[derive(Debug)]
-pub(crate) struct Folder(PathBuf);
+pub(crate) struct GatewayTestFolder(PathBuf);
 
-impl Folder {
+impl GatewayTestFolder {
     pub(crate) fn new(name: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("{name}-{}-{number}", std::process::id());
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        // Of a process that had our number before us.
+        // From a process that had the same id before.
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
         Self(folder)
     }
 }
 
-impl Deref for Folder {
+impl Deref for GatewayTestFolder {
     type Target = Path;
 
     fn deref(&self) -> &Path {
@@ -485,13 +497,13 @@ impl Deref for Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for GatewayTestFolder {
     fn drop(&mut self) {
         if thread::panicking() {
             eprintln!("what the test left is in {}", self.0.display());
             return;
         }
-        // A server whose gateway was killed notices that a moment later, and notes it.
+        // A server whose gateway was killed notices that with a delay, and writes to its ledger.
         for _ in 0..200 {
             match fs::remove_dir_all(&self.0) {
                 Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
@@ -503,27 +515,27 @@ impl Drop for Folder {
     }
 }
 
-/// Replaces a file by another one at once, so that nobody reads half of it.
+/// Replaces a file atomically, so that no reader sees half of it.
 pub(crate) fn replace_file(path: &Path, text: &str) {
     let fresh = path.with_extension("new");
     fs::write(&fresh, text).unwrap();
     fs::rename(&fresh, path).unwrap();
 }
 
-/// Past the handshake, with the tools seen.
-pub(crate) fn begun(mut client: Client) -> Client {
+/// Initializes a client and lists the tools.
+pub(crate) fn initialized(mut client: McpTestClient) -> McpTestClient {
     client.initialize();
     client.request("tools/list", json!({}));
     client
 }
 
-/// Whether this process is there, and no mere remainder of one.
-pub(crate) fn lives(pid: u32) -> bool {
+/// Returns true if this process runs and is not a zombie.
+pub(crate) fn is_running(pid: u32) -> bool {
     let state = fs::read_to_string(format!("/proc/{pid}/stat"));
     state.is_ok_and(|stat| stat.rsplit(") ").next().is_some_and(|rest| !rest.starts_with('Z')))
 }
 
-/// Ends a process as nobody can refuse.
+/// Kills a process.
 pub(crate) fn kill(pid: u32) {
     signal(pid, "-KILL");
 }
@@ -533,7 +545,7 @@ pub(crate) fn signal(pid: u32, signal: &str) {
     assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
 }
 
-/// Waits for something that must come.
+/// Waits for a condition that must become true.
 pub(crate) fn wait(mut is: impl FnMut() -> bool, what: impl Fn() -> String) {
     let began = Instant::now();
     while !is() {

@@ -1,18 +1,19 @@
-//! Requests and grants: whom a grant lets run, once or more often, and until when.
+//! Requests and grants: the calls that a grant allows, the number of its uses, and its expiry.
 
 use std::collections::BTreeMap;
 
 use steadfast_core::Timestamp;
 use steadfast_core::approval::{
-    Answer, Approvals, Channel, Decided, Decision, Fits, GrantId, Grantor, NotDecided, ParkedId, Plan, Shape,
-    Situation, Spend, Wanted, plan,
+    ApprovalChannel, ApprovalDecision, ApprovalDecisionError, ApprovalInput, ApprovalLedger, ApprovalPlan,
+    ApprovalStatus, ApprovalSubject, ArgumentRisk, DecisionEffect, GrantId, GrantScope, Grantor,
+    ParkedRequestId, SpendVerdict, plan,
 };
 use steadfast_core::id::{Digest, SessionKey, ToolRef};
-use steadfast_core::policy::{ApprovalPolicy, AskWhen, Dangerous};
-use steadfast_core::trust::{Escalation, Signature, Standing, TrustState};
+use steadfast_core::policy::{ApprovalPolicy, ApprovalTrigger, DangerousCommandPolicy};
+use steadfast_core::trust::{Escalation, Signature, TrustDecision, TrustState};
 
-use super::{Story, agree, millis, next_moment, perhaps};
-use crate::invariants::Broken;
+use super::{MachineTrace, agree, millis, next_moment, perhaps};
+use crate::invariants::InvariantViolation;
 use crate::rng::Rng;
 use crate::system::session_of;
 use crate::transition::{digest, tool};
@@ -20,16 +21,16 @@ use crate::transition::{digest, tool};
 const PROMISE: &str = "approvals as documented";
 const DAY: u64 = 24 * 3600 * 1000;
 
-/// What a call is, as far as approvals are concerned.
+/// The part of a call that approvals consider.
 #[derive(Clone, Debug, PartialEq)]
-struct Call {
+struct ReferenceApprovalCall {
     tool: ToolRef,
     arguments: Digest,
     signature: Signature,
     session: Option<SessionKey>,
 }
 
-impl Call {
+impl ReferenceApprovalCall {
     fn draw(rng: &mut Rng) -> Self {
         let mut tool = tool();
         if rng.chance(15) {
@@ -43,8 +44,8 @@ impl Call {
         }
     }
 
-    fn wanted(&self, blocked: bool) -> Wanted<'_> {
-        Wanted {
+    fn wanted(&self, blocked: bool) -> ApprovalSubject<'_> {
+        ApprovalSubject {
             tool: &self.tool,
             arguments: self.arguments,
             signature: &self.signature,
@@ -55,8 +56,8 @@ impl Call {
 }
 
 #[derive(Debug)]
-struct Request {
-    call: Call,
+struct ReferenceApprovalRequest {
+    call: ReferenceApprovalCall,
     blocked: bool,
     askers: u32,
     first: Timestamp,
@@ -66,9 +67,9 @@ struct Request {
 }
 
 #[derive(Debug)]
-struct Given {
-    call: Call,
-    kind: Kind,
+struct ReferenceGrant {
+    call: ReferenceApprovalCall,
+    kind: GrantKind,
     by: Grantor,
     blocked: bool,
     expires: Timestamp,
@@ -77,88 +78,99 @@ struct Given {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
+enum GrantKind {
     Once,
     Session,
     Time,
 }
 
-impl Given {
-    fn is_for(&self, call: &Call) -> bool {
+impl ReferenceGrant {
+    fn is_for(&self, call: &ReferenceApprovalCall) -> bool {
         self.call.tool == call.tool
             && match self.kind {
-                Kind::Once => self.call.arguments == call.arguments,
-                Kind::Session => {
+                GrantKind::Once => self.call.arguments == call.arguments,
+                GrantKind::Session => {
                     self.call.signature == call.signature
                         && call.session.is_some()
                         && self.call.session == call.session
                 }
-                Kind::Time => self.call.signature == call.signature,
+                GrantKind::Time => self.call.signature == call.signature,
             }
     }
 }
 
-/// Everything that was asked and answered.
+/// All requests and answers.
 #[derive(Debug, Default)]
-struct Reference {
-    requests: BTreeMap<ParkedId, Request>,
-    denied: BTreeMap<ParkedId, Timestamp>,
-    grants: BTreeMap<GrantId, Given>,
+struct ReferenceApprovals {
+    requests: BTreeMap<ParkedRequestId, ReferenceApprovalRequest>,
+    denied: BTreeMap<ParkedRequestId, Timestamp>,
+    grants: BTreeMap<GrantId, ReferenceGrant>,
 }
 
-impl Reference {
-    fn grant_for(&self, call: &Call, blocked: bool, now: Timestamp) -> Option<GrantId> {
-        let fits = |grant: &&Given| {
+impl ReferenceApprovals {
+    fn grant_for(&self, call: &ReferenceApprovalCall, blocked: bool, now: Timestamp) -> Option<GrantId> {
+        let fits = |grant: &&ReferenceGrant| {
             grant.is_for(call)
                 && !grant.gone
                 && grant.spent_by.is_none()
                 && now < grant.expires
                 && (!blocked || grant.blocked && grant.by == Grantor::Operator)
         };
-        // The oldest of those that are not used up, else the oldest.
-        let fitting: Vec<(&GrantId, &Given)> = self.grants.iter().filter(|(_, grant)| fits(grant)).collect();
-        let lasting = fitting.iter().find(|(_, grant)| grant.kind != Kind::Once);
+        // The oldest grant that is not used up, else the oldest one.
+        let fitting: Vec<(&GrantId, &ReferenceGrant)> =
+            self.grants.iter().filter(|(_, grant)| fits(grant)).collect();
+        let lasting = fitting.iter().find(|(_, grant)| grant.kind != GrantKind::Once);
         lasting.or(fitting.first()).map(|(id, _)| **id)
     }
 
-    fn spend(&mut self, id: GrantId, owner: Digest, now: Timestamp) -> Spend {
-        let Some(grant) = self.grants.get_mut(&id).filter(|grant| !grant.gone) else { return Spend::Gone };
+    fn spend(&mut self, id: GrantId, owner: Digest, now: Timestamp) -> SpendVerdict {
+        let Some(grant) = self.grants.get_mut(&id).filter(|grant| !grant.gone) else {
+            return SpendVerdict::Gone;
+        };
         match (grant.kind, grant.spent_by) {
-            (Kind::Once, Some(spender)) => {
+            (GrantKind::Once, Some(spender)) => {
                 if spender == owner {
-                    Spend::AlreadyMine
+                    SpendVerdict::AlreadyMine
                 } else {
-                    Spend::Lost
+                    SpendVerdict::Lost
                 }
             }
-            (Kind::Once | Kind::Session | Kind::Time, _) if now >= grant.expires => Spend::Gone,
-            (Kind::Once, None) => {
-                grant.spent_by = Some(owner);
-                Spend::Spent
+            (GrantKind::Once | GrantKind::Session | GrantKind::Time, _) if now >= grant.expires => {
+                SpendVerdict::Gone
             }
-            (Kind::Session | Kind::Time, _) => Spend::Holds,
+            (GrantKind::Once, None) => {
+                grant.spent_by = Some(owner);
+                SpendVerdict::Spent
+            }
+            (GrantKind::Session | GrantKind::Time, _) => SpendVerdict::Holds,
         }
     }
 
-    fn answer(&self, id: ParkedId, call: &Call, blocked: bool, now: Timestamp) -> Answer {
+    fn answer(
+        &self,
+        id: ParkedRequestId,
+        call: &ReferenceApprovalCall,
+        blocked: bool,
+        now: Timestamp,
+    ) -> ApprovalStatus {
         if let Some(grant) = self.grant_for(call, blocked, now) {
-            return Answer::Granted(grant);
+            return ApprovalStatus::Granted(grant);
         }
         if self.denied.get(&id).is_some_and(|until| now < *until) {
-            return Answer::Denied;
+            return ApprovalStatus::Denied;
         }
         match self.requests.get(&id) {
-            Some(request) if !request.over && now < request.expires => Answer::Pending,
-            _ => Answer::Gone,
+            Some(request) if !request.over && now < request.expires => ApprovalStatus::Pending,
+            _ => ApprovalStatus::Gone,
         }
     }
 }
 
-pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
     plans(rng, story)?;
     let policy =
         ApprovalPolicy { parked: millis(*rng.pick(&[500, 5_000, DAY])), ..ApprovalPolicy::default() };
-    let (mut approvals, mut reference) = (Approvals::default(), Reference::default());
+    let (mut approvals, mut reference) = (ApprovalLedger::default(), ReferenceApprovals::default());
     let mut now = Timestamp::from_millis(1_000_000);
     for _ in 0..50 {
         let expiries = reference.requests.values().map(|request| request.expires);
@@ -167,7 +179,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
             .chain(reference.denied.values().copied())
             .collect();
         now = next_moment(rng, now, &moments);
-        let (call, blocked) = (Call::draw(rng), rng.chance(25));
+        let (call, blocked) = (ReferenceApprovalCall::draw(rng), rng.chance(25));
         let owner = digest(100 + rng.between(0, 2));
         let at = now.as_millis();
         match rng.between(0, 9) {
@@ -195,7 +207,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
                         {
                             return Err((PROMISE, format!("number {:?} is given twice", got.id)));
                         }
-                        let request = Request {
+                        let request = ReferenceApprovalRequest {
                             call,
                             blocked,
                             askers: 1,
@@ -221,7 +233,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
                     PROMISE,
                     "whether it may run",
                     &got.may_run(),
-                    &matches!(due, Spend::Spent | Spend::AlreadyMine | Spend::Holds),
+                    &matches!(due, SpendVerdict::Spent | SpendVerdict::AlreadyMine | SpendVerdict::Holds),
                 )?;
                 agree(
                     PROMISE,
@@ -233,7 +245,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
             8 if !reference.grants.is_empty() => {
                 let ids: Vec<GrantId> = reference.grants.keys().copied().collect();
                 let id = *rng.pick(&ids);
-                approvals.give_back(id, owner);
+                approvals.return_grant(id, owner);
                 story.tell(|| format!("{at}: {id:?} is given back"));
                 if let Some(grant) =
                     reference.grants.get_mut(&id).filter(|grant| grant.spent_by == Some(owner))
@@ -242,7 +254,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
                 }
             }
             9 if rng.chance(40) => {
-                let over: Vec<ParkedId> = reference
+                let over: Vec<ParkedRequestId> = reference
                     .requests
                     .iter()
                     .filter(|(_, request)| !request.over && now >= request.expires)
@@ -261,8 +273,8 @@ pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
             9 if rng.chance(30) => {
                 if let Some(session) = &call.session {
                     approvals.end_session(session);
-                    let of_it = |grant: &&mut Given| {
-                        grant.kind == Kind::Session && grant.call.session.as_ref() == Some(session)
+                    let of_it = |grant: &&mut ReferenceGrant| {
+                        grant.kind == GrantKind::Session && grant.call.session.as_ref() == Some(session)
                     };
                     reference.grants.values_mut().filter(of_it).for_each(|grant| grant.gone = true);
                 }
@@ -276,54 +288,61 @@ pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
 
 fn decide(
     rng: &mut Rng,
-    story: &mut Story,
-    approvals: &mut Approvals,
-    reference: &mut Reference,
+    story: &mut MachineTrace,
+    approvals: &mut ApprovalLedger,
+    reference: &mut ReferenceApprovals,
     now: Timestamp,
-) -> Result<(), Broken> {
-    let ids: Vec<ParkedId> = reference.requests.keys().copied().collect();
+) -> Result<(), InvariantViolation> {
+    let ids: Vec<ParkedRequestId> = reference.requests.keys().copied().collect();
     let id = *rng.pick(&ids);
     let by = *rng.pick(&[Grantor::Client, Grantor::Operator]);
     let until = now + millis(rng.between(0, 2_000));
     let decision = *rng.pick(&[
-        Decision::Once,
-        Decision::Once,
-        Decision::Session,
-        Decision::Time { until },
-        Decision::Recover,
-        Decision::Deny,
+        ApprovalDecision::Once,
+        ApprovalDecision::Once,
+        ApprovalDecision::Session,
+        ApprovalDecision::Time { until },
+        ApprovalDecision::Recover,
+        ApprovalDecision::Deny,
     ]);
     let got = approvals.decide(id, decision, by, now);
     story.tell(|| format!("{}: {by:?} decides {id:?} {decision:?}: {got:?}", now.as_millis()));
     let request = reference.requests.get_mut(&id).filter(|request| !request.over && now < request.expires);
     let Some(request) = request else {
-        return agree(PROMISE, "a decision too late", &got, &Err(NotDecided::Gone));
+        return agree(PROMISE, "a decision too late", &got, &Err(ApprovalDecisionError::Gone));
     };
     let kind = match decision {
-        Decision::Deny => {
+        ApprovalDecision::Deny => {
             request.over = true;
             reference.denied.insert(id, now + millis(120_000));
-            return agree(PROMISE, "a denial", &got, &Ok(Decided::Denied));
+            return agree(PROMISE, "a denial", &got, &Ok(DecisionEffect::Denied));
         }
         _ if request.blocked && by == Grantor::Client => {
-            return agree(PROMISE, "a client that unblocks", &got, &Err(NotDecided::OperatorOnly));
+            return agree(PROMISE, "a client that unblocks", &got, &Err(ApprovalDecisionError::OperatorOnly));
         }
-        Decision::Session | Decision::Time { .. } | Decision::Recover if request.blocked => {
-            return agree(PROMISE, "more than one call of a blocked tool", &got, &Err(NotDecided::OnlyOnce));
+        ApprovalDecision::Session | ApprovalDecision::Time { .. } | ApprovalDecision::Recover
+            if request.blocked =>
+        {
+            return agree(
+                PROMISE,
+                "more than one call of a blocked tool",
+                &got,
+                &Err(ApprovalDecisionError::OnlyOnce),
+            );
         }
-        Decision::Time { until } if until <= now => {
-            return agree(PROMISE, "a grant that is over", &got, &Err(NotDecided::EndsInThePast));
+        ApprovalDecision::Time { until } if until <= now => {
+            return agree(PROMISE, "a grant that is over", &got, &Err(ApprovalDecisionError::EndsInThePast));
         }
-        Decision::Time { .. } => Kind::Time,
-        Decision::Session if request.call.session.is_some() => Kind::Session,
-        Decision::Session | Decision::Once | Decision::Recover => Kind::Once,
+        ApprovalDecision::Time { .. } => GrantKind::Time,
+        ApprovalDecision::Session if request.call.session.is_some() => GrantKind::Session,
+        ApprovalDecision::Session | ApprovalDecision::Once | ApprovalDecision::Recover => GrantKind::Once,
     };
-    let Ok(Decided::Granted { grant, dropped: None }) = got else {
+    let Ok(DecisionEffect::Granted { grant, dropped: None }) = got else {
         return Err((PROMISE, format!("{decision:?} of {request:?} got {got:?}")));
     };
     request.over = true;
-    let expires = if kind == Kind::Time { until } else { now + millis(DAY) };
-    let given = Given {
+    let expires = if kind == GrantKind::Time { until } else { now + millis(DAY) };
+    let given = ReferenceGrant {
         call: request.call.clone(),
         kind,
         by,
@@ -332,7 +351,8 @@ fn decide(
         spent_by: None,
         gone: false,
     };
-    if reference.grants.insert(grant, given).is_some() || reference.requests.contains_key(&ParkedId(grant.0))
+    if reference.grants.insert(grant, given).is_some()
+        || reference.requests.contains_key(&ParkedRequestId(grant.0))
     {
         return Err((PROMISE, format!("number {grant:?} is given twice")));
     }
@@ -341,11 +361,11 @@ fn decide(
 
 fn compare(
     rng: &mut Rng,
-    approvals: &Approvals,
-    reference: &Reference,
+    approvals: &ApprovalLedger,
+    reference: &ReferenceApprovals,
     now: Timestamp,
-) -> Result<(), Broken> {
-    let (call, blocked) = (Call::draw(rng), rng.chance(30));
+) -> Result<(), InvariantViolation> {
+    let (call, blocked) = (ReferenceApprovalCall::draw(rng), rng.chance(30));
     let due = reference.grant_for(&call, blocked, now);
     agree(PROMISE, "a grant that fits", &approvals.grant_for(call.wanted(blocked), now), &due)?;
     for id in reference.requests.keys() {
@@ -387,10 +407,10 @@ fn compare(
     let due: Vec<_> = holding
         .map(|(id, grant)| (*id, grant.kind, grant.by, grant.blocked, grant.expires, grant.spent_by))
         .collect();
-    let kind = |fits: &Fits| match fits {
-        Fits::Once { .. } => Kind::Once,
-        Fits::Session { .. } => Kind::Session,
-        Fits::Time { .. } => Kind::Time,
+    let kind = |fits: &GrantScope| match fits {
+        GrantScope::Once { .. } => GrantKind::Once,
+        GrantScope::Session { .. } => GrantKind::Session,
+        GrantScope::Time { .. } => GrantKind::Time,
     };
     let got: Vec<_> = approvals
         .grants(now)
@@ -399,39 +419,42 @@ fn compare(
     agree(PROMISE, "what is granted", &got, &due)
 }
 
-/// How a call comes to its approval, as D24 to D26 say it.
-fn plans(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+/// Checks the path of a call to its approval, as D24 to D26 describe it.
+fn plans(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
     let policy = ApprovalPolicy {
-        when: *rng.pick(&[AskWhen::Never, AskWhen::Escalated, AskWhen::Always]),
+        when: *rng.pick(&[ApprovalTrigger::Never, ApprovalTrigger::Escalated, ApprovalTrigger::Always]),
         timeout: millis(*rng.pick(&[0, 1_000])),
-        dangerous: *rng.pick(&[Dangerous::Record, Dangerous::Ask]),
+        dangerous: *rng.pick(&[DangerousCommandPolicy::Record, DangerousCommandPolicy::Ask]),
         ..ApprovalPolicy::default()
     };
     let standing = match rng.between(0, 2) {
-        0 => Standing::Free(TrustState::Trusted),
-        1 => Standing::Ask(prompt(false)),
-        _ => Standing::Blocked(prompt(true)),
+        0 => TrustDecision::Allowed(TrustState::Trusted),
+        1 => TrustDecision::NeedsApproval(prompt(false)),
+        _ => TrustDecision::Blocked(prompt(true)),
     };
-    let shape = *rng.pick(&[Shape::Ordinary, Shape::Dangerous]);
-    let channel = *rng.pick(&[Channel::Interactive, Channel::Headless]);
+    let shape = *rng.pick(&[ArgumentRisk::Ordinary, ArgumentRisk::Dangerous]);
+    let channel = *rng.pick(&[ApprovalChannel::Interactive, ApprovalChannel::Headless]);
     let grant = perhaps(rng, |_| GrantId(3));
     let now = Timestamp::from_millis(10_000);
     let deadline = perhaps(rng, |rng| now + millis(*rng.pick(&[0, 1, 500, 2_000])));
-    let got = plan(Situation { standing: &standing, policy: &policy, shape, channel, grant, deadline }, now);
-    let is_blocked = matches!(standing, Standing::Blocked(_));
+    let got =
+        plan(ApprovalInput { standing: &standing, policy: &policy, shape, channel, grant, deadline }, now);
+    let is_blocked = matches!(standing, TrustDecision::Blocked(_));
     let by_trust = match policy.when {
-        AskWhen::Never => false,
-        AskWhen::Escalated => matches!(standing, Standing::Ask(_)),
-        AskWhen::Always => true,
+        ApprovalTrigger::Never => false,
+        ApprovalTrigger::Escalated => matches!(standing, TrustDecision::NeedsApproval(_)),
+        ApprovalTrigger::Always => true,
     };
-    let asks = is_blocked || by_trust || shape == Shape::Dangerous && policy.dangerous == Dangerous::Ask;
+    let asks = is_blocked
+        || by_trust
+        || shape == ArgumentRisk::Dangerous && policy.dangerous == DangerousCommandPolicy::Ask;
     let waits = policy.timeout.min(deadline.map_or(policy.timeout, |deadline| deadline.since(now)));
     let due = match grant {
-        _ if !asks => Plan::Go,
-        Some(grant) => Plan::Spend(grant),
-        None if is_blocked => Plan::RefuseBlocked,
-        None if channel == Channel::Headless || waits.is_zero() => Plan::Park,
-        None => Plan::Ask { until: now + waits },
+        _ if !asks => ApprovalPlan::Go,
+        Some(grant) => ApprovalPlan::Spend(grant),
+        None if is_blocked => ApprovalPlan::RefuseBlocked,
+        None if channel == ApprovalChannel::Headless || waits.is_zero() => ApprovalPlan::Park,
+        None => ApprovalPlan::Ask { until: now + waits },
     };
     story.tell(|| {
         format!(

@@ -1,22 +1,22 @@
-//! Two breakers that share a store: what opens and closes them, who probes, and what they take over from each other.
+//! Two breakers that share a store: their transitions, their probes, and the state that they take over from each other.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::breaker::{
-    Breaker, Forced, Held, Permit, Reason, Refused, RefusedBy, SharedBreaker, Snapshot, State, Ticket,
-    Transition, Verdict,
+    BreakerPermit, BreakerRefusal, BreakerRefusalCause, BreakerSnapshot, BreakerTicket, BreakerTransition,
+    BreakerVerdict, CircuitBreaker, ForcedOpenCause, SharedBreaker, State, TicketRenewal, TransitionReason,
 };
-use steadfast_core::policy::{BreakerPolicy, Cooldown, Factor, RateRule, Ratio, SlowRule};
+use steadfast_core::policy::{BreakerCooldown, BreakerPolicy, GrowthFactor, RateRule, Ratio, SlowRule};
 
-use super::{Story, agree, few, millis, next_moment, perhaps};
-use crate::invariants::Broken;
+use super::{MachineTrace, agree, few, millis, next_moment, perhaps};
+use crate::invariants::InvariantViolation;
 use crate::rng::Rng;
 
 const PROMISE: &str = "breakers do as they say";
 
-pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
     alone(rng, story)?;
     together(rng, story)
 }
@@ -32,9 +32,9 @@ fn policy(rng: &mut Rng) -> BreakerPolicy {
         rate: perhaps(rng, rate),
         slow: perhaps(rng, |rng| SlowRule { slower_than: millis(100), rate: rate(rng) }),
         window: millis(*rng.pick(&[1, 1_000, 10_000, 120_000])),
-        cooldown: Cooldown {
+        cooldown: BreakerCooldown {
             first: millis(*rng.pick(&[0, 100, 1_000])),
-            growth: *rng.pick(&[Factor::ONE, Factor::TWO]),
+            growth: *rng.pick(&[GrowthFactor::ONE, GrowthFactor::TWO]),
             cap: millis(*rng.pick(&[100, 2_500, 1_000_000])),
         },
         close_after: few(rng, 1, 3),
@@ -44,78 +44,78 @@ fn policy(rng: &mut Rng) -> BreakerPolicy {
     }
 }
 
-/// What was counted while closed.
+/// An outcome that was counted while closed.
 #[derive(Clone, Copy, Debug)]
-struct Counted {
+struct CountedOutcome {
     at: Timestamp,
     failed: bool,
     slow: bool,
 }
 
-/// Who probes.
+/// The slot of a probe.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Place {
+struct ProbePlace {
     number: u64,
     alive: Timestamp,
     told: Timestamp,
-    /// Whether all who share the breaker know; else who had the place before.
+    /// `Ok` if all processes that share the breaker know of it; else the previous holder of the slot.
     agreed: Result<(), Option<u64>>,
 }
 
-/// How a half-open breaker stands, as far as others know of it.
+/// The state of a half-open breaker, as far as other processes know of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Trial {
+struct ReferenceTrial {
     turn: u32,
     good: u32,
     neutral: u32,
     probe: Option<(u64, Timestamp)>,
 }
 
-/// What is stored.
+/// The stored state.
 #[derive(Clone, Debug)]
-struct Stored {
+struct ReferenceSnapshot {
     epoch: u64,
     state: State,
-    changed: Option<(Timestamp, Reason)>,
+    changed: Option<(Timestamp, TransitionReason)>,
     reopened: u32,
     until: Option<Timestamp>,
-    trial: Option<Trial>,
-    changes: VecDeque<Transition>,
+    trial: Option<ReferenceTrial>,
+    changes: VecDeque<BreakerTransition>,
 }
 
-impl Stored {
+impl ReferenceSnapshot {
     fn order(&self) -> (u64, u32) {
         (self.epoch, self.trial.map_or(0, |trial| trial.turn))
     }
 }
 
 #[derive(Clone, Debug)]
-struct Reference {
+struct ReferenceBreaker {
     epoch: u64,
     state: State,
-    /// From when on it is as it is, for a cool-down.
+    /// Start of the current state, for the cool-down.
     since: Timestamp,
-    changed: Option<(Timestamp, Reason)>,
-    changes: VecDeque<Transition>,
+    changed: Option<(Timestamp, TransitionReason)>,
+    changes: VecDeque<BreakerTransition>,
     until: Option<Timestamp>,
     reopened: u32,
     turn: u32,
     good: u32,
     neutral: u32,
-    probe: Option<Place>,
+    probe: Option<ProbePlace>,
     ended: Option<u64>,
-    counted: Vec<Counted>,
+    counted: Vec<CountedOutcome>,
     reach: [u32; 3],
 }
 
-/// A ticket beside what the reference knows of it.
-struct Given {
-    ticket: Ticket,
+/// A ticket with the reference's knowledge of it.
+struct ReferenceTicket {
+    ticket: BreakerTicket,
     epoch: u64,
     probe: Option<u64>,
 }
 
-impl Reference {
+impl ReferenceBreaker {
     fn new() -> Self {
         Self {
             epoch: 0,
@@ -136,7 +136,7 @@ impl Reference {
     }
 
     fn cooldown(&self, policy: &BreakerPolicy) -> Duration {
-        let Cooldown { first, growth, cap } = policy.cooldown;
+        let BreakerCooldown { first, growth, cap } = policy.cooldown;
         (0..self.reopened).fold(first, |span, _| span.mul_f64(growth.get()).min(cap)).min(cap)
     }
 
@@ -144,29 +144,37 @@ impl Reference {
         self.probe.is_some_and(|probe| probe.alive + policy.probe_lease > now)
     }
 
-    fn refused(&self, policy: &BreakerPolicy, now: Timestamp) -> Option<Refused> {
-        let refused = |state, retry_at, by| Some(Refused { state, retry_at, by });
+    fn refused(&self, policy: &BreakerPolicy, now: Timestamp) -> Option<BreakerRefusal> {
+        let refused = |state, retry_at, by| Some(BreakerRefusal { state, retry_at, by });
         if policy.forced_open {
-            return refused(State::ForcedOpen, None, RefusedBy::Configuration);
+            return refused(State::ForcedOpen, None, BreakerRefusalCause::Configuration);
         }
         match self.state {
             State::Closed => None,
             State::Open => {
                 let over = self.since + self.cooldown(policy);
-                if over > now { refused(State::Open, Some(over), RefusedBy::Failures) } else { None }
+                if over > now {
+                    refused(State::Open, Some(over), BreakerRefusalCause::Failures)
+                } else {
+                    None
+                }
             }
             State::HalfOpen if self.probes(policy, now) => {
                 let lease = self.probe.map_or(now, |probe| probe.alive) + policy.probe_lease;
-                refused(State::HalfOpen, Some(lease.min(now + policy.cooldown.first)), RefusedBy::Failures)
+                refused(
+                    State::HalfOpen,
+                    Some(lease.min(now + policy.cooldown.first)),
+                    BreakerRefusalCause::Failures,
+                )
             }
             State::HalfOpen => None,
             State::ForcedOpen if self.until.is_some_and(|until| now >= until) => None,
-            State::ForcedOpen => refused(State::ForcedOpen, self.until, RefusedBy::Hand),
+            State::ForcedOpen => refused(State::ForcedOpen, self.until, BreakerRefusalCause::Operator),
         }
     }
 
-    fn becomes(&mut self, to: State, reason: Reason, now: Timestamp) -> Transition {
-        let change = Transition { from: self.state, to, reason, at: now };
+    fn becomes(&mut self, to: State, reason: TransitionReason, now: Timestamp) -> BreakerTransition {
+        let change = BreakerTransition { from: self.state, to, reason, at: now };
         self.reopened = match (self.state, to) {
             (State::HalfOpen, State::Open) => self.reopened + 1,
             (State::Open, State::HalfOpen) => self.reopened,
@@ -186,10 +194,16 @@ impl Reference {
         change
     }
 
-    /// The next word of a person has an epoch that is a multiple of a large number.
-    fn by_hand(&mut self, to: State, reason: Reason, until: Option<Timestamp>, now: Timestamp) -> Transition {
-        let word = (self.epoch / Snapshot::BY_HAND + 1).max(now.as_millis() / 1000);
-        self.epoch = word * Snapshot::BY_HAND - 1;
+    /// Forces a state as an operator. The epoch becomes a multiple of a large number.
+    fn by_hand(
+        &mut self,
+        to: State,
+        reason: TransitionReason,
+        until: Option<Timestamp>,
+        now: Timestamp,
+    ) -> BreakerTransition {
+        let word = (self.epoch / BreakerSnapshot::OPERATOR_EPOCH_STEP + 1).max(now.as_millis() / 1000);
+        self.epoch = word * BreakerSnapshot::OPERATOR_EPOCH_STEP - 1;
         let change = self.becomes(to, reason, now);
         self.until = until;
         change
@@ -200,17 +214,17 @@ impl Reference {
         policy: &BreakerPolicy,
         number: u64,
         now: Timestamp,
-    ) -> Result<(Option<u64>, Option<Transition>), Refused> {
+    ) -> Result<(Option<u64>, Option<BreakerTransition>), BreakerRefusal> {
         if let Some(refused) = self.refused(policy, now) {
             return Err(refused);
         }
         if self.state == State::Closed {
             return Ok((None, None));
         }
-        let change =
-            (self.state != State::HalfOpen).then(|| self.becomes(State::HalfOpen, Reason::CooledDown, now));
+        let change = (self.state != State::HalfOpen)
+            .then(|| self.becomes(State::HalfOpen, TransitionReason::CooledDown, now));
         let before = self.probe.map(|probe| probe.number);
-        self.probe = Some(Place { number, alive: now, told: now, agreed: Err(before) });
+        self.probe = Some(ProbePlace { number, alive: now, told: now, agreed: Err(before) });
         self.turn += 1;
         Ok((Some(number), change))
     }
@@ -222,7 +236,7 @@ impl Reference {
         };
         self.probe = None;
         self.ended = probe;
-        // What nobody heard of never was.
+        // A probe that was not announced does not count.
         self.turn = if place.agreed.is_ok() { self.turn + 1 } else { self.turn - 1 };
         true
     }
@@ -231,17 +245,17 @@ impl Reference {
         &mut self,
         policy: &BreakerPolicy,
         (epoch, probe): (u64, Option<u64>),
-        verdict: Verdict,
+        verdict: BreakerVerdict,
         now: Timestamp,
-    ) -> Option<Transition> {
+    ) -> Option<BreakerTransition> {
         let is_slow = |took: Duration| policy.slow.is_some_and(|rule| took > rule.slower_than);
         if self.state == State::Closed && epoch == self.epoch && probe.is_none() && !policy.forced_open {
             let (failed, took) = match verdict {
-                Verdict::Success { took } => (false, took),
-                Verdict::Failure { took } => (true, took),
-                Verdict::Neutral => return None,
+                BreakerVerdict::Success { took } => (false, took),
+                BreakerVerdict::Failure { took } => (true, took),
+                BreakerVerdict::Neutral => return None,
             };
-            self.count(policy, Counted { at: now, failed, slow: is_slow(took) });
+            self.count(policy, CountedOutcome { at: now, failed, slow: is_slow(took) });
             let reason = self.opens(policy)?;
             return Some(self.becomes(State::Open, reason, now));
         }
@@ -250,23 +264,27 @@ impl Reference {
             return None;
         }
         match verdict {
-            Verdict::Failure { .. } => Some(self.becomes(State::Open, Reason::ProbeFailed, now)),
-            Verdict::Success { took } if is_slow(took) => Some(self.becomes(State::Open, Reason::Slow, now)),
-            Verdict::Success { .. } => {
+            BreakerVerdict::Failure { .. } => {
+                Some(self.becomes(State::Open, TransitionReason::ProbeFailed, now))
+            }
+            BreakerVerdict::Success { took } if is_slow(took) => {
+                Some(self.becomes(State::Open, TransitionReason::Slow, now))
+            }
+            BreakerVerdict::Success { .. } => {
                 (self.good, self.neutral) = (self.good + 1, 0);
                 (self.good >= policy.close_after.get())
-                    .then(|| self.becomes(State::Closed, Reason::ProbesSucceeded, now))
+                    .then(|| self.becomes(State::Closed, TransitionReason::ProbesSucceeded, now))
             }
-            Verdict::Neutral => {
+            BreakerVerdict::Neutral => {
                 self.neutral += 1;
                 (self.neutral >= policy.neutral_close_after.get())
-                    .then(|| self.becomes(State::Closed, Reason::ProbesAnswered, now))
+                    .then(|| self.becomes(State::Closed, TransitionReason::ProbesAnswered, now))
             }
         }
     }
 
-    /// Remembers as many outcomes as the rules look back, and no longer than the window.
-    fn count(&mut self, policy: &BreakerPolicy, counted: Counted) {
+    /// Remembers as many outcomes as the rules consider, and no longer than the window.
+    fn count(&mut self, policy: &BreakerPolicy, counted: CountedOutcome) {
         self.reach = [
             policy.rate.map_or(0, |rule| rule.last.get()),
             policy.slow.map_or(0, |rule| rule.rate.last.get()),
@@ -285,7 +303,7 @@ impl Reference {
         self.counted.drain(..self.counted.len().saturating_sub(most));
     }
 
-    fn last(&self, reach: u32) -> &[Counted] {
+    fn last(&self, reach: u32) -> &[CountedOutcome] {
         &self.counted[self.counted.len().saturating_sub(reach as usize)..]
     }
 
@@ -293,8 +311,8 @@ impl Reference {
         self.counted.iter().rev().take_while(|counted| counted.failed).count()
     }
 
-    fn opens(&self, policy: &BreakerPolicy) -> Option<Reason> {
-        let reached = |rule: RateRule, is_bad: fn(&&Counted) -> bool| {
+    fn opens(&self, policy: &BreakerPolicy) -> Option<TransitionReason> {
+        let reached = |rule: RateRule, is_bad: fn(&&CountedOutcome) -> bool| {
             let last = self.last(rule.last.get());
             let bad = last.iter().filter(is_bad).count();
             last.len() >= rule.at_least.min(rule.last).get() as usize
@@ -302,32 +320,41 @@ impl Reference {
                 && bad as f64 >= rule.threshold.get() * last.len() as f64
         };
         if policy.consecutive.is_some_and(|most| self.row() >= most.get() as usize) {
-            return Some(Reason::Consecutive);
+            return Some(TransitionReason::Consecutive);
         }
         if policy.rate.is_some_and(|rule| reached(rule, |counted| counted.failed)) {
-            return Some(Reason::Rate);
+            return Some(TransitionReason::Rate);
         }
-        policy.slow.is_some_and(|rule| reached(rule.rate, |counted| counted.slow)).then_some(Reason::Slow)
+        policy
+            .slow
+            .is_some_and(|rule| reached(rule.rate, |counted| counted.slow))
+            .then_some(TransitionReason::Slow)
     }
 
-    fn renew(&mut self, policy: &BreakerPolicy, epoch: u64, probe: Option<u64>, now: Timestamp) -> Held {
+    fn renew(
+        &mut self,
+        policy: &BreakerPolicy,
+        epoch: u64,
+        probe: Option<u64>,
+        now: Timestamp,
+    ) -> TicketRenewal {
         if epoch != self.epoch {
-            return Held::Lost;
+            return TicketRenewal::Lost;
         }
         if self.state == State::Closed {
-            return Held::Still;
+            return TicketRenewal::StillValid;
         }
         let in_time = self.probes(policy, now);
         let Some(place) = self.probe.as_mut().filter(|place| in_time && probe == Some(place.number)) else {
-            return Held::Lost;
+            return TicketRenewal::Lost;
         };
         place.alive = now;
         if place.agreed.is_err() || now.since(place.told) < policy.probe_lease / 3 {
-            return Held::Still;
+            return TicketRenewal::StillValid;
         }
         place.told = now;
         self.turn += 1;
-        Held::ForLonger
+        TicketRenewal::Extended
     }
 
     fn holds(&self, policy: &BreakerPolicy, epoch: u64, probe: Option<u64>, now: Timestamp) -> bool {
@@ -341,14 +368,14 @@ impl Reference {
             }
     }
 
-    fn stored(&self) -> Stored {
-        let trial = (self.state == State::HalfOpen).then(|| Trial {
+    fn stored(&self) -> ReferenceSnapshot {
+        let trial = (self.state == State::HalfOpen).then(|| ReferenceTrial {
             turn: self.turn,
             good: self.good,
             neutral: self.neutral,
             probe: self.probe.map(|place| (place.number, place.told)),
         });
-        Stored {
+        ReferenceSnapshot {
             epoch: self.epoch,
             state: self.state,
             changed: self.changed,
@@ -359,19 +386,20 @@ impl Reference {
         }
     }
 
-    /// What others know of: a probe that is not agreed on is not there.
-    fn known(&self) -> Stored {
+    /// Returns the state that others know. A probe that was not agreed on is left out.
+    fn known(&self) -> ReferenceSnapshot {
         let mut known = self.stored();
-        if let (Some(Place { agreed: Err(before), .. }), Some(trial)) = (self.probe, &mut known.trial) {
+        if let (Some(ProbePlace { agreed: Err(before), .. }), Some(trial)) = (self.probe, &mut known.trial) {
             trial.turn -= 1;
             trial.probe = before.map(|number| (number, Timestamp::ZERO));
         }
         known
     }
 
-    fn adopt(&mut self, stored: &Stored, now: Timestamp) -> Option<Transition> {
+    fn adopt(&mut self, stored: &ReferenceSnapshot, now: Timestamp) -> Option<BreakerTransition> {
         let here = self.known();
-        let number = |of: &Stored| of.trial.and_then(|trial| trial.probe).map(|(number, _)| number);
+        let number =
+            |of: &ReferenceSnapshot| of.trial.and_then(|trial| trial.probe).map(|(number, _)| number);
         let differs = (stored.state, stored.changed, stored.until, number(stored))
             != (here.state, here.changed, here.until, number(&here));
         if stored.order() < here.order() || stored.order() == here.order() && !differs {
@@ -383,7 +411,7 @@ impl Reference {
         let trial = stored.trial.unwrap_or_default();
         self.probe = trial.probe.map(|(number, alive)| {
             let alive = alive.min(now);
-            Place { number, alive, told: alive, agreed: Ok(()) }
+            ProbePlace { number, alive, told: alive, agreed: Ok(()) }
         });
         (self.epoch, self.state, self.changed) = (stored.epoch, stored.state, stored.changed);
         (self.turn, self.good, self.neutral) = (trial.turn, trial.good, trial.neutral);
@@ -397,8 +425,8 @@ impl Reference {
             self.probe = None;
             self.turn += 1;
         }
-        let (at, reason) = stored.changed.unwrap_or((now, Reason::Reset));
-        (!is_same_change && from != self.state).then(|| Transition {
+        let (at, reason) = stored.changed.unwrap_or((now, TransitionReason::Reset));
+        (!is_same_change && from != self.state).then(|| BreakerTransition {
             from,
             to: self.state,
             reason,
@@ -407,27 +435,27 @@ impl Reference {
     }
 }
 
-fn verdict(rng: &mut Rng) -> Verdict {
+fn verdict(rng: &mut Rng) -> BreakerVerdict {
     let took = millis(*rng.pick(&[0, 99, 100, 101, 5_000]));
     match rng.between(0, 4) {
-        0 | 1 => Verdict::Failure { took },
-        2 | 3 => Verdict::Success { took },
-        _ => Verdict::Neutral,
+        0 | 1 => BreakerVerdict::Failure { took },
+        2 | 3 => BreakerVerdict::Success { took },
+        _ => BreakerVerdict::Neutral,
     }
 }
 
-fn together(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+fn together(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
     let mut policy = policy(rng);
-    let mut breakers = [Breaker::numbered_from(0), Breaker::numbered_from(1_000_000)];
-    let mut references = [Reference::new(), Reference::new()];
-    let mut given: [Vec<Given>; 2] = [Vec::new(), Vec::new()];
-    let mut store: Option<(Snapshot, Stored)> = None;
+    let mut breakers = [CircuitBreaker::numbered_from(0), CircuitBreaker::numbered_from(1_000_000)];
+    let mut references = [ReferenceBreaker::new(), ReferenceBreaker::new()];
+    let mut given: [Vec<ReferenceTicket>; 2] = [Vec::new(), Vec::new()];
+    let mut store: Option<(BreakerSnapshot, ReferenceSnapshot)> = None;
     let mut now = Timestamp::from_millis(1_000_000);
     let mut numbers = 0;
     // Some have changed more often than they remember.
     for _ in 0..if rng.chance(5) { rng.between(30, 34) } else { 0 } {
         for (breaker, reference) in breakers.iter_mut().zip(&mut references) {
-            let due = reference.by_hand(State::Closed, Reason::Reset, None, now);
+            let due = reference.by_hand(State::Closed, TransitionReason::Reset, None, now);
             let due = Some(due).filter(|change| change.from != State::Closed);
             agree(PROMISE, "a reset", &breaker.reset(now), &due)?;
         }
@@ -449,11 +477,11 @@ fn together(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
                 let wanted = due.as_ref().map(|(probe, change)| (probe.is_some(), change.clone()));
                 agree(PROMISE, "admitting", &shape, &wanted)?;
                 if let (Ok((ticket, _)), Ok((probe, _))) = (got, due) {
-                    given.push(Given { ticket, epoch: reference.epoch, probe });
+                    given.push(ReferenceTicket { ticket, epoch: reference.epoch, probe });
                 }
             }
             6..11 if !given.is_empty() => {
-                let Given { ticket, epoch, probe } = taken(rng, given);
+                let ReferenceTicket { ticket, epoch, probe } = taken(rng, given);
                 let verdict = verdict(rng);
                 let due = reference.record(&policy, (epoch, probe), verdict, now);
                 let got = breaker.record(&policy, ticket, verdict, now);
@@ -461,7 +489,7 @@ fn together(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
                 agree(PROMISE, "recording", &got, &due)?;
             }
             11 if !given.is_empty() => {
-                let Given { ticket, epoch, probe } = taken(rng, given);
+                let ReferenceTicket { ticket, epoch, probe } = taken(rng, given);
                 story.tell(|| format!("{at}: breaker {who} gets back {epoch} {probe:?}"));
                 reference.gives_back(epoch, probe);
                 breaker.release(ticket);
@@ -476,7 +504,7 @@ fn together(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
             14 if !given.is_empty() => {
                 let one = rng.pick(given);
                 story.tell(|| format!("{at}: all agree that breaker {who} has {:?}", one.probe));
-                breaker.agreed(&one.ticket);
+                breaker.confirm_probe(&one.ticket);
                 if let Some(place) = reference.probe.as_mut().filter(|place| one.probe == Some(place.number))
                 {
                     place.agreed = Ok(());
@@ -485,12 +513,12 @@ fn together(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
             15 if rng.chance(30) => {
                 let until = perhaps(rng, |rng| now + millis(rng.between(0, 2_000)));
                 let due = (reference.state != State::ForcedOpen || reference.until != until)
-                    .then(|| reference.by_hand(State::ForcedOpen, Reason::Forced, until, now));
+                    .then(|| reference.by_hand(State::ForcedOpen, TransitionReason::Forced, until, now));
                 agree(PROMISE, "forcing", &breaker.force_open(until, now), &due)?;
                 story.tell(|| format!("{at}: breaker {who} is forced open until {until:?}"));
             }
             15 if rng.chance(30) => {
-                let due = reference.by_hand(State::Closed, Reason::Reset, None, now);
+                let due = reference.by_hand(State::Closed, TransitionReason::Reset, None, now);
                 let due = Some(due).filter(|change| change.from != State::Closed);
                 agree(PROMISE, "a reset", &breaker.reset(now), &due)?;
                 story.tell(|| format!("{at}: breaker {who} is reset"));
@@ -518,17 +546,17 @@ fn together(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
         }
         compare(breaker, reference, given, &policy, now)?;
     }
-    // A process that starts and shares its breaker with nobody.
+    // A process that starts and shares its breaker with no other one.
     let [breaker, _] = &breakers;
     let [reference, _] = &mut references;
-    let restored = Breaker::restore(&breaker.snapshot(), now);
+    let restored = CircuitBreaker::restore(&breaker.snapshot(), now);
     (reference.probe, reference.since) = (None, reference.since.min(now));
     reference.counted.clear();
     (reference.reach, reference.ended) = ([0; 3], None);
     compare(&restored, reference, &[], &policy, now)
 }
 
-fn moments(reference: &Reference, policy: &BreakerPolicy) -> Vec<Timestamp> {
+fn moments(reference: &ReferenceBreaker, policy: &BreakerPolicy) -> Vec<Timestamp> {
     let probe = reference
         .probe
         .iter()
@@ -538,19 +566,19 @@ fn moments(reference: &Reference, policy: &BreakerPolicy) -> Vec<Timestamp> {
     probe.chain(open).chain(reference.until).chain(counted).collect()
 }
 
-fn taken(rng: &mut Rng, given: &mut Vec<Given>) -> Given {
+fn taken(rng: &mut Rng, given: &mut Vec<ReferenceTicket>) -> ReferenceTicket {
     let place = rng.between(0, given.len() as u64 - 1);
     given.swap_remove(usize::try_from(place).unwrap_or(0))
 }
 
-/// Everything that can be seen of the two.
+/// Compares everything that is visible of the two breakers.
 fn compare(
-    breaker: &Breaker,
-    reference: &Reference,
-    given: &[Given],
+    breaker: &CircuitBreaker,
+    reference: &ReferenceBreaker,
+    given: &[ReferenceTicket],
     policy: &BreakerPolicy,
     now: Timestamp,
-) -> Result<(), Broken> {
+) -> Result<(), InvariantViolation> {
     let due = reference.refused(policy, now);
     agree(PROMISE, "checking", &breaker.check(policy, now).err(), &due)?;
     let state = match reference.state {
@@ -560,7 +588,12 @@ fn compare(
     };
     agree(PROMISE, "the state", &breaker.state(policy, now), &state)?;
     agree(PROMISE, "the epoch", &breaker.epoch(), &reference.epoch)?;
-    agree(PROMISE, "forced by hand", &breaker.is_forced_by_hand(), &(reference.state == State::ForcedOpen))?;
+    agree(
+        PROMISE,
+        "forced by hand",
+        &breaker.is_forced_by_operator(),
+        &(reference.state == State::ForcedOpen),
+    )?;
     let [failures, slow, _] = reference.reach;
     let last = reference.last(failures);
     let failed = last.iter().filter(|counted| counted.failed).count();
@@ -579,9 +612,9 @@ fn compare(
     };
     agree(PROMISE, "when it probes", &view.next_probe_at, &next)?;
     let forced = due.and_then(|due| match due.by {
-        RefusedBy::Failures => None,
-        RefusedBy::Hand => Some(Forced::Hand { until: due.retry_at }),
-        RefusedBy::Configuration => Some(Forced::Configuration),
+        BreakerRefusalCause::Failures => None,
+        BreakerRefusalCause::Operator => Some(ForcedOpenCause::Hand { until: due.retry_at }),
+        BreakerRefusalCause::Configuration => Some(ForcedOpenCause::Configuration),
     });
     agree(PROMISE, "who forces it", &view.forced, &forced)?;
     agree(PROMISE, "its last change", &view.since.zip(view.reason), &reference.changed)?;
@@ -600,11 +633,12 @@ fn compare(
     Ok(())
 }
 
-/// A breaker behind a lock does the same as one without, whatever it counts beside the lock.
-fn alone(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+/// Checks that a breaker behind a lock does the same as one without, including the outcomes that it counts beside the
+/// lock.
+fn alone(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
     let mut policy = policy(rng);
-    let (mut breaker, shared) = (Breaker::default(), SharedBreaker::default());
-    let mut under_way: Vec<(Ticket, Permit<'_>)> = Vec::new();
+    let (mut breaker, shared) = (CircuitBreaker::default(), SharedBreaker::default());
+    let mut under_way: Vec<(BreakerTicket, BreakerPermit<'_>)> = Vec::new();
     let mut now = Timestamp::from_millis(1_000_000);
     let mostly_well = rng.chance(50);
     for _ in 0..100 {
@@ -623,7 +657,7 @@ fn alone(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
                 let place = rng.between(0, under_way.len() as u64 - 1);
                 let (ticket, permit) = under_way.swap_remove(usize::try_from(place).unwrap_or(0));
                 let verdict = if mostly_well && rng.chance(90) {
-                    Verdict::Success { took: Duration::ZERO }
+                    BreakerVerdict::Success { took: Duration::ZERO }
                 } else {
                     verdict(rng)
                 };
@@ -653,7 +687,8 @@ fn alone(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
                 agree(PROMISE, "counting behind a lock", &counts, &breaker.counts())?;
             }
         }
-        // Whoever asks for the state takes the lock, and what was counted beside it is put in: seldom, or nothing would be.
+        // A query of the state takes the lock and adds the outcomes counted beside it. It is rare, so that there are
+        // some.
         if rng.chance(10) {
             let due = breaker.state(&policy, now);
             agree(PROMISE, "the state behind a lock", &shared.state(&policy, now), &due)?;

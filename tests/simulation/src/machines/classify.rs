@@ -1,70 +1,72 @@
-//! What faults mean: how far a call got, whether trying again can help, and how bad it is (D4, D21, D28, D29, D40, D41).
+//! The classification of faults: reach, whether a retry can help, and severity (D4, D21, D28, D29, D40, D41).
 
 use steadfast_core::Timestamp;
 use steadfast_core::classify::{
-    Classified, Fault, Mistake, Nature, Overrides, Reach, RetryAfter, Severity, Source, Transport, classify,
+    AttemptFault, AttemptReach, Classification, FaultNature, FaultSource, ModelMistake, Overrides,
+    RetryAfter, Severity, TransportError, classify,
 };
 use steadfast_core::code::Code;
 
-use super::{Story, agree, millis, perhaps};
-use crate::invariants::Broken;
+use super::{MachineTrace, agree, millis, perhaps};
+use crate::invariants::InvariantViolation;
 use crate::rng::Rng;
 
 const PROMISE: &str = "faults mean what they say";
 
-/// What a fault means: whether it may pass, how far the call got, how bad it is, whose mistake it is, and how it is told.
-type Meaning = (Nature, Reach, Severity, Option<Mistake>, Code);
+/// The meaning of a fault: nature, reach, severity, mistake, and the code that is reported.
+type FaultMeaning = (FaultNature, AttemptReach, Severity, Option<ModelMistake>, Code);
 
-const TRANSPORTS: [Transport; 7] = [
-    Transport::ConnectionRefused,
-    Transport::ConnectionReset,
-    Transport::ConnectionClosed,
-    Transport::TimedOut,
-    Transport::NameNotFound,
-    Transport::Unreachable,
-    Transport::Tls,
+const TRANSPORTS: [TransportError; 7] = [
+    TransportError::ConnectionRefused,
+    TransportError::ConnectionReset,
+    TransportError::ConnectionClosed,
+    TransportError::TimedOut,
+    TransportError::NameNotFound,
+    TransportError::Unreachable,
+    TransportError::Tls,
 ];
 
-pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
     for _ in 0..8 {
         one(rng, story)?;
     }
     Ok(())
 }
 
-fn one(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+fn one(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
     let now = Timestamp::from_millis(1_000_000);
     let asked = rng.chance(40).then(|| match rng.chance(50) {
         true => RetryAfter::Delay(millis(rng.between(0, 5_000))),
         false => RetryAfter::At(Timestamp::from_millis(999_999 + rng.between(0, 2_000))),
     });
     let source = match rng.between(0, 6) {
-        0 => Source::Transport { error: *rng.pick(&TRANSPORTS), written: rng.chance(50) },
-        1 | 2 => Source::Http {
+        0 => FaultSource::Transport { error: *rng.pick(&TRANSPORTS), written: rng.chance(50) },
+        1 | 2 => FaultSource::Http {
             status: u16::try_from(*rng.pick(&[
                 400, 401, 403, 404, 408, 409, 410, 413, 422, 425, 429, 500, 501, 502, 503, 504, 505,
             ]))
             .unwrap_or(500),
         },
-        3 => Source::JsonRpc { code: *rng.pick(&[-32601, -32602, -32603, -32700, -32600, -32002]) },
-        4 => Source::WebSocket { code: *rng.pick(&[1000, 1001, 1006, 1008, 1009, 1011, 1012, 1002]) },
-        5 => {
-            Source::Exit { code: perhaps(rng, |rng| *rng.pick(&[1, 126, 127])), signal: perhaps(rng, |_| 9) }
-        }
+        3 => FaultSource::JsonRpc { code: *rng.pick(&[-32601, -32602, -32603, -32700, -32600, -32002]) },
+        4 => FaultSource::WebSocket { code: *rng.pick(&[1000, 1001, 1006, 1008, 1009, 1011, 1012, 1002]) },
+        5 => FaultSource::Exit {
+            code: perhaps(rng, |rng| *rng.pick(&[1, 126, 127])),
+            signal: perhaps(rng, |_| 9),
+        },
         _ => rng
             .pick(&[
-                Source::SessionLost,
-                Source::Timeout { after: millis(5) },
-                Source::Panic,
-                Source::BadAnswer,
-                Source::TooLarge,
+                FaultSource::SessionLost,
+                FaultSource::Timeout { after: millis(5) },
+                FaultSource::Panic,
+                FaultSource::BadAnswer,
+                FaultSource::TooLarge,
             ])
             .clone(),
     };
-    let fault = Fault { retry_after: asked, ..Fault::new(source, "it did not work") };
+    let fault = AttemptFault { retry_after: asked, ..AttemptFault::new(source, "it did not work") };
     let got = classify(&fault, &Overrides::default(), now);
     story.tell(|| format!("{fault:?}: {got:?}"));
-    let Classified { nature, reach, severity, mistake, code, retry_after, .. } = got;
+    let Classification { nature, reach, severity, mistake, code, retry_after, .. } = got;
     agree(PROMISE, "a fault", &(nature, reach, severity, mistake, code), &meaning(&fault))?;
     let due = match asked {
         None => None,
@@ -74,21 +76,21 @@ fn one(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
     agree(PROMISE, "how long to wait", &retry_after, &due)
 }
 
-fn meaning(fault: &Fault) -> Meaning {
-    use Nature::{Permanent, Transient};
-    use Reach::{Answered, NotSent, Refused, Unknown};
+fn meaning(fault: &AttemptFault) -> FaultMeaning {
+    use AttemptReach::{Answered, NotSent, Refused, Unknown};
+    use FaultNature::{Permanent, Transient};
     let passes = |reach, severity| (Transient, reach, severity, None, Code::UpstreamUnavailable);
     let stays = |reach, severity| (Permanent, reach, severity, None, Code::ToolError);
     match &fault.source {
-        Source::Transport { error, written } => {
+        FaultSource::Transport { error, written } => {
             let reach = if *written { Unknown } else { NotSent };
             match error {
-                Transport::ConnectionRefused if !written => passes(Refused, Severity::Transient),
-                Transport::TimedOut => (Transient, reach, Severity::Timeout, None, Code::Timeout),
+                TransportError::ConnectionRefused if !written => passes(Refused, Severity::Transient),
+                TransportError::TimedOut => (Transient, reach, Severity::Timeout, None, Code::Timeout),
                 _ => passes(reach, Severity::Transient),
             }
         }
-        Source::Http { status } => match status {
+        FaultSource::Http { status } => match status {
             408 => (Transient, Unknown, Severity::Timeout, None, Code::Timeout),
             425 => passes(Answered, Severity::Transient),
             429 => passes(Refused, Severity::Transient),
@@ -102,34 +104,40 @@ fn meaning(fault: &Fault) -> Meaning {
             400 | 422 => stays(Answered, Severity::InvalidInput),
             _ => stays(Answered, Severity::Informational),
         },
-        Source::JsonRpc { code } => match code {
-            -32601 => (Permanent, Refused, Severity::NotFound, Some(Mistake::UnknownTool), Code::UnknownTool),
-            -32602 => {
-                (Permanent, Refused, Severity::InvalidInput, Some(Mistake::Arguments), Code::InvalidArguments)
+        FaultSource::JsonRpc { code } => match code {
+            -32601 => {
+                (Permanent, Refused, Severity::NotFound, Some(ModelMistake::UnknownTool), Code::UnknownTool)
             }
+            -32602 => (
+                Permanent,
+                Refused,
+                Severity::InvalidInput,
+                Some(ModelMistake::Arguments),
+                Code::InvalidArguments,
+            ),
             -32603 => (Transient, Unknown, Severity::ServerError, None, Code::ToolError),
             -32002 => stays(Answered, Severity::NotFound),
             _ => stays(Answered, Severity::Validation),
         },
-        Source::WebSocket { code } => match code {
+        FaultSource::WebSocket { code } => match code {
             1000 | 1001 | 1006 | 1012 => passes(Unknown, Severity::Transient),
             1011 => passes(Unknown, Severity::ServerError),
             1008 => stays(Answered, Severity::Permission),
             1009 => stays(Answered, Severity::InvalidInput),
             _ => stays(Answered, Severity::Validation),
         },
-        Source::Exit { signal: None, code: Some(126) } => {
+        FaultSource::Exit { signal: None, code: Some(126) } => {
             (Permanent, NotSent, Severity::Permission, None, Code::UpstreamUnavailable)
         }
-        Source::Exit { signal: None, code: Some(127) } => {
+        FaultSource::Exit { signal: None, code: Some(127) } => {
             (Permanent, NotSent, Severity::NotFound, None, Code::UpstreamUnavailable)
         }
-        Source::Exit { .. } => passes(Unknown, Severity::Crash),
-        Source::SessionLost => passes(Refused, Severity::Transient),
-        Source::Timeout { .. } => (Transient, Unknown, Severity::Timeout, None, Code::Timeout),
-        Source::Panic => stays(Unknown, Severity::Crash),
-        Source::BadAnswer => stays(Unknown, Severity::Validation),
-        Source::TooLarge => (Permanent, Answered, Severity::Validation, None, Code::ResultTooLarge),
-        Source::IsError | Source::Tool => stays(Answered, Severity::Informational),
+        FaultSource::Exit { .. } => passes(Unknown, Severity::Crash),
+        FaultSource::SessionLost => passes(Refused, Severity::Transient),
+        FaultSource::Timeout { .. } => (Transient, Unknown, Severity::Timeout, None, Code::Timeout),
+        FaultSource::Panic => stays(Unknown, Severity::Crash),
+        FaultSource::BadAnswer => stays(Unknown, Severity::Validation),
+        FaultSource::TooLarge => (Permanent, Answered, Severity::Validation, None, Code::ResultTooLarge),
+        FaultSource::IsError | FaultSource::Tool => stays(Answered, Severity::Informational),
     }
 }

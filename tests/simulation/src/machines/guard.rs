@@ -1,58 +1,58 @@
-//! The loop guard of one conversation: what it refuses, for how long, and what it adds to answers.
+//! The loop guard of one conversation: its refusals, their duration, and its remarks on answers.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::classify::Mistake;
+use steadfast_core::classify::ModelMistake;
 use steadfast_core::code::Code;
-use steadfast_core::guard::{Ending, GuardedCall, Layer, LoopGuard, Remark, mask};
+use steadfast_core::guard::{GuardLayer, GuardRemark, GuardedCall, GuardedResult, LoopGuard, mask};
 use steadfast_core::id::{Digest, Namespace, ToolName, ToolRef, TurnId};
-use steadfast_core::policy::{GuardPolicy, RepeatedSuccess};
+use steadfast_core::policy::{GuardPolicy, RepeatedSuccessPolicy};
 
-use super::{Story, agree, few, millis, next_moment};
-use crate::invariants::Broken;
+use super::{MachineTrace, agree, few, millis, next_moment};
+use crate::invariants::InvariantViolation;
 use crate::rng::Rng;
 use crate::transition::digest;
 
 const PROMISE: &str = "loops end";
-/// How long a turn that its host named is shown as stopped.
+/// Time for which a turn that its host named is shown as stopped.
 const SHOWN: Duration = Duration::from_secs(1800);
 
 /// A call, with the turn that its host names.
 #[derive(Clone, Debug, PartialEq)]
-struct Call {
+struct ReferenceGuardCall {
     tool: ToolRef,
     arguments: Digest,
     turn: Option<TurnId>,
 }
 
-impl Call {
+impl ReferenceGuardCall {
     fn guarded(&self) -> GuardedCall<'_> {
         GuardedCall { tool: &self.tool, arguments: self.arguments, turn: self.turn.as_ref() }
     }
 
-    /// What its failure is about. A tool that does not exist fails with any arguments.
-    fn subject(&self, mistake: Option<Mistake>) -> Subject {
-        (self.tool.clone(), (mistake != Some(Mistake::UnknownTool)).then_some(self.arguments))
+    /// Returns the subject of its failure. A tool that does not exist fails with any arguments.
+    fn subject(&self, mistake: Option<ModelMistake>) -> FailureSubject {
+        (self.tool.clone(), (mistake != Some(ModelMistake::UnknownTool)).then_some(self.arguments))
     }
 
-    fn is_about(&self, (tool, arguments): &Subject) -> bool {
+    fn is_about(&self, (tool, arguments): &FailureSubject) -> bool {
         self.tool == *tool && arguments.is_none_or(|arguments| arguments == self.arguments)
     }
 }
 
-type Subject = (ToolRef, Option<Digest>);
+type FailureSubject = (ToolRef, Option<Digest>);
 
-/// Refuses until then; each try makes the next one wait twice as long.
+/// A refusal until a time. Each try makes the next hold twice as long.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Hold {
+struct ReferenceGuardHold {
     since: Timestamp,
     until: Timestamp,
     span: Duration,
 }
 
-impl Hold {
+impl ReferenceGuardHold {
     fn new(policy: &GuardPolicy, now: Timestamp) -> Self {
         let span = policy.hold.min(policy.longest_hold);
         Self { since: now, until: now + span, span }
@@ -72,109 +72,115 @@ impl Hold {
     }
 }
 
-/// Where in the story of a conversation something was: in which turn, and after how many successes.
+/// A point in a conversation: its turn, and the number of successes before it.
 #[derive(Clone, Debug, PartialEq)]
-struct Moment {
-    turn: Turn,
+struct ConversationPoint {
+    turn: TurnSource,
     successes: u64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Turn {
+enum TurnSource {
     Told(TurnId),
     Guessed(u64),
 }
 
 #[derive(Clone, Debug)]
-struct Failing {
-    subject: Subject,
+struct FailingSubject {
+    subject: FailureSubject,
     kinds: VecDeque<(String, u32)>,
     failures: u32,
-    mistake: Option<Mistake>,
-    last: Moment,
-    tried: Option<Moment>,
-    hold: Option<Hold>,
+    mistake: Option<ModelMistake>,
+    last: ConversationPoint,
+    tried: Option<ConversationPoint>,
+    hold: Option<ReferenceGuardHold>,
 }
 
-impl Failing {
-    /// Something else worked since, or the turn is another one, and no try was made of that.
-    fn is_excused(&self, moment: &Moment) -> bool {
+impl FailingSubject {
+    /// Returns true if something else has worked since or the turn is another one, and it has not been tried since
+    /// that.
+    fn is_excused(&self, moment: &ConversationPoint) -> bool {
         self.mistake.is_none() && *self.tried.as_ref().unwrap_or(&self.last) != *moment
     }
 }
 
 #[derive(Clone, Debug)]
-struct Repeated {
-    subject: Subject,
+struct RepeatedResult {
+    subject: FailureSubject,
     result: Digest,
     count: u32,
-    turn: Turn,
-    hold: Option<Hold>,
+    turn: TurnSource,
+    hold: Option<ReferenceGuardHold>,
 }
 
 #[derive(Clone, Debug)]
-struct Told {
+struct HostNamedTurn {
     turn: TurnId,
     failures: u32,
     last: Timestamp,
     ended: Option<Timestamp>,
 }
 
-/// What failed in the turn that is guessed to be going on.
+/// The failures of the current guessed turn.
 #[derive(Clone, Debug, Default)]
-struct Guess {
+struct GuessedTurn {
     failures: u32,
     loops: u32,
     row: u32,
     uncured: u32,
     warned: bool,
-    limit: Option<(Hold, bool)>,
+    limit: Option<(ReferenceGuardHold, bool)>,
     tools: Vec<ToolRef>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Reference {
-    failing: Vec<Failing>,
-    row: Vec<Subject>,
-    repeated: Vec<Repeated>,
-    told: Vec<Told>,
-    guess: Guess,
+struct ReferenceGuard {
+    failing: Vec<FailingSubject>,
+    row: Vec<FailureSubject>,
+    repeated: Vec<RepeatedResult>,
+    told: Vec<HostNamedTurn>,
+    guess: GuessedTurn,
     turn: u64,
     last: Option<Timestamp>,
-    open: Vec<Subject>,
+    open: Vec<FailureSubject>,
     successes: u64,
     reset: Option<Timestamp>,
     traces: Vec<TurnId>,
 }
 
-impl Reference {
+impl ReferenceGuard {
     fn guess_is_over(&self, policy: &GuardPolicy, now: Timestamp) -> bool {
         let gap = policy.turn_gap.max(millis(1));
         self.open.is_empty() && self.last.is_some_and(|last| now >= last + gap)
     }
 
-    fn moment(&self, policy: &GuardPolicy, call: &Call, now: Timestamp) -> Moment {
+    fn moment(&self, policy: &GuardPolicy, call: &ReferenceGuardCall, now: Timestamp) -> ConversationPoint {
         let turn = match &call.turn {
-            Some(turn) => Turn::Told(turn.clone()),
-            None => Turn::Guessed(self.turn + u64::from(self.guess_is_over(policy, now))),
+            Some(turn) => TurnSource::Told(turn.clone()),
+            None => TurnSource::Guessed(self.turn + u64::from(self.guess_is_over(policy, now))),
         };
-        Moment { turn, successes: self.successes }
+        ConversationPoint { turn, successes: self.successes }
     }
 
-    /// Something happens in a turn that is guessed.
-    fn touch(&mut self, policy: &GuardPolicy, call: &Call, now: Timestamp) {
+    /// Records an event in a guessed turn.
+    fn touch(&mut self, policy: &GuardPolicy, call: &ReferenceGuardCall, now: Timestamp) {
         if call.turn.is_some() {
             return;
         }
         if self.guess_is_over(policy, now) {
             self.turn += 1;
-            self.guess = Guess::default();
+            self.guess = GuessedTurn::default();
         }
         self.last = Some(now);
     }
 
-    /// Why a call is refused, and the number that is told.
-    fn refuses(&self, policy: &GuardPolicy, call: &Call, now: Timestamp) -> Option<(Code, Layer, u32)> {
+    /// Returns the reason for which a call is refused, and the number that is reported.
+    fn refuses(
+        &self,
+        policy: &GuardPolicy,
+        call: &ReferenceGuardCall,
+        now: Timestamp,
+    ) -> Option<(Code, GuardLayer, u32)> {
         let stopped = match &call.turn {
             Some(turn) => {
                 let told = self.told.iter().find(|told| told.turn == *turn);
@@ -188,7 +194,7 @@ impl Reference {
             }
         };
         if let Some(failures) = stopped {
-            return Some((Code::ToolErrorLimit, Layer::TurnLimit, failures));
+            return Some((Code::ToolErrorLimit, GuardLayer::TurnLimit, failures));
         }
         let moment = self.moment(policy, call, now);
         let held = self.failing.iter().find(|failing| {
@@ -197,18 +203,18 @@ impl Reference {
                 && !failing.is_excused(&moment)
         });
         if let Some(failing) = held {
-            return Some((Code::LoopDetected, Layer::Loop, failing.failures));
+            return Some((Code::LoopDetected, GuardLayer::Loop, failing.failures));
         }
         let repeated = self.repeated.iter().find(|repeated| {
             call.is_about(&repeated.subject)
                 && repeated.turn == moment.turn
                 && repeated.hold.is_some_and(|hold| hold.lasts(now))
         });
-        repeated.map(|repeated| (Code::LoopDetected, Layer::RepeatedSuccess, repeated.count))
+        repeated.map(|repeated| (Code::LoopDetected, GuardLayer::RepeatedSuccess, repeated.count))
     }
 
-    /// A refusal that was made counts in its turn. The number of failures if that ends the turn.
-    fn refused(&mut self, policy: &GuardPolicy, call: &Call, now: Timestamp) -> Option<u32> {
+    /// Counts a refusal in its turn. Returns the number of failures if that ends the turn.
+    fn refused(&mut self, policy: &GuardPolicy, call: &ReferenceGuardCall, now: Timestamp) -> Option<u32> {
         self.touch(policy, call, now);
         let limit = self.guess.limit;
         let reached =
@@ -219,11 +225,11 @@ impl Reference {
         reached
     }
 
-    /// Counts a failure of a turn: how many there are if that is worth a word, and whether the turn ends.
+    /// Counts a failure of a turn. Returns the number of failures if it is worth a remark, and whether the turn ends.
     fn counts(
         &mut self,
         policy: &GuardPolicy,
-        call: &Call,
+        call: &ReferenceGuardCall,
         is_loop: bool,
         now: Timestamp,
     ) -> Option<(u32, bool)> {
@@ -232,7 +238,7 @@ impl Reference {
             let place = self.told.iter().position(|told| told.turn == *turn);
             let mut told = match place {
                 Some(place) => self.told.remove(place),
-                None => Told { turn: turn.clone(), failures: 0, last: now, ended: None },
+                None => HostNamedTurn { turn: turn.clone(), failures: 0, last: now, ended: None },
             };
             (told.failures, told.last) = (told.failures + 1, now);
             let failures = told.failures;
@@ -254,7 +260,9 @@ impl Reference {
         }
         match &mut guess.limit {
             Some((hold, _)) => hold.try_fails(now),
-            None if guess.loops + guess.row >= most => guess.limit = Some((Hold::new(policy, now), false)),
+            None if guess.loops + guess.row >= most => {
+                guess.limit = Some((ReferenceGuardHold::new(policy, now), false))
+            }
             None => {
                 let warns = guess.uncured >= most && !guess.warned;
                 guess.warned |= warns;
@@ -264,7 +272,7 @@ impl Reference {
         Some((guess.failures, true))
     }
 
-    fn begin(&mut self, policy: &GuardPolicy, call: &Call, now: Timestamp) {
+    fn begin(&mut self, policy: &GuardPolicy, call: &ReferenceGuardCall, now: Timestamp) {
         self.touch(policy, call, now);
         if call.turn.is_none() {
             self.open.push(call.subject(None));
@@ -293,7 +301,7 @@ impl Reference {
         }
     }
 
-    fn leaves(&mut self, policy: &GuardPolicy, call: &Call, now: Timestamp) {
+    fn leaves(&mut self, policy: &GuardPolicy, call: &ReferenceGuardCall, now: Timestamp) {
         self.touch(policy, call, now);
         if call.turn.is_none()
             && let Some(place) = self.open.iter().position(|open| call.is_about(open))
@@ -302,15 +310,15 @@ impl Reference {
         }
     }
 
-    /// The layers that speak, each with the number that it tells.
+    /// Returns the layers that add a remark, each with the number that it reports.
     fn failed(
         &mut self,
         policy: &GuardPolicy,
-        call: &Call,
+        call: &ReferenceGuardCall,
         message: &str,
-        mistake: Option<Mistake>,
+        mistake: Option<ModelMistake>,
         now: Timestamp,
-    ) -> Vec<(Layer, u32)> {
+    ) -> Vec<(GuardLayer, u32)> {
         self.leaves(policy, call, now);
         let subject = call.subject(mistake);
         self.repeated.retain(|repeated| repeated.subject != subject);
@@ -320,7 +328,7 @@ impl Reference {
         let moment = self.moment(policy, call, now);
         let place = self.failing.iter().position(|failing| failing.subject == subject);
         let mut failing = place.map_or_else(
-            || Failing {
+            || FailingSubject {
                 subject: subject.clone(),
                 kinds: VecDeque::new(),
                 failures: 0,
@@ -332,8 +340,9 @@ impl Reference {
             |place| self.failing.remove(place),
         );
         let worked = failing.last.successes != moment.successes;
-        // Another turn forgets what was not held: one that the host told, or a guessed one in which something else worked.
-        let two_told = matches!((&failing.last.turn, &moment.turn), (Turn::Told(one), Turn::Told(other)) if one != other);
+        // A new turn clears everything that is not held: a turn that the host named, or a guessed one in which
+        // something else worked.
+        let two_told = matches!((&failing.last.turn, &moment.turn), (TurnSource::Told(one), TurnSource::Told(other)) if one != other);
         if failing.hold.is_none() && failing.last.turn != moment.turn && (two_told || worked) {
             failing.kinds.clear();
             failing.failures = 0;
@@ -356,7 +365,7 @@ impl Reference {
         (failing.mistake, failing.last, failing.tried) = (mistake, moment, None);
         let other = self.row.iter().rev().nth(1).filter(|other| **other != subject).cloned();
         let partner = other.filter(|other| {
-            let alternates = |(place, failed): (usize, &Subject)| {
+            let alternates = |(place, failed): (usize, &FailureSubject)| {
                 *failed == if place % 2 == 0 { subject.clone() } else { other.clone() }
             };
             self.row.len() == longest && self.row.iter().rev().enumerate().all(alternates)
@@ -364,24 +373,25 @@ impl Reference {
         match &mut failing.hold {
             Some(hold) => hold.try_fails(now),
             None if same >= policy.identical.get() || partner.is_some() => {
-                failing.hold = Some(Hold::new(policy, now))
+                failing.hold = Some(ReferenceGuardHold::new(policy, now))
             }
             None => {}
         }
         let (is_held, failures) = (failing.hold.is_some(), failing.failures);
         self.failing.push(failing);
-        let mut speaks: Vec<(Layer, u32)> = mistake.iter().map(|_| (Layer::NonRetryable, 0)).collect();
+        let mut speaks: Vec<(GuardLayer, u32)> =
+            mistake.iter().map(|_| (GuardLayer::NonRetryable, 0)).collect();
         if let Some(partner) = partner {
             if let Some(failing) = self.failing.iter_mut().find(|failing| failing.subject == partner) {
-                failing.hold = failing.hold.or(Some(Hold::new(policy, now)));
+                failing.hold = failing.hold.or(Some(ReferenceGuardHold::new(policy, now)));
             }
-            speaks.push((Layer::PingPong, 0));
+            speaks.push((GuardLayer::PingPong, 0));
         } else if is_held {
-            speaks.push((Layer::Loop, failures));
+            speaks.push((GuardLayer::Loop, failures));
         }
         let is_loop = mistake.is_some() || is_held && !worked;
         speaks.extend(
-            self.counts(policy, call, is_loop, now).map(|(failures, _)| (Layer::TurnLimit, failures)),
+            self.counts(policy, call, is_loop, now).map(|(failures, _)| (GuardLayer::TurnLimit, failures)),
         );
         speaks
     }
@@ -389,10 +399,10 @@ impl Reference {
     fn succeeded(
         &mut self,
         policy: &GuardPolicy,
-        call: &Call,
+        call: &ReferenceGuardCall,
         result: Option<Digest>,
         now: Timestamp,
-    ) -> Vec<(Layer, u32)> {
+    ) -> Vec<(GuardLayer, u32)> {
         self.leaves(policy, call, now);
         self.successes += 1;
         self.row.clear();
@@ -407,12 +417,12 @@ impl Reference {
             self.guess.row = 0;
             self.guess.uncured = self.guess.uncured.saturating_sub(cured);
             if self.guess.limit.is_some_and(|(_, tried)| tried) && self.guess.tools.contains(&call.tool) {
-                self.guess = Guess::default();
+                self.guess = GuessedTurn::default();
             }
         }
         let most = match policy.repeated_success {
-            RepeatedSuccess::Ignore => return Vec::new(),
-            RepeatedSuccess::Warn(most) | RepeatedSuccess::Refuse(most) => most.get(),
+            RepeatedSuccessPolicy::Ignore => return Vec::new(),
+            RepeatedSuccessPolicy::Warn(most) | RepeatedSuccessPolicy::Refuse(most) => most.get(),
         };
         let turn = self.moment(policy, call, now).turn;
         let place = self.repeated.iter().position(|repeated| call.is_about(&repeated.subject));
@@ -420,17 +430,17 @@ impl Reference {
         let Some(result) = result else { return Vec::new() };
         let mut repeated = known
             .filter(|known| known.result == result && known.turn == turn)
-            .unwrap_or(Repeated { subject: call.subject(None), result, count: 0, turn, hold: None });
+            .unwrap_or(RepeatedResult { subject: call.subject(None), result, count: 0, turn, hold: None });
         repeated.count += 1;
         let count = repeated.count;
-        if count >= most && matches!(policy.repeated_success, RepeatedSuccess::Refuse(_)) {
+        if count >= most && matches!(policy.repeated_success, RepeatedSuccessPolicy::Refuse(_)) {
             match &mut repeated.hold {
                 Some(hold) => hold.try_fails(now),
-                None => repeated.hold = Some(Hold::new(policy, now)),
+                None => repeated.hold = Some(ReferenceGuardHold::new(policy, now)),
             }
         }
         self.repeated.push(repeated);
-        if count >= most { vec![(Layer::RepeatedSuccess, count)] } else { Vec::new() }
+        if count >= most { vec![(GuardLayer::RepeatedSuccess, count)] } else { Vec::new() }
     }
 
     fn forget(&mut self, at: Timestamp) {
@@ -439,15 +449,15 @@ impl Reference {
         self.repeated.clear();
         self.row.clear();
         self.told.clear();
-        self.guess = Guess::default();
+        self.guess = GuessedTurn::default();
     }
 
-    fn stopped(&self, policy: &GuardPolicy, now: Timestamp) -> Vec<Shown> {
-        let holds = |hold: Option<Hold>| hold.filter(|hold| hold.lasts(now));
+    fn stopped(&self, policy: &GuardPolicy, now: Timestamp) -> Vec<GuardRefusalRow> {
+        let holds = |hold: Option<ReferenceGuardHold>| hold.filter(|hold| hold.lasts(now));
         let failing = self.failing.iter().filter_map(|failing| {
             let hold = holds(failing.hold)?;
             Some((
-                Layer::Loop,
+                GuardLayer::Loop,
                 Some(failing.subject.clone()),
                 None,
                 failing.mistake,
@@ -459,7 +469,7 @@ impl Reference {
         let repeated = self.repeated.iter().filter_map(|repeated| {
             let hold = holds(repeated.hold)?;
             Some((
-                Layer::RepeatedSuccess,
+                GuardLayer::RepeatedSuccess,
                 Some(repeated.subject.clone()),
                 None,
                 None,
@@ -469,7 +479,15 @@ impl Reference {
             ))
         });
         let told = self.told.iter().filter(|told| now < told.last + SHOWN).filter_map(|told| {
-            Some((Layer::TurnLimit, None, Some(told.turn.clone()), None, told.failures, told.ended?, None))
+            Some((
+                GuardLayer::TurnLimit,
+                None,
+                Some(told.turn.clone()),
+                None,
+                told.failures,
+                told.ended?,
+                None,
+            ))
         });
         let guessed = self
             .guess
@@ -477,9 +495,9 @@ impl Reference {
             .map(|(hold, _)| hold)
             .filter(|hold| hold.lasts(now) && !self.guess_is_over(policy, now));
         let guessed = guessed.map(|hold| {
-            (Layer::TurnLimit, None, None, None, self.guess.failures, hold.since, Some(hold.until))
+            (GuardLayer::TurnLimit, None, None, None, self.guess.failures, hold.since, Some(hold.until))
         });
-        let mut all: Vec<Shown> = failing.chain(repeated).chain(told).chain(guessed).collect();
+        let mut all: Vec<GuardRefusalRow> = failing.chain(repeated).chain(told).chain(guessed).collect();
         all.sort_by_key(|(.., since, _)| *since);
         all
     }
@@ -498,9 +516,17 @@ impl Reference {
     }
 }
 
-type Shown = (Layer, Option<Subject>, Option<TurnId>, Option<Mistake>, u32, Timestamp, Option<Timestamp>);
+type GuardRefusalRow = (
+    GuardLayer,
+    Option<FailureSubject>,
+    Option<TurnId>,
+    Option<ModelMistake>,
+    u32,
+    Timestamp,
+    Option<Timestamp>,
+);
 
-pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
     let policy = GuardPolicy {
         identical: few(rng, 1, 3),
         per_turn: few(rng, 1, 6),
@@ -508,18 +534,18 @@ pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
         longest_hold: millis(*rng.pick(&[500, 3_000, 3_600_000])),
         turn_gap: millis(*rng.pick(&[0, 1, 2_000, 90_000])),
         repeated_success: match rng.between(0, 3) {
-            0 => RepeatedSuccess::Warn(few(rng, 1, 3)),
-            1 => RepeatedSuccess::Refuse(few(rng, 1, 3)),
-            _ => RepeatedSuccess::Ignore,
+            0 => RepeatedSuccessPolicy::Warn(few(rng, 1, 3)),
+            1 => RepeatedSuccessPolicy::Refuse(few(rng, 1, 3)),
+            _ => RepeatedSuccessPolicy::Ignore,
         },
     };
     let tells_turns = rng.between(0, 100);
-    let (mut guard, mut reference) = (LoopGuard::default(), Reference::default());
-    let mut under_way: Vec<Call> = Vec::new();
+    let (mut guard, mut reference) = (LoopGuard::default(), ReferenceGuard::default());
+    let mut under_way: Vec<ReferenceGuardCall> = Vec::new();
     let mut now = Timestamp::from_millis(1_000_000);
     for _ in 0..70 {
         now = next_moment(rng, now, &reference.moments(&policy));
-        let call = Call {
+        let call = ReferenceGuardCall {
             tool: ToolRef {
                 namespace: Namespace::new("bank").expect("a name"),
                 tool: ToolName::new(*rng.pick(&["pay", "pay", "look"])).expect("a name"),
@@ -547,7 +573,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
                         due,
                     )?;
                     let text = refusal.map(|refusal| refusal.text).unwrap_or_default();
-                    let is_limit = due.is_some_and(|(_, layer, _)| layer == Layer::TurnLimit);
+                    let is_limit = due.is_some_and(|(_, layer, _)| layer == GuardLayer::TurnLimit);
                     agree(
                         PROMISE,
                         "whether the turn ends",
@@ -566,7 +592,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
                 let (got, due) = if rng.chance(30) {
                     let result = rng.chance(80).then(|| digest(10 + rng.between(0, 1)));
                     let due = reference.succeeded(&policy, &call, result, now);
-                    (guard.end(&policy, call.guarded(), Ending::Success { result }, now), due)
+                    (guard.end(&policy, call.guarded(), GuardedResult::Success { result }, now), due)
                 } else {
                     let message = *rng.pick(&[
                         "no such account",
@@ -578,10 +604,18 @@ pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
                         "it is closed",
                         "try later",
                     ]);
-                    let mistake =
-                        *rng.pick(&[None, None, None, Some(Mistake::Arguments), Some(Mistake::UnknownTool)]);
+                    let mistake = *rng.pick(&[
+                        None,
+                        None,
+                        None,
+                        Some(ModelMistake::Arguments),
+                        Some(ModelMistake::UnknownTool),
+                    ]);
                     let due = reference.failed(&policy, &call, message, mistake, now);
-                    (guard.end(&policy, call.guarded(), Ending::Failure { message, mistake }, now), due)
+                    (
+                        guard.end(&policy, call.guarded(), GuardedResult::Failure { message, mistake }, now),
+                        due,
+                    )
                 };
                 story.tell(|| format!("{at}: {call:?} ends: {got:?}"));
                 remarks(&got, &due)?;
@@ -637,8 +671,11 @@ pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
     Ok(())
 }
 
-/// A refusal says what it is, and how often it was so.
-fn told_as(got: Option<(Code, Layer, &str)>, due: Option<(Code, Layer, u32)>) -> Result<(), Broken> {
+/// Checks that a refusal reports its code and count.
+fn told_as(
+    got: Option<(Code, GuardLayer, &str)>,
+    due: Option<(Code, GuardLayer, u32)>,
+) -> Result<(), InvariantViolation> {
     agree(
         PROMISE,
         "a refusal",
@@ -647,27 +684,27 @@ fn told_as(got: Option<(Code, Layer, &str)>, due: Option<(Code, Layer, u32)>) ->
     )?;
     match (got, due) {
         (Some((_, layer, text)), Some((_, _, number))) if !tells(layer, number, text) => {
-            Err((PROMISE, format!("{number} should be told by {layer:?}: {text}")))
+            Err((PROMISE, format!("{layer:?} should report {number}: {text}")))
         }
         _ => Ok(()),
     }
 }
 
-fn remarks(got: &[Remark], due: &[(Layer, u32)]) -> Result<(), Broken> {
-    let layers: Vec<Layer> = got.iter().map(|remark| remark.layer).collect();
+fn remarks(got: &[GuardRemark], due: &[(GuardLayer, u32)]) -> Result<(), InvariantViolation> {
+    let layers: Vec<GuardLayer> = got.iter().map(|remark| remark.layer).collect();
     agree(PROMISE, "what is added", &layers, &due.iter().map(|(layer, _)| *layer).collect())?;
     let wrong = got.iter().zip(due).find(|(remark, (layer, number))| !tells(*layer, *number, &remark.text));
     wrong.map_or(Ok(()), |(remark, (_, number))| {
-        Err((PROMISE, format!("{number} should be told: {}", remark.text)))
+        Err((PROMISE, format!("the remark should contain {number}: {}", remark.text)))
     })
 }
 
-fn tells(layer: Layer, number: u32, text: &str) -> bool {
+fn tells(layer: GuardLayer, number: u32, text: &str) -> bool {
     let times = if number == 1 { "once".to_owned() } else { format!("{number} times") };
     match layer {
-        Layer::NonRetryable | Layer::PingPong => true,
-        Layer::Loop => text.contains(&format!("failed {times}")),
-        Layer::TurnLimit => text.contains(&format!("{number} tool calls have failed")),
-        Layer::RepeatedSuccess => text.contains(&format!("{number} times")),
+        GuardLayer::NonRetryable | GuardLayer::PingPong => true,
+        GuardLayer::Loop => text.contains(&format!("failed {times}")),
+        GuardLayer::TurnLimit => text.contains(&format!("{number} tool calls have failed")),
+        GuardLayer::RepeatedSuccess => text.contains(&format!("{number} times")),
     }
 }

@@ -1,29 +1,30 @@
-//! The limiter: so many at once, and so many in a time.
+//! The limiter: the concurrency limit and the rate limit.
 
 use steadfast_core::Timestamp;
-use steadfast_core::limit::{Limiter, Overloaded};
+use steadfast_core::limit::{LimitError, Limiter};
 use steadfast_core::policy::{LimitPolicy, RateLimit};
 
-use super::{Story, agree, few, millis, next_moment, perhaps};
-use crate::invariants::Broken;
+use super::{MachineTrace, agree, few, millis, next_moment, perhaps};
+use crate::invariants::InvariantViolation;
 use crate::rng::Rng;
 
 const PROMISE: &str = "limits hold";
 
-/// When the rate would be unused again, in parts of a nanosecond: as many parts as attempts fit into the time of the rate.
+/// The time at which the rate would be unused again, in fractions of a nanosecond: one nanosecond has as many fractions
+/// as the rate has attempts.
 #[derive(Clone, Copy, Debug)]
-struct Rate {
+struct ReferenceRate {
     limit: RateLimit,
     unused_at: u128,
     seen: Timestamp,
 }
 
-impl Rate {
+impl ReferenceRate {
     fn parts(&self, at: Timestamp) -> u128 {
         nanos(at) * attempts(self.limit)
     }
 
-    /// What is spent at the moment that was seen last.
+    /// Returns the used part at the time of the last query.
     fn spent(&self) -> u128 {
         self.unused_at.saturating_sub(self.parts(self.seen))
     }
@@ -35,30 +36,30 @@ impl Rate {
 }
 
 #[derive(Debug, Default)]
-struct Reference {
+struct ReferenceLimiter {
     inside: u32,
-    rate: Option<Rate>,
+    rate: Option<ReferenceRate>,
 }
 
-impl Reference {
-    fn enter(&mut self, policy: &LimitPolicy, now: Timestamp) -> Result<(), Overloaded> {
+impl ReferenceLimiter {
+    fn enter(&mut self, policy: &LimitPolicy, now: Timestamp) -> Result<(), LimitError> {
         if policy.concurrency.is_some_and(|most| self.inside >= most.get()) {
-            return Err(Overloaded::Concurrency);
+            return Err(LimitError::Concurrency);
         }
         let Some(limit) = policy.rate else {
             self.rate = None;
             self.inside += 1;
             return Ok(());
         };
-        let known = self.rate.map(|rate| Rate { seen: now, ..rate });
+        let known = self.rate.map(|rate| ReferenceRate { seen: now, ..rate });
         let rate = match known {
-            None => Rate::with_spent(limit, 0, now),
+            None => ReferenceRate::with_spent(limit, 0, now),
             Some(rate) if rate.limit == limit => rate,
-            // So many attempts were made, whatever one costs now.
+            // The number of attempts stays, whatever one costs now.
             Some(rate) => {
                 let made = rate.spent().div_ceil(rate.limit.per.as_nanos().max(1));
                 let whole = limit.per.as_nanos() * attempts(limit);
-                Rate::with_spent(limit, (made * limit.per.as_nanos()).min(whole), now)
+                ReferenceRate::with_spent(limit, (made * limit.per.as_nanos()).min(whole), now)
             }
         };
         let cost = limit.per.as_nanos();
@@ -66,13 +67,13 @@ impl Reference {
         let wanted = rate.spent() + cost;
         if wanted > room {
             self.rate = Some(rate);
-            // The first whole millisecond at which so much has drained.
+            // The first whole millisecond at which enough has drained.
             let fits = (1..).find(|wait| {
                 wanted <= room + nanos(now + millis(*wait)).saturating_sub(nanos(now)) * attempts(limit)
             });
-            return Err(Overloaded::Rate(now + millis(fits.unwrap_or(0))));
+            return Err(LimitError::Rate(now + millis(fits.unwrap_or(0))));
         }
-        self.rate = Some(Rate::with_spent(limit, wanted, now));
+        self.rate = Some(ReferenceRate::with_spent(limit, wanted, now));
         self.inside += 1;
         Ok(())
     }
@@ -85,18 +86,18 @@ impl Reference {
         self.leave();
         if let Some(rate) = self.rate {
             let spent = rate.spent().saturating_sub(rate.limit.per.as_nanos());
-            self.rate = Some(Rate::with_spent(rate.limit, spent, rate.seen));
+            self.rate = Some(ReferenceRate::with_spent(rate.limit, spent, rate.seen));
         }
     }
 }
 
-pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
     let draw = |rng: &mut Rng| LimitPolicy {
         concurrency: perhaps(rng, |rng| few(rng, 1, 3)),
         rate: perhaps(rng, |rng| RateLimit { attempts: few(rng, 1, 4), per: millis(rng.between(1, 40)) }),
     };
     let mut policy = draw(rng);
-    let (mut limiter, mut reference) = (Limiter::default(), Reference::default());
+    let (mut limiter, mut reference) = (Limiter::default(), ReferenceLimiter::default());
     let mut now = Timestamp::from_millis(1_000);
     let mut moments = Vec::new();
     for _ in 0..40 {
@@ -104,7 +105,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
         match rng.between(0, 9) {
             0 => policy = draw(rng),
             1 | 2 => {
-                limiter.leave();
+                limiter.release();
                 reference.leave();
             }
             3 => {
@@ -112,15 +113,15 @@ pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
                 reference.withdraw();
             }
             _ => {
-                let (got, due) = (limiter.enter(&policy, now), reference.enter(&policy, now));
+                let (got, due) = (limiter.try_acquire(&policy, now), reference.enter(&policy, now));
                 story.tell(|| format!("{}: enter under {policy:?}: {got:?}", now.as_millis()));
                 agree(PROMISE, "entering", &got, &due)?;
-                if let Err(Overloaded::Rate(fits)) = got {
+                if let Err(LimitError::Rate(fits)) = got {
                     moments.push(fits);
                 }
             }
         }
-        agree(PROMISE, "inside", &limiter.inside(), &reference.inside)?;
+        agree(PROMISE, "inside", &limiter.in_flight(), &reference.inside)?;
     }
     Ok(())
 }

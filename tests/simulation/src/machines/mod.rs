@@ -1,9 +1,9 @@
-//! The small machines of the core, each alone with somebody who works out anew what it has to do.
+//! The small machines of the core, each tested alone beside a reference that recomputes its results.
 //!
-//! In a world a machine meets what its callers happen to do, and a limit that is off by one may never be reached. Here each
-//! machine gets settings at their extremes and orders in any sequence, at the very moments at which something changes and a
-//! millisecond beside them. Every answer is compared with a reference that is written from the documentation and keeps
-//! everything it was told, so that it can look at all of it again.
+//! In a world a machine meets only the events that its callers happen to produce, and a limit that is off by one may
+//! never be reached. Here each machine gets extreme settings and commands in any sequence, at the very times at which
+//! something changes and a millisecond beside them. Every answer is compared with a reference that is written from the
+//! documentation and keeps its whole input, so that it can look at all of it again.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -28,15 +28,15 @@ use std::time::Duration;
 
 use steadfast_core::Timestamp;
 
-use crate::Failure;
-use crate::coverage::Coverage;
-use crate::invariants::Broken;
+use crate::SimulationFailure;
+use crate::coverage::TableCoverage;
+use crate::invariants::InvariantViolation;
 use crate::rng::Rng;
 
 /// Drives one machine beside its reference.
-type Check = fn(&mut Rng, &mut Story) -> Result<(), Broken>;
+type MachineCheck = fn(&mut Rng, &mut MachineTrace) -> Result<(), InvariantViolation>;
 
-const MACHINES: [Check; 12] = [
+const MACHINES: [MachineCheck; 12] = [
     approval::check,
     breaker::check,
     call::check,
@@ -51,32 +51,37 @@ const MACHINES: [Check; 12] = [
     watchdog::check,
 ];
 
-/// Runs every machine through the orders of this seed. Returns what of the tables came up.
-pub(crate) fn run(seed: u64) -> Result<Coverage, Box<Failure>> {
-    let mut untold = Story::default();
+/// Runs every machine through the commands of this seed. Returns the coverage of the tables.
+pub(crate) fn run(seed: u64) -> Result<TableCoverage, Box<SimulationFailure>> {
+    let mut untold = MachineTrace::default();
     for (place, check) in (0..).zip(MACHINES) {
         if check(&mut Rng::of_machine(seed, place), &mut untold).is_err() {
-            // The same again, told this time.
-            let mut story = Story { lines: Some(Vec::new()), ..Story::default() };
+            // Run it again, with a trace.
+            let mut story = MachineTrace { lines: Some(Vec::new()), ..MachineTrace::default() };
             let broken = check(&mut Rng::of_machine(seed, place), &mut story);
             let (invariant, how) =
                 broken.err().unwrap_or(("the same again", "it broke once only".to_owned()));
-            return Err(Box::new(Failure { seed, invariant, how, story: story.lines.unwrap_or_default() }));
+            return Err(Box::new(SimulationFailure {
+                seed,
+                invariant,
+                how,
+                story: story.lines.unwrap_or_default(),
+            }));
         }
     }
     Ok(untold.coverage)
 }
 
-/// What a machine was told.
+/// The trace of a machine.
 #[derive(Default)]
-pub(crate) struct Story {
-    /// The orders, for whoever reads of a failure. Most runs hold, and nobody reads of them.
+pub(crate) struct MachineTrace {
+    /// The commands, for the report of a failure. Most runs succeed and need none.
     lines: Option<Vec<String>>,
-    /// What of the tables came up.
-    coverage: Coverage,
+    /// Coverage of the tables.
+    coverage: TableCoverage,
 }
 
-impl Story {
+impl MachineTrace {
     pub(crate) fn tell(&mut self, line: impl FnOnce() -> String) {
         if let Some(lines) = &mut self.lines {
             lines.push(line());
@@ -84,17 +89,17 @@ impl Story {
     }
 }
 
-/// Fails where two that have to agree do not.
+/// Fails if two values that have to agree do not.
 fn agree<T: PartialEq + std::fmt::Debug>(
     promise: &'static str,
     what: &str,
     got: &T,
     due: &T,
-) -> Result<(), Broken> {
+) -> Result<(), InvariantViolation> {
     if got == due { Ok(()) } else { Err((promise, format!("{what}: got {got:?}, due is {due:?}"))) }
 }
 
-/// A moment that comes next: often one of these, or a millisecond off it.
+/// Draws the next time: often one of these, or a millisecond beside it.
 fn next_moment(rng: &mut Rng, now: Timestamp, moments: &[Timestamp]) -> Timestamp {
     let ahead: Vec<Timestamp> = moments.iter().copied().filter(|moment| *moment >= now).collect();
     let near = match rng.between(0, 9) {
@@ -116,12 +121,12 @@ const fn millis(number: u64) -> Duration {
     Duration::from_millis(number)
 }
 
-/// A whole number from `low` to `high`; nothing becomes one.
+/// Draws a whole number from `low` to `high`. Zero becomes one.
 fn few(rng: &mut Rng, low: u64, high: u64) -> NonZeroU32 {
     u32::try_from(rng.between(low, high)).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN)
 }
 
-/// One of these in half of the cases.
+/// Draws a value in half of the cases.
 fn perhaps<T>(rng: &mut Rng, draw: impl FnOnce(&mut Rng) -> T) -> Option<T> {
     rng.chance(50).then(|| draw(rng))
 }

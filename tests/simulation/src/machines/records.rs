@@ -1,55 +1,57 @@
-//! The records of duplicates, asked in any order by anybody: every operation is held against the tables.
+//! The records for deduplication, with requests in any order by any process. Every operation is compared with the
+//! tables.
 
 use std::sync::Arc;
 
 use steadfast_core::Timestamp;
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{
-    Absence, Address, AttemptFact, Claim, ClaimVerdict, Delivery, Ending, Failure, Heard, IndexMove, Intent,
-    Known, LeaseSight, Marker, MarkerWatch, Observed, Owner, Process, Receipt, Record, RecordState, Records,
-    Release, Resolution, Resolve, Role, Rules, RunId, Save, SaveVerdict, Seen, SettlesIn, UnknownEnding,
-    Write,
+    AttemptRecord, CallFailure, Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord,
+    DedupeRules, DedupeState, Delivery, DeliveryReceipt, DeliverySignal, IndexUpdate, LeaseOwnerState,
+    LocalKnowledge, MarkerStatus, MarkerWatch, MemoryRecords, ProcessIdentity, RecordAbsence, RecordAddress,
+    RecordWrite, ReleaseRequest, Resolution, ResolutionRequest, RunId, RunOutcome, SaveRequest, SaveVerdict,
+    SettleDelay, StoreMarker, UnknownOutcomeReason, UnknownOutcomeReport,
 };
 use steadfast_core::id::RequestId;
-use steadfast_core::key::Key;
-use steadfast_core::output::{Output, RawJson};
-use steadfast_core::policy::{AfterUnknown, CacheFailures, Lifetimes};
+use steadfast_core::key::RecordKey;
+use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::policy::{FailureReplayPolicy, RecordLifetimes, UnknownOutcomePolicy};
 
-use super::{Story, agree, millis, next_moment, perhaps};
-use crate::invariants::Broken;
+use super::{MachineTrace, agree, millis, next_moment, perhaps};
+use crate::invariants::InvariantViolation;
 use crate::rng::Rng;
-use crate::tables::Tables;
+use crate::tables::StoreTableChecker;
 use crate::transition::{digest, key, tool};
 
 const PROMISE: &str = "as the tables say";
 const PROCESSES: u64 = 3;
 
-/// Who asks, and what they know.
-struct Store {
-    records: Records,
-    tables: Tables,
+/// The store under test, and the knowledge of its users.
+struct RecordsChecker {
+    records: MemoryRecords,
+    tables: StoreTableChecker,
     now: Timestamp,
-    /// What the store knows about the owners of each process.
-    sights: Vec<LeaseSight>,
-    keep: Lifetimes,
-    /// Claims that were given out, each as its holder knows it.
-    claimed: Vec<Arc<Record>>,
-    receipts: Vec<Receipt>,
+    /// The store's knowledge about the owners of each process.
+    sights: Vec<LeaseOwnerState>,
+    keep: RecordLifetimes,
+    /// Granted claims, each as its holder knows it.
+    claimed: Vec<Arc<DedupeRecord>>,
+    receipts: Vec<DeliveryReceipt>,
     calls: u64,
 }
 
-pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
     deliveries(rng)?;
     markers(rng)?;
     let span = |rng: &mut Rng| millis(*rng.pick(&[1, 500, 2_000, 20_000]));
-    let mut store = Store {
-        records: Records::default(),
-        tables: Tables::default(),
+    let mut store = RecordsChecker {
+        records: MemoryRecords::default(),
+        tables: StoreTableChecker::default(),
         now: Timestamp::from_millis(1_000_000),
         sights: (0..PROCESSES)
-            .map(|_| *rng.pick(&[LeaseSight::Alive, LeaseSight::Gone, LeaseSight::Time]))
+            .map(|_| *rng.pick(&[LeaseOwnerState::Alive, LeaseOwnerState::Gone, LeaseOwnerState::Time]))
             .collect(),
-        keep: Lifetimes {
+        keep: RecordLifetimes {
             done: span(rng) * 10,
             failed: span(rng) * 5,
             open: span(rng) * 10,
@@ -71,11 +73,19 @@ pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
     Ok(())
 }
 
-fn rules(rng: &mut Rng, keep: Lifetimes) -> Rules {
+fn rules(rng: &mut Rng, keep: RecordLifetimes) -> DedupeRules {
     let span = |rng: &mut Rng| millis(*rng.pick(&[0, 1, 1_000, 10_000]));
-    Rules {
-        cache_failures: *rng.pick(&[CacheFailures::Terminal, CacheFailures::All, CacheFailures::None]),
-        after_unknown: *rng.pick(&[AfterUnknown::TellOnce, AfterUnknown::TellOnce, AfterUnknown::Hold]),
+    DedupeRules {
+        cache_failures: *rng.pick(&[
+            FailureReplayPolicy::Terminal,
+            FailureReplayPolicy::All,
+            FailureReplayPolicy::None,
+        ]),
+        after_unknown: *rng.pick(&[
+            UnknownOutcomePolicy::TellOnce,
+            UnknownOutcomePolicy::TellOnce,
+            UnknownOutcomePolicy::Hold,
+        ]),
         double_dispatch: rng.chance(70),
         undelivered: span(rng),
         after_telling: span(rng),
@@ -86,13 +96,18 @@ fn rules(rng: &mut Rng, keep: Lifetimes) -> Rules {
     }
 }
 
-impl Store {
-    /// When something ends.
+impl RecordsChecker {
+    /// Returns the times at which something ends.
     fn moments(&self) -> Vec<Timestamp> {
         self.records.iter().flat_map(ends_of).collect()
     }
 
-    fn step(&mut self, rng: &mut Rng, rules: &Rules, story: &mut Story) -> Result<(), Broken> {
+    fn step(
+        &mut self,
+        rng: &mut Rng,
+        rules: &DedupeRules,
+        story: &mut MachineTrace,
+    ) -> Result<(), InvariantViolation> {
         match rng.between(0, 19) {
             0..7 => self.claim(rng, rules, story),
             7 | 8 => self.save(rng, rules, story),
@@ -103,7 +118,8 @@ impl Store {
             15 | 16 => self.resolve(rng, rules, story),
             17 => {
                 let place = usize::try_from(rng.between(0, PROCESSES - 1)).unwrap_or(0);
-                self.sights[place] = *rng.pick(&[LeaseSight::Alive, LeaseSight::Gone, LeaseSight::Time]);
+                self.sights[place] =
+                    *rng.pick(&[LeaseOwnerState::Alive, LeaseOwnerState::Gone, LeaseOwnerState::Time]);
                 Ok(())
             }
             18 => self.sweep(),
@@ -114,11 +130,16 @@ impl Store {
         }
     }
 
-    fn sight(sights: &[LeaseSight]) -> impl Fn(&Owner) -> LeaseSight {
-        |owner| sights.get(owner.process.pid as usize).copied().unwrap_or(LeaseSight::Time)
+    fn sight(sights: &[LeaseOwnerState]) -> impl Fn(&ClaimOwner) -> LeaseOwnerState {
+        |owner| sights.get(owner.process.pid as usize).copied().unwrap_or(LeaseOwnerState::Time)
     }
 
-    fn claim(&mut self, rng: &mut Rng, rules: &Rules, story: &mut Story) -> Result<(), Broken> {
+    fn claim(
+        &mut self,
+        rng: &mut Rng,
+        rules: &DedupeRules,
+        story: &mut MachineTrace,
+    ) -> Result<(), InvariantViolation> {
         let claim = self.a_claim(rng, rules);
         let known = self.known(rng);
         let before = self.records.clone();
@@ -129,7 +150,7 @@ impl Store {
         self.tables.claim(&claim, &known, &sight, self.now, (&before, &self.records), &verdict);
         self.woken(&before)?;
         match verdict {
-            ClaimVerdict::Mine(record) => self.claimed.push(record),
+            ClaimVerdict::Acquired(record) => self.claimed.push(record),
             ClaimVerdict::Replay(replay) => self.receipts.push(replay.receipt),
             ClaimVerdict::Unknown(unsettled) => self.receipts.push(unsettled.receipt),
             ClaimVerdict::Follow(_)
@@ -137,19 +158,19 @@ impl Store {
             | ClaimVerdict::Conflict
             | ClaimVerdict::Nothing
             | ClaimVerdict::Full
-            | ClaimVerdict::Closed
+            | ClaimVerdict::StoreRecovering
             | ClaimVerdict::RecordsLost => {}
         }
         Ok(())
     }
 
-    fn a_claim(&mut self, rng: &mut Rng, rules: &Rules) -> Claim {
-        // A claim whose answer was lost is made again, under the same token.
+    fn a_claim(&mut self, rng: &mut Rng, rules: &DedupeRules) -> Claim {
+        // A claim whose reply was lost is repeated, under the same token.
         let repeated = (rng.chance(10) && !self.claimed.is_empty()).then(|| rng.pick(&self.claimed).clone());
         let repeated = repeated.filter(|record| {
             self.records
                 .get(&record.key)
-                .is_none_or(|there| there.owner == record.owner && there.state == RecordState::Inflight)
+                .is_none_or(|there| there.owner == record.owner && there.state == DedupeState::Inflight)
         });
         let arguments = if rng.chance(85) { 0 } else { 1 };
         let index = key(&format!("index {arguments}"));
@@ -157,24 +178,28 @@ impl Store {
         let number = self.calls;
         let address = match (&repeated, rng.between(0, 2)) {
             (Some(record), _) => address_of(record),
-            (None, 0) => Address::Explicit(key(&format!("key {}", rng.between(0, 1)))),
-            (None, 1) => Address::CallId { id: key(&format!("id {}", rng.between(0, 2))), index },
-            (None, _) => Address::Keyless { run: key(&format!("run {number}")), index },
+            (None, 0) => RecordAddress::Explicit(key(&format!("key {}", rng.between(0, 1)))),
+            (None, 1) => RecordAddress::CallId { id: key(&format!("id {}", rng.between(0, 2))), index },
+            (None, _) => RecordAddress::Keyless { run: key(&format!("run {number}")), index },
         };
         let role = match rng.chance(30) && repeated.is_none() {
             true => {
-                let keys: Vec<Key> = self.records.iter().map(|record| record.key).collect();
+                let keys: Vec<RecordKey> = self.records.iter().map(|record| record.key).collect();
                 let gone = key("nothing is here");
-                Role::Waiter { followed: if keys.is_empty() { gone } else { *rng.pick(&keys) } }
+                ClaimRole::Waiter { followed: if keys.is_empty() { gone } else { *rng.pick(&keys) } }
             }
-            false => Role::Fresh,
+            false => ClaimRole::Fresh,
         };
         let owner = repeated.as_ref().map_or_else(|| an_owner(rng, number), |record| record.owner.clone());
         let mut other_tool = tool();
         other_tool.namespace = steadfast_core::id::Namespace::new("shop").expect("a name");
         Claim {
             address,
-            intent: if rng.chance(15) { Intent::Look } else { Intent::Take { started: rng.chance(60) } },
+            intent: if rng.chance(15) {
+                ClaimIntent::Look
+            } else {
+                ClaimIntent::Take { started: rng.chance(60) }
+            },
             role,
             owner,
             digest: repeated.as_ref().map_or_else(|| digest(arguments), |record| record.digest),
@@ -184,7 +209,7 @@ impl Store {
             age: millis(*rng.pick(&[0, 1, 600, 15_000])),
             seen_end_within: perhaps(rng, |rng| millis(rng.between(0, 3_000))),
             run: RunId(format!("run {number}").into()),
-            rules: Rules {
+            rules: DedupeRules {
                 computed_since: rng.chance(15).then(|| self.now.before(millis(rng.between(0, 2_000)))),
                 ..*rules
             },
@@ -198,13 +223,13 @@ impl Store {
         }
     }
 
-    fn known(&self, rng: &mut Rng) -> Known {
-        let owners: Vec<Owner> = self.records.iter().map(|record| record.owner.clone()).collect();
+    fn known(&self, rng: &mut Rng) -> LocalKnowledge {
+        let owners: Vec<ClaimOwner> = self.records.iter().map(|record| record.owner.clone()).collect();
         let some = |rng: &mut Rng| owners.iter().filter(|_| rng.chance(25)).cloned().collect();
         let at = self.now.before(millis(*rng.pick(&[0, 1, 1_000, 10_000])));
-        let current = self.records.iter().map(Record::receipt);
+        let current = self.records.iter().map(DedupeRecord::receipt);
         let receipts = self.receipts.iter().cloned().chain(current);
-        Known {
+        LocalKnowledge {
             delivered: receipts.filter(|_| rng.chance(20)).map(|receipt| (receipt, at)).collect(),
             overlapped: some(rng),
             answered_unsaved: some(rng),
@@ -212,33 +237,38 @@ impl Store {
         }
     }
 
-    fn save(&mut self, rng: &mut Rng, rules: &Rules, story: &mut Story) -> Result<(), Broken> {
+    fn save(
+        &mut self,
+        rng: &mut Rng,
+        rules: &DedupeRules,
+        story: &mut MachineTrace,
+    ) -> Result<(), InvariantViolation> {
         if self.claimed.is_empty() {
             return Ok(());
         }
         let output =
-            Output { content: RawJson::string(&format!("answer {}", rng.between(0, 1))), metadata: None };
+            ToolOutput { content: RawJson::string(&format!("answer {}", rng.between(0, 1))), metadata: None };
         let ending = match rng.between(0, 4) {
-            0 | 1 => Ending::Done(rng.chance(80).then_some(output)),
-            2 => Ending::Failed(a_failure(rng)),
-            _ => Ending::Unknown(UnknownEnding {
+            0 | 1 => RunOutcome::Done(rng.chance(80).then_some(output)),
+            2 => RunOutcome::Failed(a_failure(rng)),
+            _ => RunOutcome::Unknown(UnknownOutcomeReport {
                 settles: *rng.pick(&[
-                    SettlesIn::WhenOwnerSays,
-                    SettlesIn::After(millis(1_000)),
-                    SettlesIn::After(millis(5_000)),
-                    SettlesIn::Settled,
+                    SettleDelay::WhenOwnerReports,
+                    SettleDelay::After(millis(1_000)),
+                    SettleDelay::After(millis(5_000)),
+                    SettleDelay::Settled,
                 ]),
                 observed: *rng.pick(&[
-                    Observed::NoAnswer,
-                    Observed::ErrorAnswer,
-                    Observed::ConnectionLost,
-                    Observed::ProcessDied,
+                    UnknownOutcomeReason::NoAnswer,
+                    UnknownOutcomeReason::ErrorAnswer,
+                    UnknownOutcomeReason::ConnectionLost,
+                    UnknownOutcomeReason::ProcessDied,
                 ]),
-                words: perhaps(rng, |_| "no answer".into()),
+                details: perhaps(rng, |_| "no answer".into()),
                 output: rng.chance(20).then_some(output),
             }),
         };
-        let fact = |number| AttemptFact {
+        let fact = |number| AttemptRecord {
             number,
             started: self.now,
             finished: self.now,
@@ -248,13 +278,13 @@ impl Store {
         };
         let made = *rng.pick(&[0, 1, 2, 16, 17]);
         let mut claimed = rng.pick(&self.claimed).clone();
-        // One whose answer was lost knows only where it would have been written.
+        // A holder whose reply was lost knows only the key under which it would have been written.
         let is_indexed =
             self.records.indexed(claimed.index).is_some_and(|record| record.owner == claimed.owner);
         if is_indexed && rng.chance(10) {
-            claimed = Arc::new(Record { key: key("another place"), ..(*claimed).clone() });
+            claimed = Arc::new(DedupeRecord { key: key("another place"), ..(*claimed).clone() });
         }
-        let save = Save {
+        let save = SaveRequest {
             claimed,
             ending,
             attempts: (0..made).map(fact).collect(),
@@ -272,14 +302,14 @@ impl Store {
         self.woken(&before)
     }
 
-    fn release(&mut self, rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+    fn release(&mut self, rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
         if self.claimed.is_empty() {
             return Ok(());
         }
         let record = rng.pick(&self.claimed);
-        // One whose answer was lost knows only where it would have been written.
+        // A holder whose reply was lost knows only the key under which it would have been written.
         let key = if rng.chance(20) { key("another place") } else { record.key };
-        let release = Release { key, index: record.index, owner: record.owner.clone() };
+        let release = ReleaseRequest { key, index: record.index, owner: record.owner.clone() };
         let before = self.records.clone();
         self.records.release(&release);
         story.tell(|| format!("{}: {release:?}", self.now.as_millis()));
@@ -287,12 +317,12 @@ impl Store {
         self.woken(&before)
     }
 
-    fn renew(&mut self, rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+    fn renew(&mut self, rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
         if self.claimed.is_empty() {
             return Ok(());
         }
         let record = rng.pick(&self.claimed).clone();
-        let absence = if rng.chance(70) { Absence::Removed } else { Absence::StoreEmptied };
+        let absence = if rng.chance(70) { RecordAbsence::Removed } else { RecordAbsence::StoreEmptied };
         let before = self.records.clone();
         let verdict = self.records.renew(&record, &self.keep, absence, self.now);
         story.tell(|| format!("{}: renews {record:?}: {verdict:?}", self.now.as_millis()));
@@ -300,7 +330,7 @@ impl Store {
         self.woken(&before)
     }
 
-    fn start(&mut self, rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+    fn start(&mut self, rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
         if self.claimed.is_empty() {
             return Ok(());
         }
@@ -312,48 +342,53 @@ impl Store {
         self.woken(&before)
     }
 
-    fn deliver(&mut self, rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
-        let current = self.records.iter().map(Record::receipt);
-        let receipts: Vec<Receipt> = self.receipts.iter().cloned().chain(current).collect();
+    fn deliver(&mut self, rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
+        let current = self.records.iter().map(DedupeRecord::receipt);
+        let receipts: Vec<DeliveryReceipt> = self.receipts.iter().cloned().chain(current).collect();
         if receipts.is_empty() {
             return Ok(());
         }
         let receipt = rng.pick(&receipts).clone();
         let at = self.now.before(millis(*rng.pick(&[0, 0, 1, 1_000])));
         let before = self.records.clone();
-        self.records.delivered(&receipt, at);
+        self.records.mark_delivered(&receipt, at);
         story.tell(|| format!("{}: {receipt:?} has arrived", self.now.as_millis()));
         self.tables.delivered(&receipt, at, (&before, &self.records));
         self.woken(&before)
     }
 
-    fn resolve(&mut self, rng: &mut Rng, rules: &Rules, story: &mut Story) -> Result<(), Broken> {
-        let keys: Vec<Key> =
+    fn resolve(
+        &mut self,
+        rng: &mut Rng,
+        rules: &DedupeRules,
+        story: &mut MachineTrace,
+    ) -> Result<(), InvariantViolation> {
+        let keys: Vec<RecordKey> =
             self.records.iter().map(|record| record.key).chain([key("nothing is here")]).collect();
         let key = *rng.pick(&keys);
         let resolution = *rng.pick(&[Resolution::Ran, Resolution::DidNotRun]);
         let before = self.records.clone();
         let sights = self.sights.clone();
         let sight = Self::sight(&sights);
-        // A person means whatever is there; a call that looked means the run that it looked for.
+        // An operator means whatever record is there; a call that looked it up means the run that it looked for.
         let there = before.get(&key).map(|record| record.owner.clone()).filter(|_| rng.chance(75));
         let of = perhaps(rng, |rng| there.unwrap_or_else(|| an_owner(rng, 0)));
-        let resolve = Resolve { key, resolution, of, needs_seen_end: rng.chance(30) };
+        let resolve = ResolutionRequest { key, resolution, of, needs_seen_end: rng.chance(30) };
         let verdict = self.records.resolve(&resolve, rules, &sight, self.now);
         story.tell(|| format!("{}: {resolve:?}: {verdict:?}", self.now.as_millis()));
         self.tables.resolve((&resolve, rules), &sight, self.now, (&before, &self.records), verdict);
         self.woken(&before)
     }
 
-    fn sweep(&mut self) -> Result<(), Broken> {
+    fn sweep(&mut self) -> Result<(), InvariantViolation> {
         let before = self.records.clone();
         self.records.sweep(self.now);
-        let stays = |record: &&Record| record.expires.is_none_or(|at| at > self.now);
-        let due: Vec<Key> = before.iter().filter(stays).map(|record| record.key).collect();
-        let left: Vec<Key> = self.records.iter().map(|record| record.key).collect();
+        let stays = |record: &&DedupeRecord| record.expires.is_none_or(|at| at > self.now);
+        let due: Vec<RecordKey> = before.iter().filter(stays).map(|record| record.key).collect();
+        let left: Vec<RecordKey> = self.records.iter().map(|record| record.key).collect();
         agree(PROMISE, "a sweep leaves", &left, &due)?;
         for record in before.iter().filter(stays) {
-            let leads = |records: &Records| records.indexed(record.index).map(|record| record.key);
+            let leads = |records: &MemoryRecords| records.indexed(record.index).map(|record| record.key);
             let due = leads(&before).filter(|key| due.contains(key));
             agree(PROMISE, "after a sweep the index leads to", &leads(&self.records), &due)?;
         }
@@ -365,51 +400,51 @@ impl Store {
         )
     }
 
-    /// A record as an older version left it: cancelled, or of an owner whose lease nobody knows.
+    /// Writes a record as an older version left it: cancelled, or of an owner whose lease is unknown.
     fn cancelled(&mut self, rng: &mut Rng) {
-        let keys: Vec<Key> = self.records.iter().map(|record| record.key).collect();
+        let keys: Vec<RecordKey> = self.records.iter().map(|record| record.key).collect();
         let Some(record) =
             (!keys.is_empty()).then(|| *rng.pick(&keys)).and_then(|key| self.records.get(&key))
         else {
             return;
         };
         let record = match rng.chance(50) {
-            true => Record { state: RecordState::Cancelled, ..record.clone() },
-            false => Record { lease: steadfast_core::dedupe::Lease::Record, ..record.clone() },
+            true => DedupeRecord { state: DedupeState::Cancelled, ..record.clone() },
+            false => DedupeRecord { lease: steadfast_core::dedupe::Lease::Record, ..record.clone() },
         };
-        self.records.apply(Write::Put {
+        self.records.apply(RecordWrite::Put {
             record: Arc::new(record),
-            index: IndexMove::Keep,
+            index: IndexUpdate::Keep,
             remove: Vec::new(),
         });
     }
 
-    /// Whoever follows a record that was written or is gone hears of it.
-    fn woken(&self, before: &Records) -> Result<(), Broken> {
-        let is_same = |one: Option<&Record>, other: Option<&Record>| match (one, other) {
+    /// Checks that followers of a record that was written or removed are woken.
+    fn woken(&self, before: &MemoryRecords) -> Result<(), InvariantViolation> {
+        let is_same = |one: Option<&DedupeRecord>, other: Option<&DedupeRecord>| match (one, other) {
             (Some(one), Some(other)) => std::ptr::eq(one, other),
             (None, None) => true,
             _ => false,
         };
         let keys = before.iter().chain(self.records.iter()).map(|record| record.key);
-        let mut changed: Vec<Key> =
+        let mut changed: Vec<RecordKey> =
             keys.filter(|key| !is_same(before.get(key), self.records.get(key))).collect();
         let mut told = self.records.changed().to_vec();
         for keys in [&mut changed, &mut told] {
             keys.sort_unstable();
             keys.dedup();
         }
-        agree(PROMISE, "who hears of it", &told, &changed)
+        agree(PROMISE, "followers that are woken", &told, &changed)
     }
 }
 
-/// When what is in a record ends, or begins to count.
-fn ends_of(record: &Record) -> Vec<Timestamp> {
+/// Returns the times at which parts of a record end, or begin to count.
+fn ends_of(record: &DedupeRecord) -> Vec<Timestamp> {
     let lease =
         if let steadfast_core::dedupe::Lease::Until(until) = record.lease { Some(until) } else { None };
     let settles = match &record.state {
-        RecordState::Unknown(unknown) => match unknown.settles {
-            steadfast_core::dedupe::Settles::By(at) => Some(at),
+        DedupeState::Unknown(unknown) => match unknown.settles {
+            steadfast_core::dedupe::SettleTime::By(at) => Some(at),
             _ => None,
         },
         _ => None,
@@ -419,22 +454,22 @@ fn ends_of(record: &Record) -> Vec<Timestamp> {
     record.expires.into_iter().chain(lease).chain(settles).chain(told).chain(done).collect()
 }
 
-fn address_of(record: &Record) -> Address {
+fn address_of(record: &DedupeRecord) -> RecordAddress {
     match (record.call_id, record.index) {
-        (Some(id), Some(index)) => Address::CallId { id, index },
-        (None, Some(index)) => Address::Keyless { run: record.key, index },
-        (_, None) => Address::Explicit(record.key),
+        (Some(id), Some(index)) => RecordAddress::CallId { id, index },
+        (None, Some(index)) => RecordAddress::Keyless { run: record.key, index },
+        (_, None) => RecordAddress::Explicit(record.key),
     }
 }
 
-fn an_owner(rng: &mut Rng, call: u64) -> Owner {
+fn an_owner(rng: &mut Rng, call: u64) -> ClaimOwner {
     let pid = u32::try_from(rng.between(0, PROCESSES - 1)).unwrap_or(0);
-    Owner { process: Process { boot: "boot".into(), pid, started: 0 }, call, claim: 1 }
+    ClaimOwner { process: ProcessIdentity { boot: "boot".into(), pid, started: 0 }, call, claim: 1 }
 }
 
-fn a_failure(rng: &mut Rng) -> Failure {
+fn a_failure(rng: &mut Rng) -> CallFailure {
     let terminal = rng.chance(50);
-    Failure {
+    CallFailure {
         code: Code::ToolError,
         message: "it failed".into(),
         retriable: !terminal,
@@ -446,24 +481,30 @@ fn a_failure(rng: &mut Rng) -> Failure {
     }
 }
 
-/// An answer has arrived when its connection brings anything but a cancel, or stays open for five seconds.
-fn deliveries(rng: &mut Rng) -> Result<(), Broken> {
+/// Checks that an answer has arrived when its connection brings anything but a cancellation, or stays open for five
+/// seconds.
+fn deliveries(rng: &mut Rng) -> Result<(), InvariantViolation> {
     let written = Timestamp::from_millis(rng.between(0, 10_000));
     let delivery = Delivery::written(written);
     let open_for = *rng.pick(&[0, 1, 4_999, 5_000, 5_001]);
     let now = written + millis(open_for);
-    let heard = *rng.pick(&[Heard::Message, Heard::CancelOfThisCall, Heard::StillOpen, Heard::Closed]);
+    let heard = *rng.pick(&[
+        DeliverySignal::Message,
+        DeliverySignal::CancelOfThisCall,
+        DeliverySignal::StillOpen,
+        DeliverySignal::Closed,
+    ]);
     let due = match heard {
-        Heard::Message => Some(true),
-        Heard::CancelOfThisCall | Heard::Closed => Some(false),
-        Heard::StillOpen => (open_for >= 5_000).then_some(true),
+        DeliverySignal::Message => Some(true),
+        DeliverySignal::CancelOfThisCall | DeliverySignal::Closed => Some(false),
+        DeliverySignal::StillOpen => (open_for >= 5_000).then_some(true),
     };
-    agree(PROMISE, "whether it has arrived", &delivery.arrived(heard, now), &due)?;
-    agree(PROMISE, "when to look", &delivery.look_at(), &(written + millis(5_000)))
+    agree(PROMISE, "arrival", &delivery.has_arrived(heard, now), &due)?;
+    agree(PROMISE, "when to look", &delivery.next_check(), &(written + millis(5_000)))
 }
 
-/// Who knew another marker waits for one lease before it runs anything that must not run twice.
-fn markers(rng: &mut Rng) -> Result<(), Broken> {
+/// Checks that a process that knew another marker waits for one lease before it runs anything that must not run twice.
+fn markers(rng: &mut Rng) -> Result<(), InvariantViolation> {
     let (mut watch, mut known, mut lost) = (MarkerWatch::default(), None, None);
     let lease = millis(rng.between(1, 1_000));
     let mut now = Timestamp::from_millis(1_000);
@@ -473,18 +514,18 @@ fn markers(rng: &mut Rng) -> Result<(), Broken> {
         let is_closed = lost.is_some_and(|at: Timestamp| at + lease > now);
         agree(PROMISE, "what is safe", &watch.admits(true, now), &true)?;
         agree(PROMISE, "what must not run twice", &watch.admits(false, now), &!is_closed)?;
-        let due = if is_closed { Absence::StoreEmptied } else { Absence::Removed };
+        let due = if is_closed { RecordAbsence::StoreEmptied } else { RecordAbsence::Removed };
         agree(PROMISE, "a record that is gone", &watch.absence(now), &due)?;
         if rng.chance(50) {
             let found = rng.between(0, 1);
             let due = match known {
-                None => Seen::First,
-                Some(known) if known == found => Seen::Same,
-                Some(_) => Seen::Emptied,
+                None => MarkerStatus::First,
+                Some(known) if known == found => MarkerStatus::Same,
+                Some(_) => MarkerStatus::Emptied,
             };
-            agree(PROMISE, "the marker", &watch.see(Marker(found), lease, now), &due)?;
+            agree(PROMISE, "the marker", &watch.observe(StoreMarker(found), lease, now), &due)?;
             known = Some(found);
-            if due == Seen::Emptied {
+            if due == MarkerStatus::Emptied {
                 lost = Some(now);
             }
         }

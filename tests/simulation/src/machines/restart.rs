@@ -1,67 +1,69 @@
-//! Restarts of servers: how long a server that died is waited for, and when it is left alone.
+//! Restarts of servers: the wait before a restart, and the point at which a server is not restarted any more.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::restart::{Because, Death, Decision, Down, RestartPolicy, Restarts, Standing};
+use steadfast_core::restart::{
+    DownPeriod, DownReason, RestartPolicy, RestartTracker, ServerExit, ServerState, StartDecision,
+};
 
-use super::{Story, agree, few, millis, next_moment};
-use crate::invariants::Broken;
+use super::{MachineTrace, agree, few, millis, next_moment};
+use crate::invariants::InvariantViolation;
 use crate::rng::Rng;
 
 const PROMISE: &str = "servers are restarted as documented";
 
-/// Everything that happened to one server.
+/// The history of one server.
 #[derive(Debug)]
-struct Reference {
-    standing: Standing,
-    /// Its deaths since it was last left alone or forgiven.
+struct ReferenceRestart {
+    standing: ServerState,
+    /// Its deaths since restarts were last suspended or reset.
     deaths: Vec<Timestamp>,
-    /// Deaths since it was last well, and how often it was left alone since.
+    /// Deaths since it was last healthy, and the number of suspensions since.
     row: u32,
     rests: u32,
 }
 
-impl Reference {
-    fn asked(&mut self, now: Timestamp) -> Decision {
+impl ReferenceRestart {
+    fn asked(&mut self, now: Timestamp) -> StartDecision {
         let decision = match self.standing {
-            Standing::Starting { .. } => Decision::WaitForStart,
-            Standing::Up { .. } => Decision::Use,
-            Standing::BackingOff { until } if until > now => Decision::WaitUntil(until),
-            Standing::Down(down) if down.until > now => Decision::Refuse(down),
-            Standing::Idle | Standing::BackingOff { .. } | Standing::Down(_) => Decision::Start,
+            ServerState::Starting { .. } => StartDecision::WaitForStart,
+            ServerState::Up { .. } => StartDecision::Use,
+            ServerState::BackingOff { until } if until > now => StartDecision::WaitUntil(until),
+            ServerState::Down(down) if down.until > now => StartDecision::Refuse(down),
+            ServerState::Idle | ServerState::BackingOff { .. } | ServerState::Down(_) => StartDecision::Start,
         };
-        if decision == Decision::Start {
-            self.standing = Standing::Starting { since: now };
+        if decision == StartDecision::Start {
+            self.standing = ServerState::Starting { since: now };
         }
         decision
     }
 
-    /// How it stands after a death. Where a wait is spread, the shortest and the longest one.
-    fn died(&mut self, policy: &RestartPolicy, death: Death, now: Timestamp) -> [Standing; 2] {
-        let runs = matches!(self.standing, Standing::Starting { .. } | Standing::Up { .. });
-        if let Standing::Up { since } = self.standing
+    /// Returns its standing after a death. If a wait has jitter, the shortest and the longest one.
+    fn died(&mut self, policy: &RestartPolicy, death: ServerExit, now: Timestamp) -> [ServerState; 2] {
+        let runs = matches!(self.standing, ServerState::Starting { .. } | ServerState::Up { .. });
+        if let ServerState::Up { since } = self.standing
             && now >= since + policy.well_after
         {
             (self.row, self.rests) = (0, 0);
         }
         let due = match death {
-            Death::Stopped if matches!(self.standing, Standing::Down(_)) => self.standing,
-            Death::Stopped => Standing::Idle,
-            Death::Crashed | Death::CannotStart if !runs => self.standing,
-            Death::CannotStart => self.left_alone(policy, Because::CannotStart, now),
-            Death::Crashed if self.rests > 0 => self.left_alone(policy, Because::Relapse, now),
-            Death::Crashed => {
+            ServerExit::Stopped if matches!(self.standing, ServerState::Down(_)) => self.standing,
+            ServerExit::Stopped => ServerState::Idle,
+            ServerExit::Crashed | ServerExit::CannotStart if !runs => self.standing,
+            ServerExit::CannotStart => self.left_alone(policy, DownReason::CannotStart, now),
+            ServerExit::Crashed if self.rests > 0 => self.left_alone(policy, DownReason::Relapse, now),
+            ServerExit::Crashed => {
                 self.deaths.push(now);
                 let count = self.deaths.iter().filter(|death| **death + policy.window > now).count();
                 let count = u32::try_from(count).unwrap_or(u32::MAX);
                 if count >= policy.crashes.get() {
-                    self.left_alone(policy, Because::Crashes { count, within: policy.window }, now)
+                    self.left_alone(policy, DownReason::Crashes { count, within: policy.window }, now)
                 } else {
                     let longest = twice(policy.first_wait, self.row).min(policy.longest_wait);
                     self.row += 1;
-                    let waits = |span| Standing::BackingOff { until: now + span };
+                    let waits = |span| ServerState::BackingOff { until: now + span };
                     return [waits(longest / 2), waits(longest)];
                 }
             }
@@ -70,23 +72,23 @@ impl Reference {
         [due, due]
     }
 
-    fn left_alone(&mut self, policy: &RestartPolicy, because: Because, now: Timestamp) -> Standing {
+    fn left_alone(&mut self, policy: &RestartPolicy, because: DownReason, now: Timestamp) -> ServerState {
         let rest = twice(policy.window, self.rests).min(policy.longest_rest).max(policy.window);
         self.rests += 1;
         self.deaths.clear();
-        Standing::Down(Down { until: now + rest, because })
+        ServerState::Down(DownPeriod { until: now + rest, reason: because })
     }
 
     fn reset(&mut self) {
         self.deaths.clear();
         (self.row, self.rests) = (0, 0);
-        if matches!(self.standing, Standing::BackingOff { .. } | Standing::Down(_)) {
-            self.standing = Standing::Idle;
+        if matches!(self.standing, ServerState::BackingOff { .. } | ServerState::Down(_)) {
+            self.standing = ServerState::Idle;
         }
     }
 }
 
-pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
     let window = millis(rng.between(1, 4) * 500);
     let policy = RestartPolicy {
         crashes: few(rng, 1, 4),
@@ -97,48 +99,49 @@ pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
         longest_rest: window
             * NonZeroU32::MIN.saturating_add(u32::try_from(rng.between(0, 5)).unwrap_or(0)).get(),
     };
-    let mut restarts = Restarts::new(rng.next());
-    let mut reference = Reference { standing: Standing::Idle, deaths: Vec::new(), row: 0, rests: 0 };
+    let mut restarts = RestartTracker::new(rng.next());
+    let mut reference =
+        ReferenceRestart { standing: ServerState::Idle, deaths: Vec::new(), row: 0, rests: 0 };
     let mut now = Timestamp::from_millis(1_000);
     let mut deaths = Vec::new();
     for _ in 0..60 {
         let mut moments = match reference.standing {
-            Standing::BackingOff { until } | Standing::Down(Down { until, .. }) => vec![until],
-            Standing::Up { since } => vec![since + policy.well_after],
-            Standing::Idle | Standing::Starting { .. } => Vec::new(),
+            ServerState::BackingOff { until } | ServerState::Down(DownPeriod { until, .. }) => vec![until],
+            ServerState::Up { since } => vec![since + policy.well_after],
+            ServerState::Idle | ServerState::Starting { .. } => Vec::new(),
         };
         moments.extend(deaths.iter().map(|death: &Timestamp| *death + window));
         now = next_moment(rng, now, &moments);
         match rng.between(0, 9) {
             0..4 => {
-                let (got, due) = (restarts.asked(now), reference.asked(now));
+                let (got, due) = (restarts.request_start(now), reference.asked(now));
                 story.tell(|| format!("{}: asked: {got:?}", now.as_millis()));
                 agree(PROMISE, "asked", &got, &due)?;
             }
             4 | 5 => {
                 story.tell(|| format!("{}: ready", now.as_millis()));
-                restarts.ready(now);
-                if matches!(reference.standing, Standing::Starting { .. }) {
-                    reference.standing = Standing::Up { since: now };
+                restarts.record_ready(now);
+                if matches!(reference.standing, ServerState::Starting { .. }) {
+                    reference.standing = ServerState::Up { since: now };
                 }
             }
             6..9 => {
                 let death = *rng.pick(&[
-                    Death::Crashed,
-                    Death::Crashed,
-                    Death::Crashed,
-                    Death::CannotStart,
-                    Death::Stopped,
+                    ServerExit::Crashed,
+                    ServerExit::Crashed,
+                    ServerExit::Crashed,
+                    ServerExit::CannotStart,
+                    ServerExit::Stopped,
                 ]);
                 let [least, most] = reference.died(&policy, death, now);
-                let got = restarts.died(&policy, death, now);
+                let got = restarts.record_exit(&policy, death, now);
                 story.tell(|| format!("{}: {death:?}: {got:?}, {policy:?}", now.as_millis()));
                 deaths.push(now);
                 match (got, least, most) {
                     (
-                        Standing::BackingOff { until },
-                        Standing::BackingOff { until: from },
-                        Standing::BackingOff { until: to },
+                        ServerState::BackingOff { until },
+                        ServerState::BackingOff { until: from },
+                        ServerState::BackingOff { until: to },
                     ) if (from..=to).contains(&until) => {
                         reference.standing = got;
                     }
@@ -150,7 +153,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
                 reference.reset();
             }
         }
-        agree(PROMISE, "standing", &restarts.standing(), &reference.standing)?;
+        agree(PROMISE, "standing", &restarts.state(), &reference.standing)?;
     }
     Ok(())
 }

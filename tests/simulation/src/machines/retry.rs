@@ -1,18 +1,18 @@
-//! The schedule of one call, and the budget that all calls of a dependency share.
+//! The retry schedule of one call, and the retry budget that all calls of a dependency share.
 
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::policy::{Backoff, BudgetPolicy, CountedFrom, Factor, Jitter, Ratio, RetryPolicy};
-use steadfast_core::retry::{CallerLimits, RetryBudget, Schedule, Stop};
+use steadfast_core::policy::{Backoff, BudgetPolicy, DelayOrigin, GrowthFactor, Jitter, Ratio, RetryPolicy};
+use steadfast_core::retry::{CallerLimits, RetryBudget, RetrySchedule, RetryStop};
 
-use super::{Story, agree, few, millis, next_moment, perhaps};
-use crate::invariants::Broken;
+use super::{MachineTrace, agree, few, millis, next_moment, perhaps};
+use crate::invariants::InvariantViolation;
 use crate::rng::Rng;
 
 const PROMISE: &str = "retries keep to their policy";
 
-pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
     for _ in 0..3 {
         schedule(rng, story)?;
     }
@@ -26,8 +26,10 @@ fn policy(rng: &mut Rng) -> RetryPolicy {
         backoff: match rng.between(0, 2) {
             0 => Backoff::Exponential {
                 base: wait(rng),
-                factor: Factor::new([1.0, 1.5, 2.0, 3.0][usize::try_from(rng.between(0, 3)).unwrap_or(0)])
-                    .unwrap_or(Factor::TWO),
+                factor: GrowthFactor::new(
+                    [1.0, 1.5, 2.0, 3.0][usize::try_from(rng.between(0, 3)).unwrap_or(0)],
+                )
+                .unwrap_or(GrowthFactor::TWO),
                 cap: millis(rng.between(1, 10) * 100),
             },
             1 => {
@@ -42,13 +44,13 @@ fn policy(rng: &mut Rng) -> RetryPolicy {
             _ => Jitter::None,
         },
         total: perhaps(rng, |rng| millis(rng.between(1, 20) * 50)),
-        counted_from: *rng.pick(&[CountedFrom::AttemptEnd, CountedFrom::AttemptStart]),
+        counted_from: *rng.pick(&[DelayOrigin::AttemptEnd, DelayOrigin::AttemptStart]),
         longest_retry_after: millis(rng.between(1, 4) * 100),
         budget: BudgetPolicy { share: Ratio::percent(20), floor_per_second: 10 },
     }
 }
 
-/// The wait before the nth retry: the first one after the first attempt.
+/// Returns the wait before the nth retry. The first retry follows the first attempt.
 fn wait(backoff: &Backoff, retry: u32) -> Duration {
     match backoff {
         Backoff::Constant(wait) => *wait,
@@ -62,7 +64,7 @@ fn wait(backoff: &Backoff, retry: u32) -> Duration {
     }
 }
 
-fn schedule(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+fn schedule(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
     let policy = policy(rng);
     let begun = Timestamp::from_millis(10_000);
     let limits = CallerLimits {
@@ -76,11 +78,11 @@ fn schedule(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
     let most = limits.attempts.map_or(policy.attempts.get(), |asked| asked.max(1).min(policy.attempts.get()));
     let spans = [policy.total, limits.elapsed, last_retry].into_iter().flatten();
     let by_span = spans.map(|span| begun + span).min();
-    // Whatever starts at these moments starts too late.
+    // An attempt that starts at this time starts too late.
     let too_late = [by_span.map(|moment| moment + millis(1)), limits.start_by].into_iter().flatten().min();
     let seed = rng.next();
-    let mut schedule = Schedule::new(&policy, &limits, last_retry, seed, begun);
-    let mut again = Schedule::new(&policy, &limits, last_retry, seed, begun);
+    let mut schedule = RetrySchedule::new(&policy, &limits, last_retry, seed, begun);
+    let mut again = RetrySchedule::new(&policy, &limits, last_retry, seed, begun);
     story.tell(|| format!("{policy:?}, {limits:?}, retries until {last_retry:?}"));
     agree(PROMISE, "attempts allowed", &schedule.most(), &most)?;
     let (mut now, mut made) = (begun, 1);
@@ -89,9 +91,9 @@ fn schedule(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
         let probe = next_moment(rng, now, &moments);
         let is_past = |limit: Option<Timestamp>, at: Timestamp| limit.is_some_and(|limit| at >= limit);
         let due = if is_past(limits.deadline, probe) {
-            Err(Stop::Deadline)
+            Err(RetryStop::Deadline)
         } else if is_past(too_late, probe) {
-            Err(Stop::TotalTime)
+            Err(RetryStop::TotalTime)
         } else {
             Ok(())
         };
@@ -110,8 +112,8 @@ fn schedule(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
             )
         });
         let from = match policy.counted_from {
-            CountedFrom::AttemptEnd => now,
-            CountedFrom::AttemptStart => started,
+            DelayOrigin::AttemptEnd => now,
+            DelayOrigin::AttemptStart => started,
         };
         let whole = wait(&policy.backoff, made);
         let [least, longest] = match policy.jitter {
@@ -121,13 +123,13 @@ fn schedule(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
                 [whole.mul_f64(1.0 - share.get()), whole.mul_f64(1.0 + share.get())]
             }
         };
-        // Moments are whole milliseconds.
+        // Times are whole milliseconds.
         let start = |wait: Duration| (from + wait).max(now + asked.unwrap_or_default());
         let [earliest, latest] = [start(least.saturating_sub(millis(1))), start(longest + millis(1))];
         let is_exact = policy.jitter == Jitter::None;
         let holds = match got {
-            Err(Stop::Attempts) => made >= most,
-            Err(Stop::RetryAfter(long)) => {
+            Err(RetryStop::Attempts) => made >= most,
+            Err(RetryStop::RetryAfter(long)) => {
                 made < most && asked == Some(long) && long > policy.longest_retry_after
             }
             Ok(at) => {
@@ -138,8 +140,8 @@ fn schedule(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
                     && !is_past(limits.deadline, at)
                     && !is_past(too_late, at)
             }
-            // Of two limits the one that comes first is told.
-            Err(Stop::TotalTime) => {
+            // Of two limits the earlier one is reported.
+            Err(RetryStop::TotalTime) => {
                 is_past(too_late, latest)
                     && (!is_exact || is_past(too_late, start(whole)))
                     && limits.deadline.is_none_or(|deadline| {
@@ -147,14 +149,14 @@ fn schedule(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
                             || too_late.is_some_and(|late| late <= deadline + millis(1))
                     })
             }
-            Err(Stop::Deadline) => {
+            Err(RetryStop::Deadline) => {
                 is_past(limits.deadline, latest)
                     && (!is_exact || is_past(limits.deadline, start(whole)))
                     && (too_late.is_none()
                         || !is_past(too_late, earliest)
                         || limits.deadline.zip(too_late).is_some_and(|(deadline, late)| deadline < late))
             }
-            Err(Stop::Budget) => false,
+            Err(RetryStop::Budget) => false,
         };
         if !holds {
             return Err((
@@ -175,7 +177,7 @@ fn schedule(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
     Ok(())
 }
 
-fn budget(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+fn budget(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
     let policy = BudgetPolicy {
         share: Ratio::percent(*rng.pick(&[0, 10, 20, 50, 100])),
         floor_per_second: u32::try_from(rng.between(0, 3)).unwrap_or(0),
@@ -193,7 +195,7 @@ fn budget(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
             firsts.push(second);
             continue;
         }
-        // The last ten seconds, this one included.
+        // The last ten seconds, including this one.
         let lately = |of: &[u64]| of.iter().filter(|then| **then + 10 > second).count();
         let in_this_second = retries.iter().filter(|then| **then == second).count();
         let due = in_this_second < policy.floor_per_second as usize

@@ -1,4 +1,4 @@
-//! Trust of tools, signatures and domains: who loses it, for how long, and who wins it back.
+//! Trust in tools, signatures and domains: its loss, the duration of that, and its recovery.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,14 +6,14 @@ use std::sync::Arc;
 use steadfast_core::Timestamp;
 use steadfast_core::classify::Severity;
 use steadfast_core::id::{Domain, Namespace, ToolName, ToolRef};
-use steadfast_core::policy::{Ratio, Recovery, TrustRule};
+use steadfast_core::policy::{Ratio, TrustRecovery, TrustRule};
 use steadfast_core::trust::{
-    DomainStats, Finished, Notify, Report, ReportedFailure, Rules, Scope, Signature, Standing, Subject,
-    Target, TrustChange, TrustLedger, TrustState,
+    DomainStats, FinishedOutcome, NotifyChoice, ReportedFailure, Signature, TrustChange, TrustDecision,
+    TrustLedger, TrustReport, TrustRules, TrustScope, TrustState, TrustSubject, TrustTarget,
 };
 
-use super::{Story, agree, few, millis, next_moment, perhaps};
-use crate::invariants::Broken;
+use super::{MachineTrace, agree, few, millis, next_moment, perhaps};
+use crate::invariants::InvariantViolation;
 use crate::rng::Rng;
 
 const PROMISE: &str = "trust has reasons";
@@ -28,23 +28,23 @@ const SEVERITIES: [Severity; 7] = [
     Severity::Informational,
 ];
 
-/// Who is judged.
+/// The subject of trust.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Who {
+enum JudgedSubject {
     Tool(ToolRef),
     Signature(ToolRef, Signature),
     Domain(Domain),
 }
 
-/// A call that has ended, as one of those who are judged saw it.
+/// The end of a call, as one subject counts it.
 #[derive(Clone, Copy, Debug)]
-struct Ended {
+struct JudgedOutcome {
     at: Timestamp,
     failed: Option<(Severity, bool)>,
 }
 
 #[derive(Clone, Debug)]
-enum State {
+enum ReferenceTrustState {
     Trusted,
     Escalated {
         at: Timestamp,
@@ -66,29 +66,31 @@ enum State {
 }
 
 #[derive(Clone, Debug)]
-struct Account {
-    state: State,
-    /// Everything since it was last trusted again.
-    ended: Vec<Ended>,
+struct ReferenceAccount {
+    state: ReferenceTrustState,
+    /// Everything since trust was last restored.
+    ended: Vec<JudgedOutcome>,
 }
 
-/// A change as it has to be told: from, to, failures, until, successes needed.
-type Step = (TrustState, TrustState, u32, Option<Timestamp>, u32);
+/// An expected change: from, to, failures, until, successes needed.
+type ExpectedTrustChange = (TrustState, TrustState, u32, Option<Timestamp>, u32);
 
-impl Account {
+impl ReferenceAccount {
     fn name(&self) -> TrustState {
         match self.state {
-            State::Trusted => TrustState::Trusted,
-            State::Escalated { .. } => TrustState::Escalated,
-            State::Recovering { .. } => TrustState::Recovering,
-            State::Blocked { .. } => TrustState::Blocked,
+            ReferenceTrustState::Trusted => TrustState::Trusted,
+            ReferenceTrustState::Escalated { .. } => TrustState::Escalated,
+            ReferenceTrustState::Recovering { .. } => TrustState::Recovering,
+            ReferenceTrustState::Blocked { .. } => TrustState::Blocked,
         }
     }
 
-    /// When recovery begins by itself.
+    /// Returns the time at which recovery begins by itself.
     fn recovers_at(&self, rule: &TrustRule) -> Option<Timestamp> {
         match self.state {
-            State::Escalated { expires, last, by_hand: false, .. } if rule.recovery == Recovery::Auto => {
+            ReferenceTrustState::Escalated { expires, last, by_hand: false, .. }
+                if rule.recovery == TrustRecovery::Auto =>
+            {
                 Some(expires.max(last + rule.cooldown))
             }
             _ => None,
@@ -99,22 +101,22 @@ impl Account {
         if self.recovers_at(rule).is_some_and(|at| at <= now) { TrustState::Recovering } else { self.name() }
     }
 
-    /// The time of an escalation may be over by now.
-    fn comes_to(&mut self, rule: &TrustRule, now: Timestamp) -> Option<Step> {
-        let State::Escalated { failures, needed, .. } = self.state else { return None };
+    /// Ends an escalation whose time is over.
+    fn comes_to(&mut self, rule: &TrustRule, now: Timestamp) -> Option<ExpectedTrustChange> {
+        let ReferenceTrustState::Escalated { failures, needed, .. } = self.state else { return None };
         self.recovers_at(rule).filter(|at| *at <= now)?;
-        self.state = State::Recovering { failures, successes: 0, needed };
+        self.state = ReferenceTrustState::Recovering { failures, successes: 0, needed };
         Some((TrustState::Escalated, TrustState::Recovering, failures, None, needed))
     }
 
-    fn succeeds(&mut self, rule: &TrustRule, now: Timestamp) -> Vec<Step> {
-        let mut steps: Vec<Step> = self.comes_to(rule, now).into_iter().collect();
-        self.ended.push(Ended { at: now, failed: None });
-        if let State::Recovering { failures, successes, needed } = &mut self.state {
+    fn succeeds(&mut self, rule: &TrustRule, now: Timestamp) -> Vec<ExpectedTrustChange> {
+        let mut steps: Vec<ExpectedTrustChange> = self.comes_to(rule, now).into_iter().collect();
+        self.ended.push(JudgedOutcome { at: now, failed: None });
+        if let ReferenceTrustState::Recovering { failures, successes, needed } = &mut self.state {
             *successes += 1;
             if successes >= needed {
                 steps.push((TrustState::Recovering, TrustState::Trusted, *failures, None, 0));
-                *self = Self { state: State::Trusted, ended: Vec::new() };
+                *self = Self { state: ReferenceTrustState::Trusted, ended: Vec::new() };
             }
         }
         steps
@@ -127,15 +129,15 @@ impl Account {
         recoverable: bool,
         began: Timestamp,
         now: Timestamp,
-    ) -> Vec<Step> {
-        let mut steps: Vec<Step> = self.comes_to(rule, now).into_iter().collect();
-        self.ended.push(Ended { at: now, failed: Some((severity, recoverable)) });
+    ) -> Vec<ExpectedTrustChange> {
+        let mut steps: Vec<ExpectedTrustChange> = self.comes_to(rule, now).into_iter().collect();
+        self.ended.push(JudgedOutcome { at: now, failed: Some((severity, recoverable)) });
         if !counts(rule, severity) {
             return steps;
         }
         let (from, has_lost) = (self.name(), self.has_lost(rule, severity, now));
         let (failures, by_hand) = match &mut self.state {
-            State::Trusted if has_lost => {
+            ReferenceTrustState::Trusted if has_lost => {
                 let lately: Vec<bool> = self
                     .lately(rule, now)
                     .filter(|(severity, _)| counts(rule, *severity))
@@ -143,32 +145,40 @@ impl Account {
                     .collect();
                 (u32::try_from(lately.len()).unwrap_or(0), lately.contains(&false))
             }
-            State::Trusted => return steps,
-            State::Recovering { failures, .. } => (*failures + 1, !recoverable),
-            State::Escalated { at, failures, further, last, by_hand, .. } => {
+            ReferenceTrustState::Trusted => return steps,
+            ReferenceTrustState::Recovering { failures, .. } => (*failures + 1, !recoverable),
+            ReferenceTrustState::Escalated { at, failures, further, last, by_hand, .. } => {
                 (*failures, *last, *by_hand) = (*failures + 1, now, *by_hand || !recoverable);
-                // Whoever was under way when trust was lost does not bring a block nearer.
+                // A call that was in flight when trust was lost does not bring a block nearer.
                 *further += u32::from(began >= *at);
                 if began >= *at && *further >= rule.block_after.get() {
                     let failures = *failures;
-                    self.state = State::Blocked { failures };
+                    self.state = ReferenceTrustState::Blocked { failures };
                     steps.push((TrustState::Escalated, TrustState::Blocked, failures, None, 0));
                 }
                 return steps;
             }
-            State::Blocked { failures } => {
+            ReferenceTrustState::Blocked { failures } => {
                 *failures += 1;
                 return steps;
             }
         };
         let needed = rule.successes_to_recover.get();
         let expires = now + rule.duration;
-        self.state = State::Escalated { at: now, expires, failures, further: 0, last: now, needed, by_hand };
+        self.state = ReferenceTrustState::Escalated {
+            at: now,
+            expires,
+            failures,
+            further: 0,
+            last: now,
+            needed,
+            by_hand,
+        };
         steps.push((from, TrustState::Escalated, failures, self.recovers_at(rule), needed));
         steps
     }
 
-    /// Failures within the window, and whether time heals them.
+    /// Returns failures within the window, and whether time heals them.
     fn lately(&self, rule: &TrustRule, now: Timestamp) -> impl Iterator<Item = (Severity, bool)> {
         let from = now.before(rule.window);
         self.ended.iter().filter(move |ended| ended.at >= from).filter_map(|ended| ended.failed)
@@ -189,7 +199,7 @@ impl Account {
             })
     }
 
-    /// Counted failures and all calls, summed in slots of a 64th of the window.
+    /// Returns counted failures and all calls, summed in slots of a 64th of the window.
     fn share(&self, rule: &TrustRule, now: Timestamp) -> (usize, usize) {
         let width = rule.window / 64;
         let mut slots: Vec<(Timestamp, Timestamp, usize, usize)> = Vec::new();
@@ -213,64 +223,71 @@ fn counts(rule: &TrustRule, severity: Severity) -> bool {
 }
 
 #[derive(Debug)]
-struct Reference {
+struct ReferenceTrustLedger {
     rule: TrustRule,
     domain_rule: Option<TrustRule>,
-    accounts: BTreeMap<Who, Account>,
+    accounts: BTreeMap<JudgedSubject, ReferenceAccount>,
     stats: BTreeMap<Domain, DomainStats>,
-    /// Failures so far: of which tool, how bad, and whether they still count for the call and for its domain.
-    history: Vec<Remembered>,
+    /// Failures so far: tool, severity, and whether they still count for the call and for its domain.
+    history: Vec<ReferenceFailure>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-struct Remembered {
-    call: Called,
+struct ReferenceFailure {
+    call: JudgedCall,
     severity: Severity,
     at: Timestamp,
     for_call: bool,
     for_domain: bool,
 }
 
-/// Whom a call or a report is about.
+/// The subjects of a call or a report.
 #[derive(Clone, Debug, PartialEq)]
-struct Called {
+struct JudgedCall {
     tool: ToolRef,
     signature: Option<Signature>,
     domain: Option<Domain>,
 }
 
-/// A change as it has to be told.
-type Told = (Scope, Step, bool);
+/// An expected change with its scope.
+type ExpectedTrustNotice = (TrustScope, ExpectedTrustChange, bool);
 
-impl Reference {
-    fn rule_of(&self, who: &Who) -> &TrustRule {
+impl ReferenceTrustLedger {
+    fn rule_of(&self, who: &JudgedSubject) -> &TrustRule {
         match who {
-            Who::Tool(_) | Who::Signature(..) => &self.rule,
-            Who::Domain(_) => self.domain_rule.as_ref().unwrap_or(&self.rule),
+            JudgedSubject::Tool(_) | JudgedSubject::Signature(..) => &self.rule,
+            JudgedSubject::Domain(_) => self.domain_rule.as_ref().unwrap_or(&self.rule),
         }
     }
 
-    /// The accounts of the tool as a whole, also where a host named it without its namespace.
-    fn whole(tool: &ToolRef) -> Vec<Who> {
+    /// Returns the accounts of the whole tool, including those for which a host left out its namespace.
+    fn whole(tool: &ToolRef) -> Vec<JudgedSubject> {
         let any = ToolRef::in_any_namespace(tool.tool.clone());
-        let mut all = vec![Who::Tool(tool.clone())];
+        let mut all = vec![JudgedSubject::Tool(tool.clone())];
         if any != *tool {
-            all.push(Who::Tool(any));
+            all.push(JudgedSubject::Tool(any));
         }
         all
     }
 
     fn is_blocked(&self, tool: &ToolRef) -> bool {
-        let blocked =
-            |who: &Who| self.accounts.get(who).is_some_and(|account| account.name() == TrustState::Blocked);
+        let blocked = |who: &JudgedSubject| {
+            self.accounts.get(who).is_some_and(|account| account.name() == TrustState::Blocked)
+        };
         Self::whole(tool).iter().any(blocked)
     }
 
-    fn account(&mut self, who: &Who) -> &mut Account {
-        self.accounts.entry(who.clone()).or_insert(Account { state: State::Trusted, ended: Vec::new() })
+    fn account(&mut self, who: &JudgedSubject) -> &mut ReferenceAccount {
+        self.accounts
+            .entry(who.clone())
+            .or_insert(ReferenceAccount { state: ReferenceTrustState::Trusted, ended: Vec::new() })
     }
 
-    fn touch(&mut self, who: &Who, act: impl FnOnce(&mut Account, &TrustRule) -> Vec<Step>) -> Vec<Told> {
+    fn touch(
+        &mut self,
+        who: &JudgedSubject,
+        act: impl FnOnce(&mut ReferenceAccount, &TrustRule) -> Vec<ExpectedTrustChange>,
+    ) -> Vec<ExpectedTrustNotice> {
         let rule = self.rule_of(who).clone();
         let scope = scope_of(who);
         act(self.account(who), &rule)
@@ -279,15 +296,21 @@ impl Reference {
             .collect()
     }
 
-    fn ends(&mut self, call: &Called, finished: Finished, began: Timestamp, now: Timestamp) -> Vec<Told> {
+    fn ends(
+        &mut self,
+        call: &JudgedCall,
+        finished: FinishedOutcome,
+        began: Timestamp,
+        now: Timestamp,
+    ) -> Vec<ExpectedTrustNotice> {
         if let Some(domain) = &call.domain {
             let stats = self.stats.entry(domain.clone()).or_default();
             match finished {
-                Finished::Success => {
+                FinishedOutcome::Success => {
                     stats.total_successes += 1;
                     stats.last_success = Some(now);
                 }
-                Finished::Failure { severity, .. } => {
+                FinishedOutcome::Failure { severity, .. } => {
                     stats.total_failures += 1;
                     *stats.failures_by_severity.entry(severity).or_default() += 1;
                     stats.last_failure = Some(now);
@@ -296,17 +319,17 @@ impl Reference {
         }
         let blocked = self.is_blocked(&call.tool);
         match finished {
-            Finished::Success if blocked => Vec::new(),
-            Finished::Success => self.succeeds(call, now),
-            Finished::Failure { severity: Severity::Security, .. } => {
+            FinishedOutcome::Success if blocked => Vec::new(),
+            FinishedOutcome::Success => self.succeeds(call, now),
+            FinishedOutcome::Failure { severity: Severity::Security, .. } => {
                 self.remembers(call, Severity::Security, (false, false), now);
                 self.blocks(&call.tool, self.rule.notify)
             }
-            Finished::Failure { severity, .. } if blocked => {
+            FinishedOutcome::Failure { severity, .. } if blocked => {
                 self.remembers(call, severity, (false, false), now);
                 Vec::new()
             }
-            Finished::Failure { severity, recoverable } => {
+            FinishedOutcome::Failure { severity, recoverable } => {
                 self.fails(call, severity, recoverable, began, now)
             }
         }
@@ -314,31 +337,33 @@ impl Reference {
 
     fn remembers(
         &mut self,
-        call: &Called,
+        call: &JudgedCall,
         severity: Severity,
         (for_call, for_domain): (bool, bool),
         now: Timestamp,
     ) {
-        self.history.push(Remembered { call: call.clone(), severity, at: now, for_call, for_domain });
+        self.history.push(ReferenceFailure { call: call.clone(), severity, at: now, for_call, for_domain });
     }
 
-    fn blocks(&mut self, tool: &ToolRef, notify: bool) -> Vec<Told> {
+    fn blocks(&mut self, tool: &ToolRef, notify: bool) -> Vec<ExpectedTrustNotice> {
         if self.is_blocked(tool) {
             return Vec::new();
         }
-        let account = self.account(&Who::Tool(tool.clone()));
+        let account = self.account(&JudgedSubject::Tool(tool.clone()));
         let from = account.name();
-        account.state = State::Blocked { failures: 1 };
-        vec![(Scope::Tool, (from, TrustState::Blocked, 1, None, 0), notify)]
+        account.state = ReferenceTrustState::Blocked { failures: 1 };
+        vec![(TrustScope::Tool, (from, TrustState::Blocked, 1, None, 0), notify)]
     }
 
-    fn succeeds(&mut self, call: &Called, now: Timestamp) -> Vec<Told> {
+    fn succeeds(&mut self, call: &JudgedCall, now: Timestamp) -> Vec<ExpectedTrustNotice> {
         let mut told = Vec::new();
-        let known = |reference: &Self, who: &Who| reference.accounts.contains_key(who);
-        let mut whom: Vec<Who> = Self::whole(&call.tool).into_iter().filter(|who| known(self, who)).collect();
-        // A success is nothing new about whom nothing is known, unless a share of failures has to know of it.
-        let signature = call.signature.clone().map(|signature| Who::Signature(call.tool.clone(), signature));
-        let domain = call.domain.clone().filter(|_| self.domain_rule.is_some()).map(Who::Domain);
+        let known = |reference: &Self, who: &JudgedSubject| reference.accounts.contains_key(who);
+        let mut whom: Vec<JudgedSubject> =
+            Self::whole(&call.tool).into_iter().filter(|who| known(self, who)).collect();
+        // A success adds nothing about an unknown subject, unless a failure rate has to count it.
+        let signature =
+            call.signature.clone().map(|signature| JudgedSubject::Signature(call.tool.clone(), signature));
+        let domain = call.domain.clone().filter(|_| self.domain_rule.is_some()).map(JudgedSubject::Domain);
         let judged = signature.into_iter().chain(domain);
         whom.extend(judged.filter(|who| known(self, who) || self.rule_of(who).rate.is_some()));
         for who in whom {
@@ -353,15 +378,15 @@ impl Reference {
 
     fn fails(
         &mut self,
-        call: &Called,
+        call: &JudgedCall,
         severity: Severity,
         recoverable: bool,
         began: Timestamp,
         now: Timestamp,
-    ) -> Vec<Told> {
+    ) -> Vec<ExpectedTrustNotice> {
         let own = match &call.signature {
-            Some(signature) => Who::Signature(call.tool.clone(), signature.clone()),
-            None => Who::Tool(call.tool.clone()),
+            Some(signature) => JudgedSubject::Signature(call.tool.clone(), signature.clone()),
+            None => JudgedSubject::Tool(call.tool.clone()),
         };
         let rule = self.rule.clone();
         let refused = |(severity, _): &(Severity, bool)| {
@@ -388,7 +413,7 @@ impl Reference {
             }
         }
         if let Some(domain) = call.domain.clone().filter(|_| self.domain_rule.is_some()) {
-            told.extend(self.touch(&Who::Domain(domain), |account, rule| {
+            told.extend(self.touch(&JudgedSubject::Domain(domain), |account, rule| {
                 account.fails(rule, severity, recoverable, began, now)
             }));
         }
@@ -396,38 +421,42 @@ impl Reference {
         told
     }
 
-    /// What led to the loss of trust does not count again, not even after a restart.
-    fn forgives(&mut self, who: &Who) {
+    /// Clears the failures that led to the loss of trust. They do not count again, not even after a restart.
+    fn forgives(&mut self, who: &JudgedSubject) {
         for old in &mut self.history {
             match who {
-                Who::Tool(tool) => old.for_call &= !(old.call.tool == *tool && old.call.signature.is_none()),
-                Who::Signature(tool, signature) => {
+                JudgedSubject::Tool(tool) => {
+                    old.for_call &= !(old.call.tool == *tool && old.call.signature.is_none())
+                }
+                JudgedSubject::Signature(tool, signature) => {
                     let is_it = old.call.tool == *tool && old.call.signature.as_ref() == Some(signature);
                     old.for_call &= !is_it;
                 }
-                Who::Domain(domain) => old.for_domain &= old.call.domain.as_ref() != Some(domain),
+                JudgedSubject::Domain(domain) => old.for_domain &= old.call.domain.as_ref() != Some(domain),
             }
         }
     }
 
-    fn meant(target: &Target<'_>, who: &Who) -> bool {
+    fn meant(target: &TrustTarget<'_>, who: &JudgedSubject) -> bool {
         match (target, who) {
-            (Target::All, _) => true,
-            (Target::Tool(wanted), Who::Tool(tool)) => {
+            (TrustTarget::All, _) => true,
+            (TrustTarget::Tool(wanted), JudgedSubject::Tool(tool)) => {
                 tool == *wanted || tool.is_in_any_namespace() && tool.tool == wanted.tool
             }
-            (Target::Tool(wanted), Who::Signature(tool, _)) => tool == *wanted,
-            (Target::Signature(tool, signature), Who::Signature(of, one)) => of == *tool && one == *signature,
-            (Target::Domain(wanted), Who::Domain(domain)) => domain == *wanted,
-            (Target::Tool(_) | Target::Signature(..) | Target::Domain(_), _) => false,
+            (TrustTarget::Tool(wanted), JudgedSubject::Signature(tool, _)) => tool == *wanted,
+            (TrustTarget::Signature(tool, signature), JudgedSubject::Signature(of, one)) => {
+                of == *tool && one == *signature
+            }
+            (TrustTarget::Domain(wanted), JudgedSubject::Domain(domain)) => domain == *wanted,
+            (TrustTarget::Tool(_) | TrustTarget::Signature(..) | TrustTarget::Domain(_), _) => false,
         }
     }
 
-    fn approves(&mut self, target: &Target<'_>) -> Vec<Told> {
+    fn approves(&mut self, target: &TrustTarget<'_>) -> Vec<ExpectedTrustNotice> {
         let mut told = Vec::new();
         for (who, account) in self.accounts.iter_mut().filter(|(who, _)| Self::meant(target, who)) {
-            if let State::Escalated { failures, needed, .. } = account.state {
-                account.state = State::Recovering { failures, successes: 0, needed };
+            if let ReferenceTrustState::Escalated { failures, needed, .. } = account.state {
+                account.state = ReferenceTrustState::Recovering { failures, successes: 0, needed };
                 told.push((
                     scope_of(who),
                     (TrustState::Escalated, TrustState::Recovering, failures, None, needed),
@@ -438,26 +467,26 @@ impl Reference {
         told
     }
 
-    fn resets(&mut self, target: &Target<'_>) -> Vec<Told> {
+    fn resets(&mut self, target: &TrustTarget<'_>) -> Vec<ExpectedTrustNotice> {
         let mut told = Vec::new();
         for (who, account) in self.accounts.iter_mut().filter(|(who, _)| Self::meant(target, who)) {
             if account.name() != TrustState::Trusted {
                 told.push((scope_of(who), (account.name(), TrustState::Trusted, 0, None, 0), true));
             }
-            *account = Account { state: State::Trusted, ended: Vec::new() };
+            *account = ReferenceAccount { state: ReferenceTrustState::Trusted, ended: Vec::new() };
         }
         for old in &mut self.history {
             let (for_call, for_domain) = match target {
-                Target::All => (true, true),
-                Target::Tool(tool) => {
+                TrustTarget::All => (true, true),
+                TrustTarget::Tool(tool) => {
                     let any = ToolRef::in_any_namespace(tool.tool.clone());
                     let whole = old.call.tool == any && old.call.signature.is_none();
                     (old.call.tool == **tool || whole, false)
                 }
-                Target::Signature(tool, signature) => {
+                TrustTarget::Signature(tool, signature) => {
                     (old.call.tool == **tool && old.call.signature.as_ref() == Some(*signature), false)
                 }
-                Target::Domain(domain) => (false, old.call.domain.as_ref() == Some(*domain)),
+                TrustTarget::Domain(domain) => (false, old.call.domain.as_ref() == Some(*domain)),
             };
             old.for_call &= !for_call;
             old.for_domain &= !for_domain;
@@ -465,9 +494,10 @@ impl Reference {
         told
     }
 
-    fn standing(&self, call: &Called, now: Timestamp) -> TrustState {
-        let signature = call.signature.clone().map(|signature| Who::Signature(call.tool.clone(), signature));
-        let domain = call.domain.clone().filter(|_| self.domain_rule.is_some()).map(Who::Domain);
+    fn standing(&self, call: &JudgedCall, now: Timestamp) -> TrustState {
+        let signature =
+            call.signature.clone().map(|signature| JudgedSubject::Signature(call.tool.clone(), signature));
+        let domain = call.domain.clone().filter(|_| self.domain_rule.is_some()).map(JudgedSubject::Domain);
         let whom = Self::whole(&call.tool).into_iter().chain(signature).chain(domain);
         let states = whom.filter_map(|who| Some(self.accounts.get(&who)?.stands(self.rule_of(&who), now)));
         states.max().unwrap_or(TrustState::Trusted)
@@ -484,11 +514,11 @@ impl Reference {
     }
 }
 
-fn scope_of(who: &Who) -> Scope {
+fn scope_of(who: &JudgedSubject) -> TrustScope {
     match who {
-        Who::Tool(_) => Scope::Tool,
-        Who::Signature(..) => Scope::Signature,
-        Who::Domain(_) => Scope::Domain,
+        JudgedSubject::Tool(_) => TrustScope::Tool,
+        JudgedSubject::Signature(..) => TrustScope::Signature,
+        JudgedSubject::Domain(_) => TrustScope::Domain,
     }
 }
 
@@ -506,14 +536,14 @@ fn rule(rng: &mut Rng) -> TrustRule {
         cooldown: millis(*rng.pick(&[0, 500, 8_000])),
         successes_to_recover: few(rng, 1, 3),
         block_after: few(rng, 1, 4),
-        recovery: if rng.chance(85) { Recovery::Auto } else { Recovery::Ask },
+        recovery: if rng.chance(85) { TrustRecovery::Auto } else { TrustRecovery::Ask },
         notify: rng.chance(80),
     }
 }
 
-pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
     let (rule, domain_rule) = (rule(rng), perhaps(rng, rule));
-    let mut reference = Reference {
+    let mut reference = ReferenceTrustLedger {
         rule: rule.clone(),
         domain_rule: domain_rule.clone(),
         accounts: BTreeMap::new(),
@@ -521,7 +551,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
         history: Vec::new(),
     };
     let mut ledger = TrustLedger::default();
-    let rules = Rules { signature: &rule, domain: domain_rule.as_ref() };
+    let rules = TrustRules { signature: &rule, domain: domain_rule.as_ref() };
     let mut now = Timestamp::from_millis(100_000_000);
     story.tell(|| format!("{rules:?}"));
     for _ in 0..50 {
@@ -531,32 +561,32 @@ pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
             (now.as_millis(), call.signature.clone().unwrap_or(Signature(Arc::from("signature 0"))));
         let began = now.before(millis(*rng.pick(&[0, 0, 1, 700, 20_000])));
         let finished = match rng.chance(45) {
-            true => Finished::Success,
-            false => Finished::Failure {
+            true => FinishedOutcome::Success,
+            false => FinishedOutcome::Failure {
                 severity: if rng.chance(2) { Severity::Security } else { *rng.pick(&SEVERITIES) },
                 recoverable: rng.chance(95),
             },
         };
         let target = match rng.between(0, 3) {
-            0 => Target::All,
-            1 => Target::Tool(&call.tool),
-            2 => Target::Signature(&call.tool, &signature),
-            _ => call.domain.as_ref().map_or(Target::All, Target::Domain),
+            0 => TrustTarget::All,
+            1 => TrustTarget::Tool(&call.tool),
+            2 => TrustTarget::Signature(&call.tool, &signature),
+            _ => call.domain.as_ref().map_or(TrustTarget::All, TrustTarget::Domain),
         };
         let (what, got, due) = match rng.between(0, 19) {
             0..14 => {
-                let call = Called { signature: Some(signature.clone()), ..call.clone() };
+                let call = JudgedCall { signature: Some(signature.clone()), ..call.clone() };
                 let subject =
-                    Subject { tool: &call.tool, signature: &signature, domain: call.domain.as_ref() };
+                    TrustSubject { tool: &call.tool, signature: &signature, domain: call.domain.as_ref() };
                 let due = reference.ends(&call, finished, began, now);
                 (
                     format!("{call:?} {finished:?}"),
-                    ledger.record_begun(rules, subject, finished, began, now),
+                    ledger.record_with_start(rules, subject, finished, began, now),
                     due,
                 )
             }
             14..17 => {
-                let report = Report {
+                let report = TrustReport {
                     tool: &call.tool,
                     signature: call.signature.as_ref(),
                     domain: call.domain.as_ref(),
@@ -564,9 +594,9 @@ pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
                 };
                 let due = reference.ends(&call, finished, now, now);
                 let got = match finished {
-                    Finished::Success => ledger.report_success(rules, report, now),
-                    Finished::Failure { severity, recoverable } => {
-                        // What the reporter says goes before what we would have made of it.
+                    FinishedOutcome::Success => ledger.report_success(rules, report, now),
+                    FinishedOutcome::Failure { severity, recoverable } => {
+                        // The reporter's own classification takes precedence over ours.
                         let (classified, said) = if rng.chance(50) {
                             (severity, None)
                         } else {
@@ -594,7 +624,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
                 let due = reference.blocks(&call.tool, true);
                 (
                     format!("block of {call:?}"),
-                    ledger.block_tool(&call.tool, "by hand", Notify::Yes, now),
+                    ledger.block_tool(&call.tool, "by hand", NotifyChoice::Yes, now),
                     due,
                 )
             }
@@ -612,7 +642,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
     Ok(())
 }
 
-fn called(rng: &mut Rng) -> Called {
+fn called(rng: &mut Rng) -> JudgedCall {
     let name = ToolName::new(*rng.pick(&["pay", "pay", "look"])).expect("a name");
     let tool = match rng.between(0, 9) {
         0 => ToolRef::in_any_namespace(name),
@@ -621,29 +651,29 @@ fn called(rng: &mut Rng) -> Called {
     };
     let signature = perhaps(rng, |rng| Signature(format!("signature {}", rng.between(0, 1)).into()));
     let domain = perhaps(rng, |rng| Domain::new(format!("host{}", rng.between(0, 1))).expect("a name"));
-    Called { tool, signature, domain }
+    JudgedCall { tool, signature, domain }
 }
 
 fn compare(
     ledger: &TrustLedger,
-    reference: &Reference,
-    call: &Called,
-    rules: Rules<'_>,
+    reference: &ReferenceTrustLedger,
+    call: &JudgedCall,
+    rules: TrustRules<'_>,
     now: Timestamp,
-) -> Result<(), Broken> {
+) -> Result<(), InvariantViolation> {
     let signature = call.signature.clone().unwrap_or(Signature(Arc::from("signature 0")));
-    let call = Called { signature: Some(signature.clone()), ..call.clone() };
-    let subject = Subject { tool: &call.tool, signature: &signature, domain: call.domain.as_ref() };
-    let standing = match ledger.standing(rules, subject, now) {
-        Standing::Free(state) => state,
-        Standing::Ask(_) => TrustState::Escalated,
-        Standing::Blocked(_) => TrustState::Blocked,
+    let call = JudgedCall { signature: Some(signature.clone()), ..call.clone() };
+    let subject = TrustSubject { tool: &call.tool, signature: &signature, domain: call.domain.as_ref() };
+    let standing = match ledger.check(rules, subject, now) {
+        TrustDecision::Allowed(state) => state,
+        TrustDecision::NeedsApproval(_) => TrustState::Escalated,
+        TrustDecision::Blocked(_) => TrustState::Blocked,
     };
     agree(PROMISE, "how it stands", &standing, &reference.standing(&call, now))?;
-    let history: Vec<Remembered> = ledger
+    let history: Vec<ReferenceFailure> = ledger
         .history(None)
-        .map(|entry| Remembered {
-            call: Called {
+        .map(|entry| ReferenceFailure {
+            call: JudgedCall {
                 tool: ToolRef { namespace: entry.plugin_name.clone(), tool: entry.tool_name.clone() },
                 signature: entry.signature.clone(),
                 domain: entry.domain.clone(),
@@ -689,10 +719,10 @@ fn compare(
             let recovers = account.recovers_at(rule).filter(|at| *at > now);
             let state = account.stands(rule, now);
             let failures = match account.state {
-                State::Trusted => 0,
-                State::Escalated { failures, .. }
-                | State::Recovering { failures, .. }
-                | State::Blocked { failures } => failures,
+                ReferenceTrustState::Trusted => 0,
+                ReferenceTrustState::Escalated { failures, .. }
+                | ReferenceTrustState::Recovering { failures, .. }
+                | ReferenceTrustState::Blocked { failures } => failures,
             };
             (state, scope_of(who), recovers, state == TrustState::Escalated && recovers.is_none(), failures)
         })

@@ -1,4 +1,4 @@
-//! The machine of a turn, the handler of its errors, who holds a turn, and how far its calls got.
+//! The machine of a turn, the handler of its errors, the hold on a turn, and the reach of its calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
@@ -7,20 +7,22 @@ use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::breaker::State as Circuit;
-use steadfast_core::call::{Cut, FailedAttempt, Notice};
-use steadfast_core::classify::{Nature, Reach, Severity};
+use steadfast_core::call::{CallNotice, CutReason, FailedAttempt};
+use steadfast_core::classify::{AttemptReach, FaultNature, Severity};
 use steadfast_core::code::Code;
-use steadfast_core::dedupe::{LeaseSight, Observed, Process};
+use steadfast_core::dedupe::{LeaseOwnerState, ProcessIdentity, UnknownOutcomeReason};
 use steadfast_core::id::{Namespace, ToolCallId, ToolName, ToolRef};
 use steadfast_core::output::RawJson;
 use steadfast_core::turn::{
-    CallEnd, Choice, Dependants, Doubt, Draft, DraftAlternative, DraftCall, DraftDependency, EndedBy, Event,
-    Facts, Failure, Heard, Hold, Holder, Kept, Limits, Misuse, Need, Outcome, Plan, Repeat, Stale, Step,
-    Stop, Strategy, Submitted, Take, ToolFacts, Turn, TurnStatus, decide,
+    CallNeed, CallProgress, CandidateChoice, DependantCounts, DraftAlternative, DraftCall, DraftDependency,
+    FailureFacts, FailureStrategy, PlanDraft, PlannedCallEnd, RepeatSafety, SubmissionHistory, ToolFacts,
+    TurnAcquisition, TurnCallFailure, TurnCallOutcome, TurnDocument, TurnEndEffect, TurnEndReason, TurnEvent,
+    TurnHolder, TurnLease, TurnLimits, TurnMachine, TurnMisuse, TurnPlan, TurnStatus, TurnStep,
+    TurnWriteConflict, UnknownOutcomeHandling, decide,
 };
 
-use super::{Story, agree, millis, next_moment, perhaps};
-use crate::invariants::Broken;
+use super::{MachineTrace, agree, millis, next_moment, perhaps};
+use crate::invariants::InvariantViolation;
 use crate::rng::Rng;
 
 const PROMISE: &str = "turns take their path";
@@ -40,7 +42,7 @@ const CODES: [Code; 12] = [
     Code::ToolErrorLimit,
 ];
 
-pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
     for _ in 0..4 {
         handler(rng, story)?;
         holds(rng, story)?;
@@ -49,8 +51,8 @@ pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
     turns(rng, story)
 }
 
-/// Whether another tool may do the job: not where the call ran or runs or nobody could look, not where a person said no, and
-/// not where the turn may make no more calls.
+/// Returns true if another tool may do the job: not if the call ran or runs or could not be looked up, not if an
+/// approval was denied, and not if the turn may make no more calls.
 fn another_may(code: Code) -> bool {
     !matches!(
         code,
@@ -71,47 +73,56 @@ fn lets_through(circuit: Circuit) -> bool {
     matches!(circuit, Circuit::Closed | Circuit::HalfOpen)
 }
 
-/// What is to be done about a failure: the cheapest thing that can still bring the result, a person last.
-fn strategy(facts: &Facts) -> Strategy {
-    let in_doubt = facts.reach == Reach::Unknown;
-    if facts.code == Code::OutcomeUnknown || in_doubt && facts.repeat == Repeat::Unsafe {
-        return Strategy::Escalate;
+/// Returns the strategy for a failure: the cheapest one that can still bring the result, an operator last.
+fn strategy(facts: &FailureFacts) -> FailureStrategy {
+    let in_doubt = facts.reach == AttemptReach::Unknown;
+    if facts.code == Code::OutcomeUnknown || in_doubt && facts.repeat == RepeatSafety::Unsafe {
+        return FailureStrategy::Escalate;
     }
     if facts.remaining == Duration::ZERO || facts.code == Code::Cancelled {
-        return if facts.succeeded > 0 { Strategy::PartialSuccess } else { Strategy::GracefulFailure };
+        return if facts.succeeded > 0 {
+            FailureStrategy::PartialSuccess
+        } else {
+            FailureStrategy::GracefulFailure
+        };
     }
-    let is_transient = facts.nature == Nature::Transient;
+    let is_transient = facts.nature == FaultNature::Transient;
     if is_transient && lets_through(facts.breaker) && facts.attempts_left > 0 && facts.wait < facts.remaining
     {
-        return Strategy::Retry;
+        return FailureStrategy::Retry;
     }
-    let twice = in_doubt && facts.repeat == Repeat::BySameTool;
+    let twice = in_doubt && facts.repeat == RepeatSafety::BySameTool;
     if facts.alternatives > 0 && another_may(facts.code) && !twice {
-        return Strategy::AlternativeTool;
+        return FailureStrategy::AlternativeTool;
     }
-    let Dependants { covered, stranded } = facts.dependants;
-    if facts.need == Need::Optional || covered > 0 && stranded == 0 {
-        return Strategy::PartialSuccess;
+    let DependantCounts { covered, stranded } = facts.dependants;
+    if facts.need == CallNeed::Optional || covered > 0 && stranded == 0 {
+        return FailureStrategy::PartialSuccess;
     }
-    if is_transient && stranded == 0 { Strategy::GracefulFailure } else { Strategy::Escalate }
+    if is_transient && stranded == 0 { FailureStrategy::GracefulFailure } else { FailureStrategy::Escalate }
 }
 
-fn handler(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+fn handler(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
     let number = |rng: &mut Rng, most| usize::try_from(rng.between(0, most)).unwrap_or(0);
     let span = |rng: &mut Rng| millis(*rng.pick(&[0, 1, 1_000]));
-    let facts = Facts {
+    let facts = FailureFacts {
         code: *rng.pick(&CODES),
-        nature: *rng.pick(&[Nature::Transient, Nature::Permanent]),
-        reach: *rng.pick(&[Reach::NotSent, Reach::Refused, Reach::Unknown, Reach::Answered]),
-        repeat: *rng.pick(&[Repeat::Safe, Repeat::BySameTool, Repeat::Unsafe]),
+        nature: *rng.pick(&[FaultNature::Transient, FaultNature::Permanent]),
+        reach: *rng.pick(&[
+            AttemptReach::NotSent,
+            AttemptReach::Refused,
+            AttemptReach::Unknown,
+            AttemptReach::Answered,
+        ]),
+        repeat: *rng.pick(&[RepeatSafety::Safe, RepeatSafety::BySameTool, RepeatSafety::Unsafe]),
         breaker: circuit(rng),
         attempts: 1,
         attempts_left: u32::try_from(rng.between(0, 1)).unwrap_or(0),
         wait: span(rng),
         remaining: span(rng),
         alternatives: number(rng, 1),
-        need: *rng.pick(&[Need::Required, Need::Optional]),
-        dependants: Dependants { covered: number(rng, 1), stranded: number(rng, 1) },
+        need: *rng.pick(&[CallNeed::Required, CallNeed::Optional]),
+        dependants: DependantCounts { covered: number(rng, 1), stranded: number(rng, 1) },
         succeeded: number(rng, 1),
     };
     let decision = decide(facts);
@@ -123,104 +134,123 @@ fn circuit(rng: &mut Rng) -> Circuit {
     *rng.pick(&[Circuit::Closed, Circuit::Closed, Circuit::HalfOpen, Circuit::Open, Circuit::ForcedOpen])
 }
 
-// ---- who holds a turn ----
+// ---- the hold on a turn ----
 
-fn holds(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
-    let process = |pid| Process { boot: "boot".into(), pid, started: 0 };
+fn holds(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
+    let process = |pid| ProcessIdentity { boot: "boot".into(), pid, started: 0 };
     let now = Timestamp::from_millis(10_000);
     let call = id(0);
-    let choice = Choice { candidate: usize::from(rng.chance(50)), ..Choice::default() };
+    let choice = CandidateChoice { candidate: usize::from(rng.chance(50)), ..CandidateChoice::default() };
     let until = now.before(millis(1)) + millis(rng.between(0, 2));
-    let holder = perhaps(rng, |_| Holder { process: process(1), number: 5, until });
+    let holder = perhaps(rng, |_| TurnHolder { process: process(1), number: 5, until });
     let mut choices = BTreeMap::new();
     if rng.chance(50) {
-        choices.insert(call.clone(), Choice { candidate: 1, ..Choice::default() });
+        choices.insert(call.clone(), CandidateChoice { candidate: 1, ..CandidateChoice::default() });
     }
-    let kept = Kept { format: Kept::FORMAT, holder: holder.clone(), choices: choices.clone() };
+    let kept =
+        TurnDocument { format: TurnDocument::FORMAT, holder: holder.clone(), choices: choices.clone() };
     let found = perhaps(rng, |_| (3, kept));
-    let me = Holder { process: process(2), number: 8, until: now + millis(1_000) };
-    let sight = *rng.pick(&[LeaseSight::Alive, LeaseSight::Gone, LeaseSight::Time]);
-    let taken = Hold::take(found.clone(), me.clone(), |_| sight, now);
+    let me = TurnHolder { process: process(2), number: 8, until: now + millis(1_000) };
+    let sight = *rng.pick(&[LeaseOwnerState::Alive, LeaseOwnerState::Gone, LeaseOwnerState::Time]);
+    let taken = TurnLease::take(found.clone(), me.clone(), |_| sight, now);
     story.tell(|| format!("{found:?}, its holder is {sight:?}: {taken:?}"));
-    let held = holder.filter(|holder| found.is_some() && now < holder.until && sight != LeaseSight::Gone);
+    let held =
+        holder.filter(|holder| found.is_some() && now < holder.until && sight != LeaseOwnerState::Gone);
     let (mut hold, submitted) = match (taken, held) {
-        (Take::Busy(until), Some(holder)) => return agree(PROMISE, "until when", &until, &holder.until),
-        (Take::Ours(hold, submitted), None) => (hold, submitted),
+        (TurnAcquisition::Busy(until), Some(holder)) => {
+            return agree(PROMISE, "until when", &until, &holder.until);
+        }
+        (TurnAcquisition::Acquired(hold, submitted), None) => (hold, submitted),
         (taken, held) => return Err((PROMISE, format!("{taken:?}, and it is held by {held:?}"))),
     };
     let choices = if found.is_some() { choices } else { BTreeMap::new() };
-    let due = if found.is_some() { Submitted::Again(choices.clone()) } else { Submitted::First };
+    let due =
+        if found.is_some() { SubmissionHistory::Repeated(choices.clone()) } else { SubmissionHistory::First };
     agree(PROMISE, "whether it came before", &submitted, &due)?;
-    agree(PROMISE, "who holds it", &hold.kept().holder, &Some(me.clone()))?;
-    agree(PROMISE, "what was chosen", &hold.kept().choices, &choices)?;
-    agree(PROMISE, "what it replaces", &hold.replaces(), &found.map(|(version, _)| version))?;
-    // A choice is written unless the document says the same, or says nothing and it is as planned.
-    let is_known = choices.get(&call).map_or(choice == Choice::default(), |known| *known == choice);
-    let written = hold.choosing(&call, &choice);
+    agree(PROMISE, "who holds it", &hold.document().holder, &Some(me.clone()))?;
+    agree(PROMISE, "what was chosen", &hold.document().choices, &choices)?;
+    agree(PROMISE, "what it replaces", &hold.replaced_version(), &found.map(|(version, _)| version))?;
+    // A choice is written unless the document has the same one, or has none and the choice is the planned one.
+    let is_known = choices.get(&call).map_or(choice == CandidateChoice::default(), |known| *known == choice);
+    let written = hold.document_with_choice(&call, &choice);
     agree(PROMISE, "whether a choice is written", &written.is_none(), &is_known)?;
     if let Some(kept) = written {
         agree(PROMISE, "the choice that is written", &kept.choices.get(&call), &Some(&choice))?;
         agree(PROMISE, "who chose", &kept.holder, &Some(me.clone()))?;
-        hold.wrote(kept.clone(), 9);
-        agree(PROMISE, "what is written", &(hold.kept(), hold.replaces()), &(&kept, Some(9)))?;
+        hold.record_write(kept.clone(), 9);
+        agree(PROMISE, "what is written", &(hold.document(), hold.replaced_version()), &(&kept, Some(9)))?;
     }
-    agree(PROMISE, "nobody holds what was given back", &hold.giving_back().holder, &None)?;
+    agree(PROMISE, "holder after the release", &hold.released_document().holder, &None)?;
     let there = match rng.between(0, 3) {
         0 => None,
         1 => Some(None),
-        2 => Some(Some(Holder { number: 9, ..me.clone() })),
-        _ => Some(Some(Holder { until: me.until + millis(1), ..me.clone() })),
+        2 => Some(Some(TurnHolder { number: 9, ..me.clone() })),
+        _ => Some(Some(TurnHolder { until: me.until + millis(1), ..me.clone() })),
     };
-    let kept = there.clone().map(|holder| Kept { format: Kept::FORMAT, holder, choices: BTreeMap::new() });
-    let is_mine = |holder: &Holder| holder.process == me.process && holder.number == me.number;
+    let kept = there.clone().map(|holder| TurnDocument {
+        format: TurnDocument::FORMAT,
+        holder,
+        choices: BTreeMap::new(),
+    });
+    let is_mine = |holder: &TurnHolder| holder.process == me.process && holder.number == me.number;
     let due = match &there {
-        None => Stale::Again,
-        Some(holder) if holder.as_ref().is_some_and(is_mine) => Stale::Again,
-        Some(_) => Stale::Lost,
+        None => TurnWriteConflict::Retry,
+        Some(holder) if holder.as_ref().is_some_and(is_mine) => TurnWriteConflict::Retry,
+        Some(_) => TurnWriteConflict::Lost,
     };
-    let before = hold.replaces();
-    agree(PROMISE, "a write that came too late", &hold.stale(kept.as_ref().map(|kept| (12, kept))), &due)?;
-    let due = if due == Stale::Lost { before } else { kept.map(|_| 12) };
-    agree(PROMISE, "what it replaces then", &hold.replaces(), &due)
+    let before = hold.replaced_version();
+    agree(
+        PROMISE,
+        "a write that came too late",
+        &hold.resolve_conflict(kept.as_ref().map(|kept| (12, kept))),
+        &due,
+    )?;
+    let due = if due == TurnWriteConflict::Lost { before } else { kept.map(|_| 12) };
+    agree(PROMISE, "what it replaces then", &hold.replaced_version(), &due)
 }
 
-// ---- how far a call got ----
+// ---- the reach of a call ----
 
-fn heard(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+fn heard(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
     let now = Timestamp::from_millis(1_000);
-    let mut heard = Heard::default();
+    let mut heard = CallProgress::default();
     // The reach of every attempt that was begun; unknown as long as it runs.
-    let mut reaches: Vec<Reach> = Vec::new();
+    let mut reaches: Vec<AttemptReach> = Vec::new();
     let (mut failed, mut asked, mut followed, mut cut) = (None, false, false, None);
     for number in 1..=rng.between(0, 4) {
         let attempt = u32::try_from(number).unwrap_or(1);
         match rng.between(0, 3) {
             0 => {
-                heard.hear(&Notice::Following);
+                heard.record(&CallNotice::Following);
                 followed = true;
             }
             _ => {
-                heard.hear(&Notice::AttemptStarted { attempt, at: now });
-                reaches.push(Reach::Unknown);
+                heard.record(&CallNotice::AttemptStarted { attempt, at: now });
+                reaches.push(AttemptReach::Unknown);
                 (failed, asked, cut) = (None, false, None);
                 if rng.chance(20) {
                     let allowed = millis(number);
-                    heard.hear(&Notice::AttemptCut { cut: Cut::Silent(allowed) });
+                    heard.record(&CallNotice::AttemptCut { cut: CutReason::Silent(allowed) });
                     cut = Some(allowed);
                 }
-                let reach = *rng.pick(&[Reach::NotSent, Reach::Refused, Reach::Unknown, Reach::Answered]);
+                let reach = *rng.pick(&[
+                    AttemptReach::NotSent,
+                    AttemptReach::Refused,
+                    AttemptReach::Unknown,
+                    AttemptReach::Answered,
+                ]);
                 let how = FailedAttempt {
-                    nature: Nature::Transient,
+                    nature: FaultNature::Transient,
                     reach,
                     severity: Severity::Transient,
                     rule: "a rule".into(),
-                    observed: Observed::NoAnswer,
+                    observed: UnknownOutcomeReason::NoAnswer,
                     said: "".into(),
                 };
                 let ends = rng.between(0, 4);
                 let failure = (ends > 1).then(|| how.clone());
                 if ends > 0 {
-                    heard.hear(&Notice::AttemptEnded {
+                    heard.record(&CallNotice::AttemptEnded {
                         attempt,
                         took: Duration::ZERO,
                         failure: failure.clone(),
@@ -233,36 +263,39 @@ fn heard(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
                     failed = failure;
                 }
                 if ends == 1 && rng.chance(50) {
-                    heard.hear(&Notice::InputRequired);
+                    heard.record(&CallNotice::InputRequired);
                     reaches.pop();
-                    reaches.push(Reach::Answered);
+                    reaches.push(AttemptReach::Answered);
                     asked = true;
                 }
             }
         }
         story.tell(|| format!("{heard:?}"));
-        // What may have run once may have run, whatever came later.
-        let due =
-            if reaches.contains(&Reach::Unknown) { Some(Reach::Unknown) } else { reaches.last().copied() };
-        agree(PROMISE, "how far it got", &heard.reach(), &due.unwrap_or(Reach::NotSent))?;
-        agree(PROMISE, "how it failed", &heard.failed(), &failed.as_ref())?;
-        agree(PROMISE, "whether it has asked", &heard.has_asked(), &asked)?;
-        agree(PROMISE, "whether it has begun", &heard.has_begun(), &(followed || !reaches.is_empty()))?;
-        agree(PROMISE, "what it was allowed", &heard.cut(), &cut)?;
+        // Once an attempt may have run, the call may have run, whatever came later.
+        let due = if reaches.contains(&AttemptReach::Unknown) {
+            Some(AttemptReach::Unknown)
+        } else {
+            reaches.last().copied()
+        };
+        agree(PROMISE, "reach", &heard.reach(), &due.unwrap_or(AttemptReach::NotSent))?;
+        agree(PROMISE, "failure", &heard.failure(), &failed.as_ref())?;
+        agree(PROMISE, "question", &heard.is_input_required(), &asked)?;
+        agree(PROMISE, "start", &heard.has_begun(), &(followed || !reaches.is_empty()))?;
+        agree(PROMISE, "cut", &heard.timed_out_after(), &cut)?;
     }
     Ok(())
 }
 
 // ---- the machine ----
 
-/// A call of the plan, and where it is.
+/// A call of the plan and its state.
 #[derive(Clone, Debug)]
-struct Call {
+struct ReferenceTurnCall {
     candidates: Vec<ToolRef>,
-    /// The calls that it depends on, each with whether there is a default for it.
+    /// The calls that it depends on, each with true if there is a default for it.
     depends: Vec<(usize, bool)>,
-    need: Need,
-    place: Place,
+    need: CallNeed,
+    place: TurnCallState,
     tried: BTreeSet<usize>,
     ran_with: Option<usize>,
     has_failed: bool,
@@ -270,50 +303,50 @@ struct Call {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Place {
+enum TurnCallState {
     Waiting,
     Ready,
     /// It was to be started and was not.
     Put,
     Running(usize),
-    Ended(End),
+    Ended(TurnCallEnd),
 }
 
 #[derive(Clone, Debug, PartialEq)]
-struct End {
-    outcome: Outcome,
+struct TurnCallEnd {
+    outcome: TurnCallOutcome,
     tool: ToolRef,
     code: Option<Code>,
     escalated: bool,
 }
 
-struct Reference {
-    calls: Vec<Call>,
+struct ReferenceTurn {
+    calls: Vec<ReferenceTurnCall>,
     facts: BTreeMap<ToolRef, ToolFacts>,
-    chosen: Option<BTreeMap<ToolCallId, Choice>>,
+    chosen: Option<BTreeMap<ToolCallId, CandidateChoice>>,
     parallelism: usize,
     deadline: Timestamp,
     now: Timestamp,
     cut_off: BTreeSet<usize>,
-    over: Option<EndedBy>,
-    steps: Vec<Did>,
+    over: Option<TurnEndReason>,
+    steps: Vec<ExpectedTurnStep>,
 }
 
-/// A step, but for the words.
+/// A step without its texts.
 #[derive(Clone, Debug, PartialEq)]
-enum Did {
+enum ExpectedTurnStep {
     Run { call: usize, tool: ToolRef, candidate: usize, defaults: Vec<ToolCallId>, named: Option<ToolRef> },
     Cancel(usize),
     Leave(usize),
-    Done { by: EndedBy, status: TurnStatus, escalated: bool, calls: Vec<(End, u32)> },
+    Done { by: TurnEndReason, status: TurnStatus, escalated: bool, calls: Vec<(TurnCallEnd, u32)> },
 }
 
-impl Reference {
+impl ReferenceTurn {
     fn succeeded(&self, call: usize) -> bool {
-        matches!(&self.calls[call].place, Place::Ended(end) if end.outcome == Outcome::Succeeded)
+        matches!(&self.calls[call].place, TurnCallState::Ended(end) if end.outcome == TurnCallOutcome::Succeeded)
     }
 
-    fn choice(&self, call: usize) -> Option<&Choice> {
+    fn choice(&self, call: usize) -> Option<&CandidateChoice> {
         self.chosen.as_ref()?.get(&id(call))
     }
 
@@ -326,23 +359,25 @@ impl Reference {
             .collect()
     }
 
-    /// Calls start when all that they depend on has ended, with success or with a default for it.
+    /// Starts calls whose dependencies have all ended, with success or with a default for them.
     fn propagate(&mut self) {
         loop {
-            let waiting = (0..self.calls.len()).filter(|call| self.calls[*call].place == Place::Waiting);
+            let waiting =
+                (0..self.calls.len()).filter(|call| self.calls[*call].place == TurnCallState::Waiting);
             let mut changed = false;
             for call in waiting.collect::<Vec<_>>() {
-                let ended = |dependency: usize| matches!(self.calls[dependency].place, Place::Ended(_));
+                let ended =
+                    |dependency: usize| matches!(self.calls[dependency].place, TurnCallState::Ended(_));
                 let depends = self.calls[call].depends.clone();
                 let fails = |(dependency, default): &(usize, bool)| {
                     ended(*dependency) && !self.succeeded(*dependency) && !default
                 };
                 if depends.iter().any(fails) {
-                    let escalated = self.calls[call].need == Need::Required;
-                    self.ends(call, Outcome::Skipped, 0, Some(Code::DependencyFailed), escalated);
+                    let escalated = self.calls[call].need == CallNeed::Required;
+                    self.ends(call, TurnCallOutcome::Skipped, 0, Some(Code::DependencyFailed), escalated);
                     changed = true;
                 } else if depends.iter().all(|(dependency, _)| ended(*dependency)) {
-                    self.calls[call].place = Place::Ready;
+                    self.calls[call].place = TurnCallState::Ready;
                     changed = true;
                 }
             }
@@ -352,22 +387,31 @@ impl Reference {
         }
     }
 
-    fn ends(&mut self, call: usize, outcome: Outcome, candidate: usize, code: Option<Code>, escalated: bool) {
+    fn ends(
+        &mut self,
+        call: usize,
+        outcome: TurnCallOutcome,
+        candidate: usize,
+        code: Option<Code>,
+        escalated: bool,
+    ) {
         let tool = self.calls[call].candidates[candidate].clone();
-        self.calls[call].place = Place::Ended(End { outcome, tool, code, escalated });
+        self.calls[call].place = TurnCallState::Ended(TurnCallEnd { outcome, tool, code, escalated });
     }
 
     fn running(&self) -> usize {
-        self.calls.iter().filter(|call| matches!(call.place, Place::Running(_))).count()
+        self.calls.iter().filter(|call| matches!(call.place, TurnCallState::Running(_))).count()
     }
 
     fn advance(&mut self) {
         while self.over.is_none() && self.now < self.deadline && self.running() < self.parallelism {
-            let Some(call) = self.calls.iter().position(|call| call.place == Place::Ready) else { break };
+            let Some(call) = self.calls.iter().position(|call| call.place == TurnCallState::Ready) else {
+                break;
+            };
             let candidate = match (&self.chosen, self.choice(call)) {
                 (None, _) => Some(self.untried(call).first().copied().unwrap_or(0)),
                 (Some(_), None) => Some(0),
-                // Whatever may have run is asked first, if the plan still has it.
+                // A call that may have run is looked up first, if the plan still has it.
                 (Some(_), Some(chosen)) => {
                     let there = self.calls[call].candidates.get(chosen.candidate);
                     there
@@ -378,15 +422,18 @@ impl Reference {
             match candidate {
                 Some(candidate) => self.run(call, candidate),
                 None => {
-                    let failure =
-                        Failure::not_sent(Code::IdempotencyConflict, Nature::Permanent, String::new());
+                    let failure = TurnCallFailure::not_sent(
+                        Code::IdempotencyConflict,
+                        FaultNature::Permanent,
+                        String::new(),
+                    );
                     self.fails(call, 0, &failure, failure.reach);
                 }
             }
         }
-        let all_ended = self.calls.iter().all(|call| matches!(call.place, Place::Ended(_)));
+        let all_ended = self.calls.iter().all(|call| matches!(call.place, TurnCallState::Ended(_)));
         if all_ended && self.over.is_none() {
-            self.finish(EndedBy::Finished);
+            self.finish(TurnEndReason::Finished);
         }
     }
 
@@ -403,19 +450,19 @@ impl Reference {
             .collect();
         let one = &mut self.calls[call];
         one.tried.insert(candidate);
-        (one.ran_with, one.place) = (Some(candidate), Place::Running(candidate));
+        (one.ran_with, one.place) = (Some(candidate), TurnCallState::Running(candidate));
         let tool = one.candidates[candidate].clone();
         let named = (candidate > 0).then(|| tool.clone());
-        self.steps.push(Did::Run { call, tool, candidate, defaults, named });
+        self.steps.push(ExpectedTurnStep::Run { call, tool, candidate, defaults, named });
     }
 
-    fn fails(&mut self, call: usize, candidate: usize, failure: &Failure, reach: Reach) {
+    fn fails(&mut self, call: usize, candidate: usize, failure: &TurnCallFailure, reach: AttemptReach) {
         let one = &self.calls[call];
-        let waiting = |other: &&Call| other.place == Place::Waiting;
+        let waiting = |other: &&ReferenceTurnCall| other.place == TurnCallState::Waiting;
         let on_it = |default: bool| {
             self.calls.iter().filter(waiting).filter(|other| other.depends.contains(&(call, default))).count()
         };
-        let facts = Facts {
+        let facts = FailureFacts {
             code: failure.code,
             nature: failure.nature,
             reach,
@@ -430,39 +477,47 @@ impl Reference {
             remaining: self.deadline.since(self.now),
             alternatives: self.untried(call).len(),
             need: one.need,
-            dependants: Dependants { covered: on_it(true), stranded: on_it(false) },
+            dependants: DependantCounts { covered: on_it(true), stranded: on_it(false) },
             succeeded: (0..self.calls.len()).filter(|call| self.succeeded(*call)).count(),
         };
         self.calls[call].attempts += failure.attempts;
         let strategy = strategy(&facts);
-        if strategy == Strategy::AlternativeTool
+        if strategy == FailureStrategy::AlternativeTool
             && let Some(next) = self.untried(call).first()
         {
             return self.run(call, *next);
         }
-        self.ends(call, Outcome::Failed, candidate, Some(failure.code), strategy == Strategy::Escalate);
+        self.ends(
+            call,
+            TurnCallOutcome::Failed,
+            candidate,
+            Some(failure.code),
+            strategy == FailureStrategy::Escalate,
+        );
         self.propagate();
     }
 
-    fn ended(&mut self, call: usize, end: &CallEnd, replayed: bool) -> bool {
+    fn ended(&mut self, call: usize, end: &PlannedCallEnd, replayed: bool) -> bool {
         if self.cut_off.remove(&call) {
             return true;
         }
-        let Place::Running(candidate) = self.calls[call].place else { return false };
+        let TurnCallState::Running(candidate) = self.calls[call].place else { return false };
         match end {
-            CallEnd::Succeeded { attempts, .. } => {
+            PlannedCallEnd::Succeeded { attempts, .. } => {
                 self.calls[call].attempts += attempts;
-                self.ends(call, Outcome::Succeeded, candidate, None, false);
+                self.ends(call, TurnCallOutcome::Succeeded, candidate, None, false);
                 self.propagate();
             }
-            CallEnd::Failed(failure) => {
+            PlannedCallEnd::Failed(failure) => {
                 self.calls[call].has_failed = true;
-                // Where it is made again on a guess, an earlier one may have done it, whatever came of the last.
+                // If it is made again on a guess, an earlier attempt may have done the job, whatever came of the last
+                // one.
                 let came_before = replayed || self.chosen.is_some();
-                let is_doubtful =
-                    failure.doubt == Doubt::MadeAgain && came_before && another_may(failure.code);
+                let is_doubtful = failure.unknown_outcome == UnknownOutcomeHandling::Rerun
+                    && came_before
+                    && another_may(failure.code);
                 let reach = if is_doubtful && !self.untried(call).is_empty() {
-                    Reach::Unknown
+                    AttemptReach::Unknown
                 } else {
                     failure.reach
                 };
@@ -472,48 +527,58 @@ impl Reference {
         true
     }
 
-    fn finish(&mut self, by: EndedBy) {
+    fn finish(&mut self, by: TurnEndReason) {
         self.over = Some(by);
-        let code = if by == EndedBy::Cancel { Code::Cancelled } else { Code::DeadlineExceeded };
+        let code = if by == TurnEndReason::Cancel { Code::Cancelled } else { Code::DeadlineExceeded };
         for call in 0..self.calls.len() {
             let one = &self.calls[call];
             match one.place {
-                Place::Ended(_) => {}
-                Place::Ready | Place::Put if one.has_failed => {
-                    self.ends(call, Outcome::Failed, one.ran_with.unwrap_or(0), Some(code), false);
+                TurnCallState::Ended(_) => {}
+                TurnCallState::Ready | TurnCallState::Put if one.has_failed => {
+                    self.ends(call, TurnCallOutcome::Failed, one.ran_with.unwrap_or(0), Some(code), false);
                 }
-                Place::Waiting | Place::Ready | Place::Put => {
-                    self.ends(call, Outcome::Skipped, 0, Some(code), false)
+                TurnCallState::Waiting | TurnCallState::Ready | TurnCallState::Put => {
+                    self.ends(call, TurnCallOutcome::Skipped, 0, Some(code), false)
                 }
-                Place::Running(candidate) => {
-                    let stop =
-                        self.facts.get(&one.candidates[candidate]).map_or(Stop::Leave, |facts| facts.stop);
-                    let is_told = stop == Stop::Cancel || by == EndedBy::Cancel;
-                    self.steps.push(if is_told { Did::Cancel(call) } else { Did::Leave(call) });
+                TurnCallState::Running(candidate) => {
+                    let stop = self
+                        .facts
+                        .get(&one.candidates[candidate])
+                        .map_or(TurnEndEffect::Leave, |facts| facts.stop);
+                    let is_told = stop == TurnEndEffect::Cancel || by == TurnEndReason::Cancel;
+                    self.steps.push(if is_told {
+                        ExpectedTurnStep::Cancel(call)
+                    } else {
+                        ExpectedTurnStep::Leave(call)
+                    });
                     let (outcome, code) = match stop {
-                        Stop::Leave => (Outcome::LeftRunning, Code::InFlight),
-                        Stop::Cancel => (Outcome::Cancelled, code),
+                        TurnEndEffect::Leave => (TurnCallOutcome::LeftRunning, Code::InFlight),
+                        TurnEndEffect::Cancel => (TurnCallOutcome::Cancelled, code),
                     };
                     self.cut_off.insert(call);
                     self.ends(call, outcome, candidate, Some(code), false);
                 }
             }
         }
-        let calls: Vec<(End, u32)> = self
+        let calls: Vec<(TurnCallEnd, u32)> = self
             .calls
             .iter()
             .filter_map(|call| {
-                if let Place::Ended(end) = &call.place { Some((end.clone(), call.attempts)) } else { None }
+                if let TurnCallState::Ended(end) = &call.place {
+                    Some((end.clone(), call.attempts))
+                } else {
+                    None
+                }
             })
             .collect();
-        let done = calls.iter().filter(|(end, _)| end.outcome == Outcome::Succeeded).count();
+        let done = calls.iter().filter(|(end, _)| end.outcome == TurnCallOutcome::Succeeded).count();
         let status = match done {
             0 => TurnStatus::Failed,
             done if done == calls.len() => TurnStatus::Completed,
             _ => TurnStatus::Partial,
         };
         let escalated = calls.iter().any(|(end, _)| end.escalated);
-        self.steps.push(Did::Done { by, status, escalated, calls });
+        self.steps.push(ExpectedTurnStep::Done { by, status, escalated, calls });
     }
 }
 
@@ -532,18 +597,18 @@ fn place_of(id: &ToolCallId) -> usize {
     id.as_str().trim_start_matches("call").parse().unwrap_or(0)
 }
 
-fn as_did(step: &Step) -> Did {
+fn as_did(step: &TurnStep) -> ExpectedTurnStep {
     match step {
-        Step::Run { id, tool, choice, .. } => Did::Run {
+        TurnStep::Run { id, tool, choice, .. } => ExpectedTurnStep::Run {
             call: place_of(id),
             tool: tool.clone(),
             candidate: choice.candidate,
             defaults: choice.defaults.clone(),
             named: choice.tool.clone(),
         },
-        Step::Cancel { id } => Did::Cancel(place_of(id)),
-        Step::Leave { id } => Did::Leave(place_of(id)),
-        Step::Done(result) => Did::Done {
+        TurnStep::Cancel { id } => ExpectedTurnStep::Cancel(place_of(id)),
+        TurnStep::Leave { id } => ExpectedTurnStep::Leave(place_of(id)),
+        TurnStep::Done(result) => ExpectedTurnStep::Done {
             by: result.ended_by,
             status: result.status,
             escalated: result.escalated,
@@ -552,7 +617,7 @@ fn as_did(step: &Step) -> Did {
                 .iter()
                 .map(|call| {
                     (
-                        End {
+                        TurnCallEnd {
                             outcome: call.outcome,
                             tool: call.tool.clone(),
                             code: call.code,
@@ -566,12 +631,12 @@ fn as_did(step: &Step) -> Did {
     }
 }
 
-fn turns(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+fn turns(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
     let mut now = Timestamp::from_millis(1_000_000);
-    let calls: Vec<Call> = (0..rng.between(1, 5))
+    let calls: Vec<ReferenceTurnCall> = (0..rng.between(1, 5))
         .map(|number| {
             let earlier = 0..usize::try_from(number).unwrap_or(0);
-            Call {
+            ReferenceTurnCall {
                 candidates: (0..=rng.between(0, 2))
                     .map(|candidate| tool(number % 2 * 3 + candidate))
                     .collect(),
@@ -579,8 +644,8 @@ fn turns(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
                     .map(|on| (on, rng.chance(40), rng.chance(40)))
                     .filter_map(|(on, is_there, is_optional)| is_there.then_some((on, is_optional)))
                     .collect(),
-                need: *rng.pick(&[Need::Required, Need::Optional]),
-                place: Place::Waiting,
+                need: *rng.pick(&[CallNeed::Required, CallNeed::Optional]),
+                place: TurnCallState::Waiting,
                 tried: BTreeSet::new(),
                 ran_with: None,
                 has_failed: false,
@@ -590,24 +655,30 @@ fn turns(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
         .collect();
     let parallelism = NonZeroUsize::new(usize::try_from(rng.between(1, 3)).unwrap_or(1));
     let deadline = millis(*rng.pick(&[1, 1_000, 5_000]));
-    let draft = Draft {
+    let draft = PlanDraft {
         turn: None,
         deadline: Some(deadline),
         parallelism,
         calls: calls.iter().enumerate().map(|(number, call)| drafted(number, call)).collect(),
     };
-    let plan = match Plan::new(draft, &Limits::DEFAULT) {
+    let plan = match TurnPlan::new(draft, &TurnLimits::DEFAULT) {
         Ok(plan) => Arc::new(plan),
         Err(errors) => return Err((PROMISE, format!("a plan is refused: {errors:?}"))),
     };
     let facts: BTreeMap<ToolRef, ToolFacts> = (0..6)
         .map(|number| {
-            (tool(number), ToolFacts { breaker: circuit(rng), stop: *rng.pick(&[Stop::Cancel, Stop::Leave]) })
+            (
+                tool(number),
+                ToolFacts {
+                    breaker: circuit(rng),
+                    stop: *rng.pick(&[TurnEndEffect::Cancel, TurnEndEffect::Leave]),
+                },
+            )
         })
         .collect();
     let chosen = rng.chance(35).then(|| chosen(rng, &calls));
-    let submitted = chosen.clone().map_or(Submitted::First, Submitted::Again);
-    let mut reference = Reference {
+    let submitted = chosen.clone().map_or(SubmissionHistory::First, SubmissionHistory::Repeated);
+    let mut reference = ReferenceTurn {
         facts: facts.clone(),
         parallelism: parallelism.map_or(1, NonZeroUsize::get),
         deadline: now + deadline,
@@ -618,7 +689,7 @@ fn turns(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
         calls,
         chosen,
     };
-    // What stood before the choice was tried, or could not be.
+    // The candidates before the choice were tried, or could not be.
     for call in 0..reference.calls.len() {
         let tried = reference.choice(call).map_or(0, |chosen| chosen.candidate);
         let most = reference.calls[call].candidates.len() - 1;
@@ -627,7 +698,7 @@ fn turns(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
     reference.propagate();
     reference.advance();
     let mut notes = Vec::new();
-    let (mut turn, mut steps) = Turn::begin(plan, &facts, submitted, now, &mut notes);
+    let (mut turn, mut steps) = TurnMachine::begin(plan, &facts, submitted, now, &mut notes);
     for _ in 0..30 {
         story.tell(|| format!("{}: {steps:?}", now.as_millis()));
         agree(
@@ -644,15 +715,15 @@ fn turns(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
         let event = event(rng, call);
         story.tell(|| format!("{}: {event:?}", now.as_millis()));
         let fits = match &event {
-            Event::Ended { end, replayed, .. } => reference.ended(call, end, *replayed),
-            Event::NotStarted { .. } => {
-                let runs = matches!(reference.calls[call].place, Place::Running(_));
+            TurnEvent::Ended { end, replayed, .. } => reference.ended(call, end, *replayed),
+            TurnEvent::NotStarted { .. } => {
+                let runs = matches!(reference.calls[call].place, TurnCallState::Running(_));
                 if runs {
-                    reference.calls[call].place = Place::Put;
+                    reference.calls[call].place = TurnCallState::Put;
                 }
                 runs
             }
-            Event::BreakerChanged { tool, state } => {
+            TurnEvent::BreakerChanged { tool, state } => {
                 if reference.over.is_none()
                     && let Some(facts) = reference.facts.get_mut(tool)
                 {
@@ -660,21 +731,21 @@ fn turns(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
                 }
                 true
             }
-            Event::Known { tool, stop } => {
+            TurnEvent::ToolKnown { tool, stop } => {
                 if let Some(facts) = reference.facts.get_mut(tool) {
                     facts.stop = *stop;
                 }
                 true
             }
-            Event::Tick => {
+            TurnEvent::Tick => {
                 if reference.over.is_none() && now >= reference.deadline {
-                    reference.finish(EndedBy::Deadline);
+                    reference.finish(TurnEndReason::Deadline);
                 }
                 true
             }
-            Event::Cancel => {
+            TurnEvent::Cancel => {
                 if reference.over.is_none() {
-                    reference.finish(EndedBy::Cancel);
+                    reference.finish(TurnEndReason::Cancel);
                 }
                 true
             }
@@ -682,16 +753,16 @@ fn turns(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
         if fits {
             reference.advance();
         }
-        steps = match turn.on(now, event, &mut notes) {
+        steps = match turn.handle_event(now, event, &mut notes) {
             Ok(steps) if fits => steps,
-            Err(Misuse::NotRunning(_)) if !fits => Vec::new(),
+            Err(TurnMisuse::NotRunning(_)) if !fits => Vec::new(),
             other => return Err((PROMISE, format!("an event that fits ({fits}): {other:?}"))),
         };
     }
     Ok(())
 }
 
-fn drafted(number: usize, call: &Call) -> DraftCall {
+fn drafted(number: usize, call: &ReferenceTurnCall) -> DraftCall {
     DraftCall {
         id: id(number),
         tool: call.candidates[0].clone(),
@@ -713,8 +784,8 @@ fn drafted(number: usize, call: &Call) -> DraftCall {
     }
 }
 
-/// What an earlier submission chose. The plan may have changed since.
-fn chosen(rng: &mut Rng, calls: &[Call]) -> BTreeMap<ToolCallId, Choice> {
+/// Draws the choices of an earlier submission. The plan may have changed since.
+fn chosen(rng: &mut Rng, calls: &[ReferenceTurnCall]) -> BTreeMap<ToolCallId, CandidateChoice> {
     let mut chosen = BTreeMap::new();
     for (number, call) in calls.iter().enumerate() {
         if rng.chance(50) {
@@ -725,37 +796,49 @@ fn chosen(rng: &mut Rng, calls: &[Call]) -> BTreeMap<ToolCallId, Choice> {
         let named = if rng.chance(85) { there } else { tool(4) };
         let defaults =
             call.depends.iter().filter(|_| rng.chance(30)).map(|(dependency, _)| id(*dependency)).collect();
-        chosen.insert(id(number), Choice { candidate, defaults, tool: (candidate > 0).then_some(named) });
+        chosen.insert(
+            id(number),
+            CandidateChoice { candidate, defaults, tool: (candidate > 0).then_some(named) },
+        );
     }
     chosen
 }
 
-fn event(rng: &mut Rng, call: usize) -> Event {
+fn event(rng: &mut Rng, call: usize) -> TurnEvent {
     match rng.between(0, 19) {
-        0 => Event::Tick,
-        1 => Event::Cancel,
-        2 => Event::BreakerChanged { tool: tool(rng.between(0, 5)), state: circuit(rng) },
-        3 => Event::Known { tool: tool(rng.between(0, 5)), stop: *rng.pick(&[Stop::Cancel, Stop::Leave]) },
-        4 => Event::NotStarted { id: id(call) },
-        5..9 => Event::Ended {
+        0 => TurnEvent::Tick,
+        1 => TurnEvent::Cancel,
+        2 => TurnEvent::BreakerChanged { tool: tool(rng.between(0, 5)), state: circuit(rng) },
+        3 => TurnEvent::ToolKnown {
+            tool: tool(rng.between(0, 5)),
+            stop: *rng.pick(&[TurnEndEffect::Cancel, TurnEndEffect::Leave]),
+        },
+        4 => TurnEvent::NotStarted { id: id(call) },
+        5..9 => TurnEvent::Ended {
             id: id(call),
-            end: CallEnd::Succeeded { output: RawJson::string("done"), attempts: 2 },
+            end: PlannedCallEnd::Succeeded { output: RawJson::string("done"), attempts: 2 },
             replayed: rng.chance(20),
         },
-        9 | 10 => Event::Tick,
+        9 | 10 => TurnEvent::Tick,
         _ => {
-            let failure = Failure {
+            let failure = TurnCallFailure {
                 code: *rng.pick(&CODES),
                 message: "it failed".to_owned(),
                 rule: None,
-                nature: *rng.pick(&[Nature::Transient, Nature::Permanent]),
-                reach: *rng.pick(&[Reach::NotSent, Reach::Refused, Reach::Unknown, Reach::Answered]),
-                repeat: *rng.pick(&[Repeat::Safe, Repeat::BySameTool, Repeat::Unsafe]),
-                doubt: *rng.pick(&[Doubt::Told, Doubt::MadeAgain]),
+                nature: *rng.pick(&[FaultNature::Transient, FaultNature::Permanent]),
+                reach: *rng.pick(&[
+                    AttemptReach::NotSent,
+                    AttemptReach::Refused,
+                    AttemptReach::Unknown,
+                    AttemptReach::Answered,
+                ]),
+                repeat: *rng.pick(&[RepeatSafety::Safe, RepeatSafety::BySameTool, RepeatSafety::Unsafe]),
+                unknown_outcome: *rng
+                    .pick(&[UnknownOutcomeHandling::Reported, UnknownOutcomeHandling::Rerun]),
                 attempts: 1,
                 timed_out_after: None,
             };
-            Event::Ended { id: id(call), end: CallEnd::Failed(failure), replayed: rng.chance(20) }
+            TurnEvent::Ended { id: id(call), end: PlannedCallEnd::Failed(failure), replayed: rng.chance(20) }
         }
     }
 }

@@ -1,22 +1,22 @@
-//! The watchdog: silence, and the time that there is in all.
+//! The watchdog: silence, and the total time.
 
 use steadfast_core::Timestamp;
-use steadfast_core::policy::{Silence, TimePolicy};
-use steadfast_core::watchdog::{Verdict, Watchdog};
+use steadfast_core::policy::{SilencePolicy, TimePolicy};
+use steadfast_core::watchdog::{Watchdog, WatchdogVerdict};
 
-use super::{Story, agree, millis, next_moment};
-use crate::invariants::Broken;
+use super::{MachineTrace, agree, millis, next_moment};
+use crate::invariants::InvariantViolation;
 use crate::rng::Rng;
 
 const PROMISE: &str = "calls end in time";
 
-pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
     let time = TimePolicy {
         attempt: millis(rng.between(1, 5) * 100),
         total: millis(rng.between(1, 10) * 100),
         last_retry: None,
         answer_by: None,
-        silence: Silence::Timeout,
+        silence: SilencePolicy::Timeout,
     };
     let begun = Timestamp::from_millis(rng.between(0, 10_000));
     let mut watchdog = Watchdog::new(&time, begun);
@@ -27,11 +27,11 @@ pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
         let (silent, end) = (last + time.attempt, begun + time.total);
         now = next_moment(rng, now, &[silent, end]).min(now + time.total);
         let due = if now < silent && now < end {
-            Verdict::Fine { next_check: silent.min(end) }
+            WatchdogVerdict::Fine { next_check: silent.min(end) }
         } else if silent < end {
-            Verdict::Stuck
+            WatchdogVerdict::Stuck
         } else {
-            Verdict::TotalLimit
+            WatchdogVerdict::TotalLimit
         };
         let since = *rng.pick(&signs);
         story.tell(|| format!("{}: {watchdog:?}", now.as_millis()));
@@ -47,7 +47,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
             &(last > since && now < silent),
         )?;
         if rng.chance(40) {
-            // A sign of life that was held up on its way.
+            // A delayed sign of life.
             let at = if rng.chance(30) { now.before(millis(50)).max(begun) } else { now };
             watchdog.progress(at);
             signs.push(at);

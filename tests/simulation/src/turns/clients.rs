@@ -1,20 +1,20 @@
-//! What clients of turns do: they submit, lose patience, withdraw, and submit again, to whichever process.
+//! The clients of turns: they submit, lose patience, withdraw and resubmit, to any process.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use steadfast_core::turn::{Event, Plan, TurnStatus};
+use steadfast_core::turn::{TurnEvent, TurnPlan, TurnStatus};
 
-use crate::invariants::Broken;
+use crate::invariants::InvariantViolation;
 use crate::rng::Rng;
-use crate::system::{Connection, World};
-use crate::transition::Happening;
-use crate::turns::{Stage, Submission, Told, Truth, TurnHappening};
+use crate::system::{SimulatedConnection, SimulatedWorld};
+use crate::transition::SimulationEvent;
+use crate::turns::{SimulatedTurnEvent, SubmissionStage, SubmissionTruth, TurnAnswer, TurnSubmission};
 
-/// A client that still has not got what it wants then lets it be.
+/// Maximum number of submissions, after which a client gives up.
 const MOST_TRIES: u32 = 8;
 
-impl World {
+impl SimulatedWorld {
     pub(crate) fn submit(&mut self, turn: usize) {
         if self.model.turns[turn].over {
             return;
@@ -22,29 +22,29 @@ impl World {
         self.model.turns[turn].tries += 1;
         let node = usize::try_from(self.rng.between(0, self.nodes.len() as u64 - 1)).unwrap_or(0);
         let submission = self.submission(turn, node);
-        self.tell(format!("turn {turn} is submitted to process {node}: submission {submission}"));
+        self.log_event(format!("turn {turn} is submitted to process {node}: submission {submission}"));
         let travel = self.rng.between(0, 5);
-        self.later(travel, Happening::Turn(TurnHappening::Arrives { submission }));
-        if self.stormy() {
+        self.later(travel, SimulationEvent::Turn(SimulatedTurnEvent::Arrives { submission }));
+        if self.faults_active() {
             let patience = self.rng.between(500, 90_000);
-            self.later(patience, Happening::Turn(TurnHappening::Impatient { submission }));
+            self.later(patience, SimulationEvent::Turn(SimulatedTurnEvent::Impatient { submission }));
         }
         if self.fault(self.weather.connection_breaks) {
             let (after, connection) = (self.rng.between(0, 10_000), self.submissions[submission].line);
-            self.later(after, Happening::Break { connection });
+            self.later(after, SimulationEvent::Break { connection });
         }
     }
 
-    /// A submission with a client that waits for it.
+    /// Makes a submission with a client that waits for it.
     pub(super) fn submission(&mut self, turn: usize, node: usize) -> usize {
         let life = self.nodes[node].identity.started;
         let line = self.connections.len();
         for _ in 0..2 {
-            self.connections.push(Connection { node, life, open: true });
+            self.connections.push(SimulatedConnection { node, life, open: true });
         }
         let plan = self.plan_of(turn);
         let deadline = self.now + plan.deadline();
-        self.submissions.push(Submission {
+        self.submissions.push(TurnSubmission {
             turn,
             plan,
             node,
@@ -53,7 +53,7 @@ impl World {
             inner: line + 1,
             arrived: self.now,
             deadline,
-            stage: Stage::Sent,
+            stage: SubmissionStage::Sent,
             machine: None,
             hold: None,
             queue: VecDeque::new(),
@@ -62,13 +62,13 @@ impl World {
             heard: self.now,
             command: 0,
             writing: None,
-            truth: Truth::default(),
+            truth: SubmissionTruth::default(),
         });
         self.submissions.len() - 1
     }
 
-    /// With which of its plans a turn comes now.
-    fn plan_of(&self, turn: usize) -> Arc<Plan> {
+    /// Returns the plan with which a turn is submitted now.
+    fn plan_of(&self, turn: usize) -> Arc<TurnPlan> {
         let wish = &self.model.turns[turn];
         let mut rng = Rng::beside(self.seed ^ 0x706c_616e ^ self.submissions.len() as u64);
         let comes_again = self.submissions.iter().any(|before| before.turn == turn);
@@ -88,24 +88,24 @@ impl World {
         }
         let [short, long] = self.weather.pauses;
         let pause = self.rng.between(short, long);
-        self.later(pause, Happening::Turn(TurnHappening::Submit { turn }));
+        self.later(pause, SimulationEvent::Turn(SimulatedTurnEvent::Submit { turn }));
         if self.fault(self.weather.double) {
             let beside = self.rng.between(short, long);
-            self.later(beside, Happening::Turn(TurnHappening::Submit { turn }));
+            self.later(beside, SimulationEvent::Turn(SimulatedTurnEvent::Submit { turn }));
         }
     }
 
-    pub(crate) fn turn_impatient(&mut self, submission: usize) -> Result<(), Broken> {
+    pub(crate) fn turn_impatient(&mut self, submission: usize) -> Result<(), InvariantViolation> {
         let line = self.submissions[submission].line;
-        if !self.connections[line].open || !self.stormy() {
+        if !self.connections[line].open || !self.faults_active() {
             return Ok(());
         }
         if self.fault(self.weather.cancels) {
-            self.tell(format!("submission {submission} is withdrawn"));
-            let Submission { node, life, .. } = self.submissions[submission];
+            self.log_event(format!("submission {submission} is withdrawn"));
+            let TurnSubmission { node, life, .. } = self.submissions[submission];
             let home = &self.nodes[node];
             if home.alive && home.identity.started == life && home.frozen_until <= self.now {
-                self.submissions[submission].inbox.push_back(Event::Cancel);
+                self.submissions[submission].inbox.push_back(TurnEvent::Cancel);
                 return self.work(submission);
             }
             return Ok(());
@@ -113,9 +113,9 @@ impl World {
         self.break_connection(line)
     }
 
-    /// A connection has broken. If it was that of a client with a turn, nobody waits for the turn any more: its calls are
-    /// left to themselves, and it is given back.
-    pub(crate) fn turn_is_dropped(&mut self, connection: usize) -> Result<(), Broken> {
+    /// Handles a broken connection. If a client waited on it for a turn, no client waits for that turn any more: its
+    /// calls continue alone, and the turn is released.
+    pub(crate) fn drop_turn(&mut self, connection: usize) -> Result<(), InvariantViolation> {
         let Some(submission) = self.submissions.iter().position(|submission| submission.line == connection)
         else {
             return Ok(());
@@ -123,20 +123,27 @@ impl World {
         let turn = self.submissions[submission].turn;
         self.submit_again(turn);
         let dropped = &mut self.submissions[submission];
-        let stage = std::mem::replace(&mut dropped.stage, Stage::Over);
-        let Submission { node, life, inner, .. } = *dropped;
+        let stage = std::mem::replace(&mut dropped.stage, SubmissionStage::Over);
+        let TurnSubmission { node, life, inner, .. } = *dropped;
         match stage {
-            Stage::Sent | Stage::Reading | Stage::Over => Ok(()),
-            Stage::Taking(_) | Stage::Running | Stage::Releasing(_) => {
-                self.later(0, Happening::Turn(TurnHappening::GivesBack { node, life, submission }));
+            SubmissionStage::Sent | SubmissionStage::Reading | SubmissionStage::Over => Ok(()),
+            SubmissionStage::Taking(_) | SubmissionStage::Running | SubmissionStage::Releasing(_) => {
+                self.later(
+                    0,
+                    SimulationEvent::Turn(SimulatedTurnEvent::GivesBack { node, life, submission }),
+                );
                 self.break_connection(inner)
             }
         }
     }
 
-    /// The process tells the client, if the connection lets it.
-    pub(super) fn answer_turn(&mut self, submission: usize, told: Told) -> Result<(), Broken> {
-        self.submissions[submission].stage = Stage::Over;
+    /// Answers the client, if the connection still works.
+    pub(super) fn answer_turn(
+        &mut self,
+        submission: usize,
+        told: TurnAnswer,
+    ) -> Result<(), InvariantViolation> {
+        self.submissions[submission].stage = SubmissionStage::Over;
         let line = self.submissions[submission].line;
         if !self.connections[line].open {
             return Ok(());
@@ -145,20 +152,22 @@ impl World {
             return self.break_connection(line);
         }
         let travel = self.rng.between(0, 5);
-        self.later(travel, Happening::Turn(TurnHappening::Answered { submission, told }));
+        self.later(travel, SimulationEvent::Turn(SimulatedTurnEvent::Answered { submission, told }));
         Ok(())
     }
 
-    pub(crate) fn turn_answered(&mut self, submission: usize, told: Told) {
-        let Submission { turn, line, .. } = self.submissions[submission];
+    pub(crate) fn turn_answered(&mut self, submission: usize, told: TurnAnswer) {
+        let TurnSubmission { turn, line, .. } = self.submissions[submission];
         if !std::mem::replace(&mut self.connections[line].open, false) {
             return;
         }
-        self.tell(format!("turn {turn}: submission {submission} is answered: {told:?}"));
+        self.log_event(format!("turn {turn}: submission {submission} is answered: {told:?}"));
         match told {
-            // Some ask again all the same.
-            Told::Ended(TurnStatus::Completed) if self.rng.chance(70) => self.model.turns[turn].over = true,
-            Told::Ended(_) | Told::Refused => self.submit_again(turn),
+            // Some clients ask again all the same.
+            TurnAnswer::Ended(TurnStatus::Completed) if self.rng.chance(70) => {
+                self.model.turns[turn].over = true
+            }
+            TurnAnswer::Ended(_) | TurnAnswer::Refused => self.submit_again(turn),
         }
     }
 }

@@ -1,30 +1,33 @@
-//! A process carries out what the machine of a turn decides.
+//! The driver of turns: a process carries out the steps of the turn machine.
 
 use std::collections::BTreeMap;
 
 use steadfast_core::breaker::State as BreakerState;
-use steadfast_core::call::{self, CallResult, Provenance, Recorded, Waits};
-use steadfast_core::classify::{Nature, Reach};
+use steadfast_core::call::{self, CallResult, CallerPatience, Provenance, RecordStatus};
+use steadfast_core::classify::{AttemptReach, FaultNature};
 use steadfast_core::code::Code;
 use steadfast_core::id::{Digest, ToolCallId, ToolRef, TurnId};
-use steadfast_core::key::Key;
+use steadfast_core::key::RecordKey;
 use steadfast_core::output::RawJson;
 use steadfast_core::policy::ToolClass;
 use steadfast_core::turn::{
-    CallEnd, Choice, Doubt, Event, Failure, Heard, Plan, Repeat, Step, Stop, Submitted, ToolFacts, Turn,
+    CallProgress, CandidateChoice, PlannedCallEnd, RepeatSafety, SubmissionHistory, ToolFacts,
+    TurnCallFailure, TurnEndEffect, TurnEvent, TurnMachine, TurnPlan, TurnStep, UnknownOutcomeHandling,
 };
 
 use crate::Defect;
-use crate::invariants::Broken;
-use crate::model::{Kind, TurnCall, Wish};
-use crate::system::{Dispatch, World, is_shared};
-use crate::transition::{Happening, key};
-use crate::turns::holding::Document;
-use crate::turns::{InTurn, Stage, Submission, Told, TurnHappening, Writing, places};
+use crate::invariants::InvariantViolation;
+use crate::model::{CallIdentity, ClientGoal, TurnCall};
+use crate::system::{Dispatch, SimulatedWorld, is_shared};
+use crate::transition::{SimulationEvent, key};
+use crate::turns::hold::TurnDocumentRequest;
+use crate::turns::{
+    ChoiceWrite, SimulatedTurnEvent, SubmissionStage, TurnAnswer, TurnMembership, TurnSubmission, places,
+};
 
-impl World {
-    pub(crate) fn turn_arrives(&mut self, submission: usize) -> Result<(), Broken> {
-        let Submission { node, life, line, .. } = self.submissions[submission];
+impl SimulatedWorld {
+    pub(crate) fn turn_arrives(&mut self, submission: usize) -> Result<(), InvariantViolation> {
+        let TurnSubmission { node, life, line, .. } = self.submissions[submission];
         if !self.connections[line].open && self.defect != Some(Defect::TurnGoesOnByItself) {
             return Ok(());
         }
@@ -34,44 +37,55 @@ impl World {
         }
         if home.frozen_until > self.now {
             let until = home.frozen_until;
-            self.at(until, Happening::Turn(TurnHappening::Arrives { submission }));
+            self.at(until, SimulationEvent::Turn(SimulatedTurnEvent::Arrives { submission }));
             return Ok(());
         }
         self.summary.turns += 1;
         let arrived = &mut self.submissions[submission];
-        // Its time runs from here, however long the store takes to say that it may begin.
-        (arrived.arrived, arrived.stage) = (self.now, Stage::Reading);
+        // Its time counts from here, however long the store takes to allow the start.
+        (arrived.arrived, arrived.stage) = (self.now, SubmissionStage::Reading);
         arrived.deadline = self.now + arrived.plan.deadline();
-        self.ask_store(submission, Document::Read);
+        self.ask_store(submission, TurnDocumentRequest::Read);
         Ok(())
     }
 
-    pub(super) fn begin_turn(&mut self, submission: usize, submitted: Submitted) -> Result<(), Broken> {
+    pub(super) fn begin_turn(
+        &mut self,
+        submission: usize,
+        submitted: SubmissionHistory,
+    ) -> Result<(), InvariantViolation> {
         self.one_submission(submission)?;
-        let Submission { turn, node, life, arrived, deadline, .. } = self.submissions[submission];
+        let TurnSubmission { turn, node, life, arrived, deadline, .. } = self.submissions[submission];
         let plan = self.submissions[submission].plan.clone();
         let submitted = match (self.defect, submitted) {
-            (Some(Defect::ChosenByItsPlace), Submitted::Again(choices)) => by_place(&plan, choices),
+            (Some(Defect::ChosenByItsPlace), SubmissionHistory::Repeated(choices)) => {
+                choices_by_index(&plan, choices)
+            }
             (_, submitted) => submitted,
         };
         let stop = match self.weather.policy.class {
-            ToolClass::ReadOnly | ToolClass::Idempotent => Stop::Cancel,
-            ToolClass::Mutating | ToolClass::Unknown => Stop::Leave,
+            ToolClass::ReadOnly | ToolClass::Idempotent => TurnEndEffect::Cancel,
+            ToolClass::Mutating | ToolClass::Unknown => TurnEndEffect::Leave,
         };
         let facts: BTreeMap<ToolRef, ToolFacts> = plan
             .tools()
             .into_iter()
             .map(|tool| (tool.clone(), ToolFacts { breaker: self.breaker_of(node, tool), stop }))
             .collect();
-        self.tell(format!("process {node}: submission {submission} of turn {turn} begins, {submitted:?}"));
+        self.log_event(format!(
+            "process {node}: submission {submission} of turn {turn} begins, {submitted:?}"
+        ));
         let (machine, steps) =
-            Turn::begin(plan, &facts, submitted, self.nodes[node].clock(arrived), &mut Vec::new());
+            TurnMachine::begin(plan, &facts, submitted, self.nodes[node].clock(arrived), &mut Vec::new());
         let begun = &mut self.submissions[submission];
         begun.machine = Some(machine);
         begun.queue = steps.into();
-        begun.stage = Stage::Running;
+        begun.stage = SubmissionStage::Running;
         if self.defect != Some(Defect::DeadlineNotKept) {
-            self.at(deadline.max(self.now), Happening::Turn(TurnHappening::Tick { node, life, submission }));
+            self.at(
+                deadline.max(self.now),
+                SimulationEvent::Turn(SimulatedTurnEvent::Tick { node, life, submission }),
+            );
         }
         self.work(submission)
     }
@@ -87,11 +101,11 @@ impl World {
         breaker.map_or(BreakerState::Closed, |breaker| breaker.state(policy, self.clock(node)))
     }
 
-    /// Does what there is to do, one thing after the other, until the store has to be waited for.
-    pub(super) fn work(&mut self, submission: usize) -> Result<(), Broken> {
+    /// Carries out the queued steps in order, until one has to wait for the store.
+    pub(super) fn work(&mut self, submission: usize) -> Result<(), InvariantViolation> {
         loop {
             let working = &mut self.submissions[submission];
-            if working.writing.is_some() || !matches!(working.stage, Stage::Running) {
+            if working.writing.is_some() || !matches!(working.stage, SubmissionStage::Running) {
                 return Ok(());
             }
             if let Some(step) = working.queue.pop_front() {
@@ -99,42 +113,42 @@ impl World {
             } else if let Some(event) = working.inbox.pop_front() {
                 self.tell_turn(submission, event)?;
             } else if std::mem::take(&mut working.is_due) {
-                self.tell_turn(submission, Event::Tick)?;
+                self.tell_turn(submission, TurnEvent::Tick)?;
             } else {
                 return Ok(());
             }
         }
     }
 
-    fn tell_turn(&mut self, submission: usize, event: Event) -> Result<(), Broken> {
+    fn tell_turn(&mut self, submission: usize, event: TurnEvent) -> Result<(), InvariantViolation> {
         let now = self.clock(self.submissions[submission].node);
         let told = &mut self.submissions[submission];
         let Some(machine) = &mut told.machine else { return Ok(()) };
         let name = format!("{event:?}");
-        if !matches!(event, Event::Tick) {
+        if !matches!(event, TurnEvent::Tick) {
             told.heard = self.now;
         }
-        match machine.on(now, event, &mut Vec::new()) {
+        match machine.handle_event(now, event, &mut Vec::new()) {
             Ok(steps) => {
                 let line = format!("submission {submission}: {name} -> {steps:?}");
                 told.queue.extend(steps);
-                self.tell(line.chars().take(300).collect());
+                self.log_event(line.chars().take(300).collect());
                 Ok(())
             }
             Err(misuse) => Err(("no misuse", format!("{misuse} in submission {submission}"))),
         }
     }
 
-    fn step(&mut self, submission: usize, step: Step) -> Result<(), Broken> {
+    fn step(&mut self, submission: usize, step: TurnStep) -> Result<(), InvariantViolation> {
         let now = self.now;
         match step {
-            Step::Run { ref id, .. } if now >= self.submissions[submission].deadline => {
+            TurnStep::Run { ref id, .. } if now >= self.submissions[submission].deadline => {
                 if self.defect == Some(Defect::NotStartedToldAsRunning) {
                     return Ok(());
                 }
-                self.tell_turn(submission, Event::NotStarted { id: id.clone() })
+                self.tell_turn(submission, TurnEvent::NotStarted { id: id.clone() })
             }
-            Step::Run { ref id, ref choice, .. } => {
+            TurnStep::Run { ref id, ref choice, .. } => {
                 let kept = self.choosing(submission, id, choice);
                 match kept {
                     None => self.start_call(submission, step),
@@ -144,9 +158,9 @@ impl World {
                     }
                 }
             }
-            Step::Cancel { id } => {
+            TurnStep::Cancel { id } => {
                 let node = self.submissions[submission].node;
-                let is_it = |in_turn: &InTurn| in_turn.submission == submission && in_turn.id == id;
+                let is_it = |in_turn: &TurnMembership| in_turn.submission == submission && in_turn.id == id;
                 let number = self.nodes[node]
                     .calls
                     .iter()
@@ -155,19 +169,19 @@ impl World {
                 match number {
                     Some(number) => {
                         let others = self.others(node, number);
-                        self.drive(node, number, call::Event::Cancelled(others))
+                        self.drive(node, number, call::CallEvent::Cancelled(others))
                     }
                     None => Ok(()),
                 }
             }
-            Step::Leave { .. } => Ok(()),
-            Step::Done(result) => {
+            TurnStep::Leave { .. } => Ok(()),
+            TurnStep::Done(result) => {
                 self.one_true_state(submission, &result)?;
-                self.tell(format!("submission {submission} ends: {}", result.summary));
+                self.log_event(format!("submission {submission} ends: {}", result.summary));
                 let done = &mut self.submissions[submission];
                 let (inner, kept) =
-                    (done.inner, done.hold.as_ref().map(steadfast_core::turn::Hold::giving_back));
-                done.stage = Stage::Releasing(Box::new(result));
+                    (done.inner, done.hold.as_ref().map(steadfast_core::turn::TurnLease::released_document));
+                done.stage = SubmissionStage::Releasing(Box::new(result));
                 self.break_connection(inner)?;
                 match kept {
                     Some(kept) => self.write(submission, kept, None),
@@ -178,49 +192,56 @@ impl World {
         }
     }
 
-    /// What has to be written before a call is sent.
+    /// Returns the choice that must be written before a call is sent.
     fn choosing(
         &self,
         submission: usize,
         id: &ToolCallId,
-        choice: &Choice,
-    ) -> Option<steadfast_core::turn::Kept> {
-        let kept = self.submissions[submission].hold.as_ref()?.choosing(id, choice)?;
+        choice: &CandidateChoice,
+    ) -> Option<steadfast_core::turn::TurnDocument> {
+        let kept = self.submissions[submission].hold.as_ref()?.document_with_choice(id, choice)?;
         match self.defect {
             Some(Defect::ChoiceNotKept) => None,
-            Some(Defect::BackToPlanNotKept) if *choice == Choice::default() => None,
+            Some(Defect::BackToPlanNotKept) if *choice == CandidateChoice::default() => None,
             Some(_) | None => Some(kept),
         }
     }
 
-    fn write(&mut self, submission: usize, kept: steadfast_core::turn::Kept, run: Option<Step>) {
+    fn write(&mut self, submission: usize, kept: steadfast_core::turn::TurnDocument, run: Option<TurnStep>) {
         let writing = &mut self.submissions[submission];
-        let replaces = writing.hold.as_ref().and_then(steadfast_core::turn::Hold::replaces);
-        writing.writing = Some(Writing { kept: kept.clone(), again: false, run });
-        self.ask_store(submission, Document::Write { replaces, kept });
+        let replaces = writing.hold.as_ref().and_then(steadfast_core::turn::TurnLease::replaced_version);
+        writing.writing = Some(ChoiceWrite { kept: kept.clone(), again: false, run });
+        self.ask_store(submission, TurnDocumentRequest::Write { replaces, kept });
     }
 
-    /// A choice could not be kept: the call is not sent, because the turn could not be told from it later.
-    pub(super) fn unkept(&mut self, submission: usize, run: Step) -> Result<(), Broken> {
-        let Step::Run { id, .. } = run else { return Ok(()) };
+    /// Handles a choice that could not be stored. The call is not sent, because a later submission could not know of
+    /// it.
+    pub(super) fn handle_unstored_choice(
+        &mut self,
+        submission: usize,
+        run: TurnStep,
+    ) -> Result<(), InvariantViolation> {
+        let TurnStep::Run { id, .. } = run else { return Ok(()) };
         if self.defect == Some(Defect::UnkeptForgotten) {
             return Ok(());
         }
         let end = unsent(Code::StoreUnavailable);
-        self.tell_turn(submission, Event::Ended { id, end, replayed: false })
+        self.tell_turn(submission, TurnEvent::Ended { id, end, replayed: false })
     }
 
-    pub(super) fn start_call(&mut self, submission: usize, run: Step) -> Result<(), Broken> {
-        let Step::Run { id, tool, arguments, timeout, choice } = run else { return Ok(()) };
+    pub(super) fn start_call(&mut self, submission: usize, run: TurnStep) -> Result<(), InvariantViolation> {
+        let TurnStep::Run { id, tool, arguments, timeout, choice } = run else { return Ok(()) };
         self.call_may_begin(submission, &id)?;
-        let Submission { turn, node, inner, deadline, .. } = self.submissions[submission];
+        let TurnSubmission { turn, node, inner, deadline, .. } = self.submissions[submission];
         let client = self.model.turns[turn].client;
         let place = places(&self.submissions[submission].plan).get(&id).copied().unwrap_or_default();
         let made = TurnCall { turn, call: place, candidate: choice.candidate };
         let arguments = number_of(&arguments);
         self.model.made.entry(made).or_default().insert((tool.clone(), arguments));
-        self.model.wishes.push(Wish { over: true, ..Wish::new(client, Kind::Turn(made), arguments) });
-        let wish = self.model.wishes.len() - 1;
+        self.model
+            .goals
+            .push(ClientGoal { over: true, ..ClientGoal::new(client, CallIdentity::Turn(made), arguments) });
+        let wish = self.model.goals.len() - 1;
         self.dispatches.push(Dispatch::new((wish, 0), inner, Vec::new(), self.now));
         let dispatch = self.dispatches.len() - 1;
         let number = self.nodes[node].next_call;
@@ -230,18 +251,18 @@ impl World {
         request.tool_call = Some(id.clone());
         request.turn = TurnId::new(format!("turn-{turn}")).ok();
         request.in_turn = true;
-        request.waits = Waits::AsLongAsItTakes;
+        request.waits = CallerPatience::UntilDone;
         request.limits.attempt = timeout;
         request.limits.start_by = match self.defect {
             Some(Defect::DeadlineNotPassedOn) => None,
             Some(_) | None => Some(self.nodes[node].clock(deadline)),
         };
-        let in_turn = InTurn { submission, id, choice, heard: Heard::default() };
+        let in_turn = TurnMembership { submission, id, choice, heard: CallProgress::default() };
         let (number, step) = self.begin(node, request, wish, dispatch, Some(in_turn))?;
         self.act(node, number, step)
     }
 
-    pub(crate) fn turn_key(&self, call: TurnCall) -> Key {
+    pub(crate) fn turn_key(&self, call: TurnCall) -> RecordKey {
         let TurnCall { turn, call, candidate } = call;
         match self.defect {
             Some(Defect::KeyWithoutCandidate) => key(&format!("turn {turn} call {call}")),
@@ -253,17 +274,21 @@ impl World {
         }
     }
 
-    /// A call answers; the turn hears of it in its own time.
-    pub(crate) fn turn_hears(&mut self, node: usize, in_turn: InTurn, result: CallResult) {
+    /// Handles the answer of a call. The turn receives it later.
+    pub(crate) fn report_call_to_turn(&mut self, node: usize, in_turn: TurnMembership, result: CallResult) {
         let life = self.nodes[node].identity.started;
         let (in_turn, result) = (Box::new(in_turn), Box::new(result));
         let travel = self.rng.between(0, 1);
-        self.later(travel, Happening::Turn(TurnHappening::Hears { node, life, in_turn, result }));
+        self.later(travel, SimulationEvent::Turn(SimulatedTurnEvent::Hears { node, life, in_turn, result }));
     }
 
-    pub(crate) fn turn_call_ended(&mut self, in_turn: &InTurn, result: &CallResult) -> Result<(), Broken> {
-        let InTurn { submission, id, choice, .. } = in_turn;
-        let Submission { turn, node, arrived, .. } = self.submissions[*submission];
+    pub(crate) fn turn_call_ended(
+        &mut self,
+        in_turn: &TurnMembership,
+        result: &CallResult,
+    ) -> Result<(), InvariantViolation> {
+        let TurnMembership { submission, id, choice, .. } = in_turn;
+        let TurnSubmission { turn, node, arrived, .. } = self.submissions[*submission];
         let plan = self.submissions[*submission].plan.clone();
         let place = places(&plan).get(id).copied().unwrap_or_default();
         let made = TurnCall { turn, call: place, candidate: choice.candidate };
@@ -272,36 +297,36 @@ impl World {
         truth.open.remove(id);
         if is_done(result) {
             truth.succeeded.insert(id.clone());
-            if result.recorded == Recorded::Yes {
+            if result.recorded == RecordStatus::Yes {
                 let now = self.now;
                 self.model.succeeded.entry((turn, place)).or_insert((now, arrived));
             }
         }
-        if !matches!(self.submissions[*submission].stage, Stage::Running) {
+        if !matches!(self.submissions[*submission].stage, SubmissionStage::Running) {
             return Ok(());
         }
         for tool in plan.calls()[place].tools() {
             let (tool, state) = (tool.clone(), self.breaker_of(node, tool));
-            self.submissions[*submission].inbox.push_back(Event::BreakerChanged { tool, state });
+            self.submissions[*submission].inbox.push_back(TurnEvent::BreakerChanged { tool, state });
         }
         let end = self.end_of(in_turn, result);
         let replayed = matches!(result.provenance, Provenance::Replayed { .. });
-        self.submissions[*submission].inbox.push_back(Event::Ended { id: id.clone(), end, replayed });
+        self.submissions[*submission].inbox.push_back(TurnEvent::Ended { id: id.clone(), end, replayed });
         self.work(*submission)
     }
 
-    /// How a call ended, as its turn is told.
-    fn end_of(&self, in_turn: &InTurn, result: &CallResult) -> CallEnd {
+    /// Returns the end of a call in the form that its turn receives.
+    fn end_of(&self, in_turn: &TurnMembership, result: &CallResult) -> PlannedCallEnd {
         let heard = &in_turn.heard;
         let attempts = result.attempts;
-        let asked = heard.has_asked() && self.defect != Some(Defect::QuestionToldAsAnswer);
+        let asked = heard.is_input_required() && self.defect != Some(Defect::QuestionToldAsAnswer);
         let (code, message, retriable) = match &result.ended {
             Ok(output) if !asked => {
-                return CallEnd::Succeeded { output: output.content.clone(), attempts };
+                return PlannedCallEnd::Succeeded { output: output.content.clone(), attempts };
             }
             Ok(_) => (Code::ToolError, "it asks for input", false),
             Err(_) if self.defect == Some(Defect::FailureToldAsNothing) => {
-                return CallEnd::Succeeded { output: RawJson::from_trusted("null"), attempts };
+                return PlannedCallEnd::Succeeded { output: RawJson::from_trusted("null"), attempts };
             }
             Err(failure) => (failure.code, &*failure.message, failure.retriable),
         };
@@ -309,48 +334,54 @@ impl World {
             (Some(Defect::StoreFailureToldAsOverload), Code::StoreUnavailable) => Code::Overloaded,
             (_, code) => code,
         };
-        let nature = if retriable { Nature::Transient } else { Nature::Permanent };
+        let nature = if retriable { FaultNature::Transient } else { FaultNature::Permanent };
         let reach = match self.defect {
-            Some(Defect::UnderWayCountsAsUnsent) if heard.failed().is_none() => Reach::NotSent,
+            Some(Defect::UnderWayCountsAsUnsent) if heard.failure().is_none() => AttemptReach::NotSent,
             Some(_) | None => heard.reach(),
         };
         let doubt = match self.defect {
-            Some(Defect::EarlierAttemptsForgotten) => Doubt::Told,
-            Some(_) | None if self.retry_safe() => Doubt::MadeAgain,
-            Some(_) | None => Doubt::Told,
+            Some(Defect::EarlierAttemptsForgotten) => UnknownOutcomeHandling::Reported,
+            Some(_) | None if self.retry_safe() => UnknownOutcomeHandling::Rerun,
+            Some(_) | None => UnknownOutcomeHandling::Reported,
         };
-        CallEnd::Failed(Failure {
+        PlannedCallEnd::Failed(TurnCallFailure {
             code,
             message: message.into(),
             rule: None,
             nature,
             reach,
             repeat: match self.weather.policy.class {
-                ToolClass::ReadOnly => Repeat::Safe,
-                ToolClass::Idempotent => Repeat::BySameTool,
-                ToolClass::Mutating | ToolClass::Unknown => Repeat::Unsafe,
+                ToolClass::ReadOnly => RepeatSafety::Safe,
+                ToolClass::Idempotent => RepeatSafety::BySameTool,
+                ToolClass::Mutating | ToolClass::Unknown => RepeatSafety::Unsafe,
             },
-            doubt,
+            unknown_outcome: doubt,
             attempts,
             timed_out_after: None,
         })
     }
 
-    pub(super) fn turn_is_over(&mut self, submission: usize) -> Result<(), Broken> {
+    pub(super) fn turn_is_over(&mut self, submission: usize) -> Result<(), InvariantViolation> {
         self.turn_ends_in_time(submission)?;
-        match std::mem::replace(&mut self.submissions[submission].stage, Stage::Over) {
-            Stage::Releasing(result) => self.answer_turn(submission, Told::Ended(result.status)),
-            Stage::Sent | Stage::Reading | Stage::Taking(_) | Stage::Running | Stage::Over => Ok(()),
+        match std::mem::replace(&mut self.submissions[submission].stage, SubmissionStage::Over) {
+            SubmissionStage::Releasing(result) => {
+                self.answer_turn(submission, TurnAnswer::Ended(result.status))
+            }
+            SubmissionStage::Sent
+            | SubmissionStage::Reading
+            | SubmissionStage::Taking(_)
+            | SubmissionStage::Running
+            | SubmissionStage::Over => Ok(()),
         }
     }
 
-    /// Nothing runs on its own after a restart; only a defect does that.
-    pub(crate) fn turns_come_back(&mut self, node: usize) -> Result<(), Broken> {
+    /// Restarts turns after a restart of their process. Only a defect does that.
+    pub(crate) fn restart_turns(&mut self, node: usize) -> Result<(), InvariantViolation> {
         if self.defect != Some(Defect::TurnGoesOnByItself) {
             return Ok(());
         }
         let pid = self.nodes[node].identity.pid;
-        let held = |kept: &steadfast_core::turn::Kept| {
+        let held = |kept: &steadfast_core::turn::TurnDocument| {
             kept.holder.as_ref().is_some_and(|holder| holder.process.pid == pid)
         };
         let turns: Vec<usize> =
@@ -365,27 +396,28 @@ impl World {
     }
 }
 
-/// Whether the call has done what it was made for.
+/// Returns true if the call has done its work.
 pub(super) fn is_done(result: &CallResult) -> bool {
-    result.ended.is_ok() && result.stage == call::Stage::Final
+    result.ended.is_ok() && result.stage == call::ResultStage::Final
 }
 
-/// A call that was never sent.
-fn unsent(code: Code) -> CallEnd {
-    CallEnd::Failed(Failure::not_sent(code, Nature::Transient, "not sent".into()))
+/// Returns the end of a call that was never sent.
+fn unsent(code: Code) -> PlannedCallEnd {
+    PlannedCallEnd::Failed(TurnCallFailure::not_sent(code, FaultNature::Transient, "not sent".into()))
 }
 
-/// What was chosen, by its number alone: another tool may stand there now, or none, and then the last one is taken.
-fn by_place(plan: &Plan, choices: BTreeMap<ToolCallId, Choice>) -> Submitted {
+/// Returns the earlier choices by index alone. Another tool may have that index now, or none; then the last one is
+/// used.
+fn choices_by_index(plan: &TurnPlan, choices: BTreeMap<ToolCallId, CandidateChoice>) -> SubmissionHistory {
     let places = places(plan);
     let chosen = choices.into_iter().map(|(id, choice)| {
         let most = places.get(&id).map_or(0, |place| plan.calls()[*place].alternatives.len());
-        (id, Choice { candidate: choice.candidate.min(most), tool: None, ..choice })
+        (id, CandidateChoice { candidate: choice.candidate.min(most), tool: None, ..choice })
     });
-    Submitted::Again(chosen.collect())
+    SubmissionHistory::Repeated(chosen.collect())
 }
 
-/// Arguments as the model counts them.
+/// Returns arguments as the model counts them.
 fn number_of(arguments: &RawJson) -> u64 {
     Digest::of(arguments.as_str().as_bytes())
         .as_bytes()

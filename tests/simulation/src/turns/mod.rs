@@ -1,19 +1,20 @@
-//! Turns: clients submit plans of several calls to any process, and again when they hear nothing or not all they wanted.
+//! Turns: clients submit plans of several calls to any process, and resubmit them when they get no answer or an
+//! incomplete one.
 //!
-//! The machine of a turn and the rules of its document are those of the core. Around them stands what a process does: it
-//! reads and writes the document, begins calls through the same machinery as all others, and tells the turn how they ended.
+//! The machine of a turn and the rules of its document are those of the core. The simulated process reads and writes
+//! the document, begins calls through the same machinery as all others, and reports their ends to the turn.
 //!
-//! | file | what it does |
+//! | file | content |
 //! | --- | --- |
-//! | `plans` | what clients want |
-//! | `clients` | they submit, lose patience, withdraw, submit again |
-//! | `driver` | a process carries out what the machine decides |
-//! | `holding` | who runs a turn: the document, and the way to the store |
-//! | `promises` | what must hold |
+//! | `plans` | the plans of clients |
+//! | `clients` | clients that submit, lose patience, withdraw and resubmit |
+//! | `driver` | the process that carries out the steps of the machine |
+//! | `hold` | the document that says which process runs a turn, and its way to the store |
+//! | `promises` | the invariants of turns |
 
 mod clients;
 mod driver;
-mod holding;
+mod hold;
 mod plans;
 mod promises;
 
@@ -23,24 +24,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::call::{CallResult, Notice};
+use steadfast_core::call::{CallNotice, CallResult};
 use steadfast_core::id::ToolCallId;
-use steadfast_core::turn::{Choice, Event, Heard, Hold, Plan, Step, Submitted, Turn, TurnResult, TurnStatus};
+use steadfast_core::turn::{
+    CallProgress, CandidateChoice, SubmissionHistory, TurnEvent, TurnLease, TurnMachine, TurnPlan,
+    TurnResult, TurnStatus, TurnStep,
+};
 
 use crate::Defect;
-use crate::invariants::Broken;
+use crate::invariants::InvariantViolation;
 use crate::rng::Rng;
-use crate::system::World;
-use crate::weather::Weather;
-use holding::{Document, Reply};
+use crate::scenario::Scenario;
+use crate::system::SimulatedWorld;
+use hold::{TurnDocumentReply, TurnDocumentRequest};
 pub(crate) use promises::done_once;
 
 /// A turn that a client wants done.
 #[derive(Clone, Debug)]
-pub(crate) struct TurnWish {
+pub(crate) struct TurnGoal {
     pub(crate) client: usize,
-    /// What it says it wants; after the first one, others with which it comes again.
-    pub(crate) plans: Vec<Arc<Plan>>,
+    /// The first plan, and the ones with which the client resubmits the turn.
+    pub(crate) plans: Vec<Arc<TurnPlan>>,
     pub(crate) parallelism: usize,
     pub(crate) tries: u32,
     pub(crate) over: bool,
@@ -48,120 +52,120 @@ pub(crate) struct TurnWish {
 
 /// One submission of a turn to a process.
 #[derive(Debug)]
-pub(crate) struct Submission {
+pub(crate) struct TurnSubmission {
     pub(crate) turn: usize,
-    plan: Arc<Plan>,
+    plan: Arc<TurnPlan>,
     pub(crate) node: usize,
     pub(crate) life: u64,
     /// The client's connection.
     pub(crate) line: usize,
-    /// What its calls hang on: broken when nobody waits for them any more.
+    /// The connection of its calls. It breaks when no client waits for them any more.
     inner: usize,
     pub(crate) arrived: Timestamp,
     pub(crate) deadline: Timestamp,
-    stage: Stage,
-    machine: Option<Turn>,
-    hold: Option<Hold>,
-    /// What the machine wants done.
-    queue: VecDeque<Step>,
-    /// What happened while the store was asked.
-    inbox: VecDeque<Event>,
-    /// Whether its deadline has come. The machine hears of it after all else that has happened by then.
+    stage: SubmissionStage,
+    machine: Option<TurnMachine>,
+    hold: Option<TurnLease>,
+    /// Pending steps of the machine.
+    queue: VecDeque<TurnStep>,
+    /// Events that arrived while the submission waited for the store.
+    inbox: VecDeque<TurnEvent>,
+    /// True once its deadline has come. The machine learns of it after all other events until then.
     is_due: bool,
-    /// When the machine last heard of anything.
+    /// Time of the last event that the machine received.
     heard: Timestamp,
-    /// Store commands are numbered, so that nobody takes the answer to one for that to another.
+    /// Number of the current store command, so that a reply is not taken for that to another command.
     command: u64,
-    writing: Option<Writing>,
-    /// What became of its calls, whatever the machine believes.
-    truth: Truth,
+    writing: Option<ChoiceWrite>,
+    /// True states of its calls, whatever the machine believes.
+    truth: SubmissionTruth,
 }
 
 #[derive(Debug)]
-enum Stage {
-    /// On its way.
+enum SubmissionStage {
+    /// The submission is in transit.
     Sent,
-    /// The document is read.
+    /// The document is being read.
     Reading,
-    /// The document is written.
-    Taking(Submitted),
+    /// The document is being written.
+    Taking(SubmissionHistory),
     Running,
-    /// The turn is over, and is being given back.
+    /// The turn is over and is being released.
     Releasing(Box<TurnResult>),
     Over,
 }
 
-/// A choice on its way to the store, and the call that waits for it.
+/// A choice that is being written, and the call that waits for it.
 #[derive(Debug)]
-struct Writing {
-    kept: steadfast_core::turn::Kept,
+struct ChoiceWrite {
+    kept: steadfast_core::turn::TurnDocument,
     again: bool,
-    run: Option<Step>,
+    run: Option<TurnStep>,
 }
 
-/// What became of the calls of a submission.
+/// True states of the calls of a submission.
 #[derive(Debug, Default)]
-struct Truth {
+struct SubmissionTruth {
     sent: BTreeSet<ToolCallId>,
     open: BTreeSet<ToolCallId>,
     succeeded: BTreeSet<ToolCallId>,
 }
 
-/// What a call knows of its turn, and the turn of it.
+/// Knowledge that a call and its turn have of each other.
 #[derive(Clone, Debug)]
-pub(crate) struct InTurn {
+pub(crate) struct TurnMembership {
     pub(crate) submission: usize,
     id: ToolCallId,
-    choice: Choice,
-    heard: Heard,
+    choice: CandidateChoice,
+    heard: CallProgress,
 }
 
-impl InTurn {
-    pub(crate) fn hear(&mut self, notice: &Notice, defect: Option<Defect>) {
-        if let (Notice::AttemptStarted { .. }, Some(Defect::OnlyLastAttemptCounts)) = (notice, defect) {
-            self.heard = Heard::default();
+impl TurnMembership {
+    pub(crate) fn hear(&mut self, notice: &CallNotice, defect: Option<Defect>) {
+        if let (CallNotice::AttemptStarted { .. }, Some(Defect::OnlyLastAttemptCounts)) = (notice, defect) {
+            self.heard = CallProgress::default();
         }
-        self.heard.hear(notice);
+        self.heard.record(notice);
     }
 }
 
-/// What a client is told.
+/// The answer to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum TurnAnswer {
     Ended(TurnStatus),
-    /// Somebody else runs it, or the store cannot be asked.
+    /// Another process runs the turn, or the store cannot be asked.
     Refused,
 }
 
-/// Something that happens to turns.
+/// An event of a turn.
 #[derive(Debug)]
-pub(crate) enum TurnHappening {
+pub(crate) enum SimulatedTurnEvent {
     Submit {
         turn: usize,
     },
     Arrives {
         submission: usize,
     },
-    /// A command reaches the store; whether its answer gets lost.
+    /// A command reaches the store. Its reply may get lost.
     Asked {
         submission: usize,
         command: u64,
-        what: Box<Document>,
+        what: Box<TurnDocumentRequest>,
         unanswered: bool,
     },
-    /// Its answer reaches the process.
+    /// The store's reply reaches the process.
     Stored {
         node: usize,
         life: u64,
         submission: usize,
         command: u64,
-        reply: Box<Reply>,
+        reply: Box<TurnDocumentReply>,
     },
     /// A call has ended.
     Hears {
         node: usize,
         life: u64,
-        in_turn: Box<InTurn>,
+        in_turn: Box<TurnMembership>,
         result: Box<CallResult>,
     },
     /// The deadline has come.
@@ -170,7 +174,7 @@ pub(crate) enum TurnHappening {
         life: u64,
         submission: usize,
     },
-    /// A turn that nobody waits for is given back.
+    /// A turn for which no client waits is released.
     GivesBack {
         node: usize,
         life: u64,
@@ -178,14 +182,14 @@ pub(crate) enum TurnHappening {
     },
     Answered {
         submission: usize,
-        told: Told,
+        told: TurnAnswer,
     },
     Impatient {
         submission: usize,
     },
 }
 
-impl TurnHappening {
+impl SimulatedTurnEvent {
     pub(crate) fn at_process(&self) -> Option<(usize, u64)> {
         match self {
             Self::Stored { node, life, .. }
@@ -201,41 +205,41 @@ impl TurnHappening {
     }
 }
 
-impl World {
-    pub(crate) fn turn_happens(&mut self, happening: TurnHappening) -> Result<(), Broken> {
+impl SimulatedWorld {
+    pub(crate) fn turn_happens(&mut self, happening: SimulatedTurnEvent) -> Result<(), InvariantViolation> {
         match happening {
-            TurnHappening::Submit { turn } => {
+            SimulatedTurnEvent::Submit { turn } => {
                 self.submit(turn);
                 Ok(())
             }
-            TurnHappening::Arrives { submission } => self.turn_arrives(submission),
-            TurnHappening::Asked { submission, command, what, unanswered } => {
+            SimulatedTurnEvent::Arrives { submission } => self.turn_arrives(submission),
+            SimulatedTurnEvent::Asked { submission, command, what, unanswered } => {
                 self.store_is_asked(submission, command, *what, unanswered);
                 Ok(())
             }
-            TurnHappening::Stored { submission, command, reply, .. } => {
+            SimulatedTurnEvent::Stored { submission, command, reply, .. } => {
                 self.turn_stored(submission, command, *reply)
             }
-            TurnHappening::Hears { in_turn, result, .. } => self.turn_call_ended(&in_turn, &result),
-            TurnHappening::Tick { submission, .. } => {
+            SimulatedTurnEvent::Hears { in_turn, result, .. } => self.turn_call_ended(&in_turn, &result),
+            SimulatedTurnEvent::Tick { submission, .. } => {
                 self.submissions[submission].is_due = true;
                 self.work(submission)
             }
-            TurnHappening::GivesBack { submission, .. } => {
+            SimulatedTurnEvent::GivesBack { submission, .. } => {
                 self.give_back(submission);
                 Ok(())
             }
-            TurnHappening::Answered { submission, told } => {
+            SimulatedTurnEvent::Answered { submission, told } => {
                 self.turn_answered(submission, told);
                 Ok(())
             }
-            TurnHappening::Impatient { submission } => self.turn_impatient(submission),
+            SimulatedTurnEvent::Impatient { submission } => self.turn_impatient(submission),
         }
     }
 }
 
-/// Whether there are turns in this world, and what else is different then.
-pub(crate) fn draw(weather: &mut Weather, seed: u64, defect: Option<Defect>) {
+/// Decides whether this world has turns, and adapts the scenario.
+pub(crate) fn draw(weather: &mut Scenario, seed: u64, defect: Option<Defect>) {
     let mut rng = Rng::beside(seed ^ 0x7475_726e);
     let wanted = match defect {
         Some(defect) => defect.needs_turns(),
@@ -246,16 +250,16 @@ pub(crate) fn draw(weather: &mut Weather, seed: u64, defect: Option<Defect>) {
     }
     weather.turns = rng.between(1, 3);
     weather.wishes = rng.between(1, 2);
-    // Turns come close together, or nothing of one meets another.
+    // Turns arrive close together, so that they interact.
     weather.storm = weather.storm.min(rng.between(60_000, 400_000));
     if rng.chance(70) {
         let policy = Arc::make_mut(&mut weather.policy);
         policy.breaker.consecutive = NonZeroU32::new(u32::try_from(rng.between(1, 3)).unwrap_or(1));
         policy.breaker.cooldown =
-            steadfast_core::policy::Cooldown::constant(Duration::from_secs(rng.between(1, 30)));
+            steadfast_core::policy::BreakerCooldown::constant(Duration::from_secs(rng.between(1, 30)));
     }
     if defect.is_some() {
-        // What an emptied store forgets is no defect.
+        // Losses caused by an emptied store are no defect.
         weather.emptyings = 0;
     }
     let mut replans = Rng::beside(seed ^ 0x7265_706c);
@@ -269,16 +273,16 @@ pub(crate) fn draw(weather: &mut Weather, seed: u64, defect: Option<Defect>) {
         weather.tool_asks = 40;
     }
     if defect == Some(Defect::BackToPlanNotKept) {
-        // A turn has to come three times, and the breaker to change each time.
+        // A turn has to be submitted three times, and the breaker to change each time.
         weather.tool_fails = weather.tool_fails.max(50);
         weather.connection_breaks = weather.connection_breaks.max(40);
         let breaker = &mut Arc::make_mut(&mut weather.policy).breaker;
         breaker.consecutive = Some(NonZeroU32::MIN);
-        breaker.cooldown = steadfast_core::policy::Cooldown::constant(Duration::from_secs(2));
+        breaker.cooldown = steadfast_core::policy::BreakerCooldown::constant(Duration::from_secs(2));
     }
 }
 
-/// Tools by number. The first one is that of all other calls.
+/// Returns a tool by number. The first one is that of all other calls.
 fn tool(number: u64) -> steadfast_core::id::ToolRef {
     let mut tool = crate::transition::tool();
     if number > 0 {
@@ -287,7 +291,7 @@ fn tool(number: u64) -> steadfast_core::id::ToolRef {
     tool
 }
 
-/// The places of the calls of a plan.
-fn places(plan: &Plan) -> BTreeMap<ToolCallId, usize> {
+/// Returns the index of each call of a plan.
+fn places(plan: &TurnPlan) -> BTreeMap<ToolCallId, usize> {
     plan.calls().iter().enumerate().map(|(place, call)| (call.id.clone(), place)).collect()
 }

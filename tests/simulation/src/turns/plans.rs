@@ -1,29 +1,29 @@
-//! What clients want: plans that the seed draws.
+//! The plans of clients, drawn from the seed.
 
 use std::iter;
 use std::sync::Arc;
 
-use steadfast_core::turn::{Limits, Plan};
+use steadfast_core::turn::{TurnLimits, TurnPlan};
 
 use crate::Defect;
 use crate::rng::Rng;
-use crate::system::World;
-use crate::transition::Happening;
-use crate::turns::{TurnHappening, TurnWish};
+use crate::system::SimulatedWorld;
+use crate::transition::SimulationEvent;
+use crate::turns::{SimulatedTurnEvent, TurnGoal};
 
-/// Tools that plans name.
+/// Number of tools that plans name.
 const TOOLS: u64 = 4;
-/// Other plans with which a turn may come again.
+/// Number of other plans with which a turn may be resubmitted.
 const OTHERS: usize = 2;
 
-/// A call of a plan, with the alternatives that may become others.
-struct Planned {
+/// A call of a plan, with alternatives that later plans may change.
+struct PlanEntryText {
     text: String,
     alternatives: Vec<String>,
 }
 
-impl World {
-    /// The turns of the day.
+impl SimulatedWorld {
+    /// Draws the turns of the world.
     pub(crate) fn plan_turns(&mut self) {
         for client in 0..self.weather.clients {
             for _ in 0..self.weather.turns {
@@ -31,26 +31,26 @@ impl World {
                 let parallelism = self.rng.between(1, 3);
                 let texts = self.plans(turn, parallelism);
                 let parse = |text: &String| {
-                    let plan = Plan::parse(text.as_bytes(), &Limits::DEFAULT);
+                    let plan = TurnPlan::parse(text.as_bytes(), &TurnLimits::DEFAULT);
                     Arc::new(plan.expect("the plans of the simulation are valid"))
                 };
                 let plans = texts.iter().map(parse).collect();
-                self.tell(format!("client {client} will want turn {turn}: {}", texts.join(" or ")));
+                self.log_event(format!("client {client} will want turn {turn}: {}", texts.join(" or ")));
                 let parallelism = usize::try_from(parallelism).unwrap_or(1);
-                self.model.turns.push(TurnWish { client, plans, parallelism, tries: 0, over: false });
+                self.model.turns.push(TurnGoal { client, plans, parallelism, tries: 0, over: false });
                 let at = self.rng.between(0, self.weather.storm);
-                self.later(at, Happening::Turn(TurnHappening::Submit { turn }));
+                self.later(at, SimulationEvent::Turn(SimulatedTurnEvent::Submit { turn }));
                 if self.rng.chance(self.weather.double) {
                     let twice = at + self.rng.between(1, 5_000);
-                    self.later(twice, Happening::Turn(TurnHappening::Submit { turn }));
+                    self.later(twice, SimulationEvent::Turn(SimulatedTurnEvent::Submit { turn }));
                 }
             }
         }
     }
 
-    /// The plan of a turn, and others that differ from it in their alternatives.
+    /// Draws the plan of a turn, and others that differ from it in their alternatives.
     fn plans(&mut self, turn: usize, parallelism: u64) -> Vec<String> {
-        let calls: Vec<Planned> =
+        let calls: Vec<PlanEntryText> =
             (0..self.rng.between(1, 6)).map(|place| self.planned(turn, place)).collect();
         let deadline = match self.rng.between(0, 2) {
             0 => self.rng.between(1_000, 10_000),
@@ -76,8 +76,8 @@ impl World {
         plans
     }
 
-    /// A call that may depend on those before it.
-    fn planned(&mut self, turn: usize, place: u64) -> Planned {
+    /// Draws a call that may depend on those before it.
+    fn planned(&mut self, turn: usize, place: u64) -> PlanEntryText {
         let mut needs = Vec::new();
         let mut uses = Vec::new();
         for before in 0..place {
@@ -95,7 +95,7 @@ impl World {
         let mut alternatives = Vec::new();
         for other in 1..=self.rng.between(0, 3) {
             alternatives.push(if self.rng.chance(30) {
-                // The same job, asked for in other words; sometimes of the same tool.
+                // The same job with other parameters, sometimes of the same tool.
                 let tool = named(number + other - 1);
                 format!(r#"{{"tool":"{tool}","params":{{"turn":{turn},"place":{place},"as":{other}}}}}"#)
             } else {
@@ -114,16 +114,16 @@ impl World {
             uses.join(","),
             needs.join(","),
         );
-        Planned { text, alternatives }
+        PlanEntryText { text, alternatives }
     }
 }
 
-impl Planned {
+impl PlanEntryText {
     fn with(&self, alternatives: &[String]) -> String {
         format!(r#"{{{},"alternatives":[{}]}}"#, self.text, alternatives.join(","))
     }
 
-    /// Some of its alternatives, perhaps in another order.
+    /// Returns some of its alternatives, perhaps in another order.
     fn others(&self, rng: &mut Rng) -> Vec<String> {
         let mut others = self.alternatives.clone();
         match rng.between(0, 3) {

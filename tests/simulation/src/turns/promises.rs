@@ -1,4 +1,4 @@
-//! What must hold of turns. The names are those of the table in `invariants`.
+//! The invariants of turns. Their names are those of the table in `invariants`.
 
 use std::time::Duration;
 
@@ -6,24 +6,24 @@ use steadfast_core::Timestamp;
 use steadfast_core::call::CallResult;
 use steadfast_core::code::Code;
 use steadfast_core::id::ToolCallId;
-use steadfast_core::turn::{EndedBy, Event, Outcome, TurnResult};
+use steadfast_core::turn::{TurnCallOutcome, TurnEndReason, TurnEvent, TurnResult};
 
-use crate::invariants::{Broken, clock};
-use crate::model::{Effect, Intent, Kind, Model, TurnCall};
-use crate::system::World;
-use crate::turns::{Stage, Submission};
+use crate::invariants::{InvariantViolation, clock};
+use crate::model::{CallIdentity, Effect, GroundTruth, TurnCall, UniqueEffect};
+use crate::system::SimulatedWorld;
+use crate::turns::{SubmissionStage, TurnSubmission};
 
-/// How long a turn may take to end after its deadline: a choice that is being written and the way back, each with all the
-/// patience that there is for the store.
+/// Time that a turn may take to end after its deadline: the writing of a choice and the release, each with the full
+/// timeout of the store.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// Over all submissions of a turn, no two candidates of one call have an effect.
-pub(crate) fn done_once(model: &Model, made: TurnCall, new: &Effect) -> Result<(), Broken> {
+/// Checks that over all submissions of a turn no two candidates of one call have an effect.
+pub(crate) fn done_once(model: &GroundTruth, made: TurnCall, new: &Effect) -> Result<(), InvariantViolation> {
     if model.unprotected_turns.contains(&(made.turn, made.call)) {
         return Ok(());
     }
     for other in &model.effects {
-        let Some(Intent::Turn(before)) = other.intent else { continue };
+        let Some(UniqueEffect::Turn(before)) = other.intent else { continue };
         let same = (before.turn, before.call) == (made.turn, made.call) && before.candidate != made.candidate;
         let since = other.submitted.into_iter().chain(new.submitted).min();
         if same && !since.is_some_and(|since| emptied_since(model, since)) {
@@ -36,14 +36,14 @@ pub(crate) fn done_once(model: &Model, made: TurnCall, new: &Effect) -> Result<(
     Ok(())
 }
 
-/// A store that lost everything has lost who runs a turn and what was chosen in it.
-fn emptied_since(model: &Model, since: Timestamp) -> bool {
+/// Returns true if the store lost everything since then, and with it the holder of a turn and its choices.
+fn emptied_since(model: &GroundTruth, since: Timestamp) -> bool {
     model.emptyings.iter().any(|emptying| emptying.at >= since)
 }
 
-impl World {
-    /// Checked when a turn was taken: nobody else runs it who lives and has time left.
-    pub(super) fn one_submission(&self, submission: usize) -> Result<(), Broken> {
+impl SimulatedWorld {
+    /// Checked when a turn was taken: no other live process runs it with time left.
+    pub(super) fn one_submission(&self, submission: usize) -> Result<(), InvariantViolation> {
         let new = &self.submissions[submission];
         if self.now >= new.deadline {
             return Ok(());
@@ -57,12 +57,12 @@ impl World {
         }
     }
 
-    /// The submissions of a turn that run in processes that live and that have time left.
-    fn running(&self, turn: usize) -> impl Iterator<Item = (usize, &Submission)> {
+    /// Returns the submissions of a turn that run in live processes and have time left.
+    fn running(&self, turn: usize) -> impl Iterator<Item = (usize, &TurnSubmission)> {
         self.submissions.iter().enumerate().filter(move |(_, submission)| {
             let home = &self.nodes[submission.node];
             submission.turn == turn
-                && matches!(submission.stage, Stage::Running)
+                && matches!(submission.stage, SubmissionStage::Running)
                 && home.alive
                 && home.identity.started == submission.life
                 && self.now < submission.deadline
@@ -70,13 +70,17 @@ impl World {
     }
 
     /// Checked when a turn begins a call.
-    pub(super) fn call_may_begin(&mut self, submission: usize, id: &ToolCallId) -> Result<(), Broken> {
+    pub(super) fn call_may_begin(
+        &mut self,
+        submission: usize,
+        id: &ToolCallId,
+    ) -> Result<(), InvariantViolation> {
         let beginning = &mut self.submissions[submission];
         let wish = &self.model.turns[beginning.turn];
         if !self.connections[beginning.line].open {
             return Err((
                 "not unattended",
-                format!("submission {submission} begins {id}, and nobody waits for it"),
+                format!("submission {submission} begins {id}, and no client waits for it"),
             ));
         }
         let planned = beginning.plan.calls().iter().find(|call| call.id == *id);
@@ -107,11 +111,11 @@ impl World {
     pub(crate) fn turn_may_start(
         &self,
         submission: usize,
-        kind: Kind,
+        kind: CallIdentity,
         claimed: Timestamp,
         first: bool,
-    ) -> Result<(), Broken> {
-        let Kind::Turn(TurnCall { turn, call, .. }) = kind else { return Ok(()) };
+    ) -> Result<(), InvariantViolation> {
+        let CallIdentity::Turn(TurnCall { turn, call, .. }) = kind else { return Ok(()) };
         let deadline = self.submissions[submission].deadline;
         if self.now >= deadline {
             return Err((
@@ -125,7 +129,7 @@ impl World {
         if first && self.running(turn).next().is_none() {
             return Err((
                 "not unattended",
-                format!("call {call} of turn {turn} starts, and nobody runs the turn"),
+                format!("call {call} of turn {turn} starts, and no process runs the turn"),
             ));
         }
         let unprotected = self.model.unprotected_turns.contains(&(turn, call));
@@ -144,11 +148,15 @@ impl World {
     }
 
     /// Checked when a turn ends.
-    pub(super) fn one_true_state(&self, submission: usize, result: &TurnResult) -> Result<(), Broken> {
-        let Submission { plan, truth, inbox, .. } = &self.submissions[submission];
-        // The turn may end before it hears of the end of a call.
+    pub(super) fn one_true_state(
+        &self,
+        submission: usize,
+        result: &TurnResult,
+    ) -> Result<(), InvariantViolation> {
+        let TurnSubmission { plan, truth, inbox, .. } = &self.submissions[submission];
+        // The turn may end before it receives the end of a call.
         let unheard = |id: &ToolCallId| {
-            inbox.iter().any(|event| matches!(event, Event::Ended { id: ended, .. } if ended == id))
+            inbox.iter().any(|event| matches!(event, TurnEvent::Ended { id: ended, .. } if ended == id))
         };
         let planned = plan.calls().iter().map(|call| &call.id);
         if !planned.eq(result.calls.iter().map(|call| &call.id)) {
@@ -159,7 +167,8 @@ impl World {
         }
         let ended = &self.submissions[submission];
         let is_calm = self.disturbed < ended.arrived && self.now.since(ended.heard) > Duration::from_secs(10);
-        if result.ended_by == EndedBy::Deadline && is_calm && truth.open.is_empty() && inbox.is_empty() {
+        if result.ended_by == TurnEndReason::Deadline && is_calm && truth.open.is_empty() && inbox.is_empty()
+        {
             return Err((
                 "turns end",
                 format!(
@@ -170,10 +179,12 @@ impl World {
         for call in &result.calls {
             let id = &call.id;
             let is_true = match call.outcome {
-                Outcome::Succeeded => truth.succeeded.contains(id),
-                Outcome::Failed => !truth.succeeded.contains(id) && !truth.open.contains(id),
-                Outcome::Skipped => !truth.sent.contains(id),
-                Outcome::Cancelled | Outcome::LeftRunning => truth.open.contains(id) || unheard(id),
+                TurnCallOutcome::Succeeded => truth.succeeded.contains(id),
+                TurnCallOutcome::Failed => !truth.succeeded.contains(id) && !truth.open.contains(id),
+                TurnCallOutcome::Skipped => !truth.sent.contains(id),
+                TurnCallOutcome::Cancelled | TurnCallOutcome::LeftRunning => {
+                    truth.open.contains(id) || unheard(id)
+                }
             };
             if !is_true {
                 return Err((
@@ -186,7 +197,7 @@ impl World {
     }
 
     /// Checked when a turn is answered. A process that was frozen, or whose clock jumped, has that time on top.
-    pub(super) fn turn_ends_in_time(&self, submission: usize) -> Result<(), Broken> {
+    pub(super) fn turn_ends_in_time(&self, submission: usize) -> Result<(), InvariantViolation> {
         let ended = &self.submissions[submission];
         let jumps = self.jumps.iter().filter(|(at, _)| *at >= ended.arrived).map(|(_, span)| *span).sum();
         let due = ended.deadline.max(self.nodes[ended.node].frozen_until) + GRACE + jumps;
@@ -199,11 +210,11 @@ impl World {
         Ok(())
     }
 
-    pub(crate) fn turns_at_rest(&self) -> Result<(), Broken> {
+    pub(crate) fn turns_at_rest(&self) -> Result<(), InvariantViolation> {
         for (number, submission) in self.submissions.iter().enumerate() {
             let home = &self.nodes[submission.node];
             let lives = home.alive && home.identity.started == submission.life;
-            if lives && !matches!(submission.stage, Stage::Over) {
+            if lives && !matches!(submission.stage, SubmissionStage::Over) {
                 return Err(("turns end", format!("submission {number} is still {:?}", submission.stage)));
             }
         }
@@ -211,11 +222,11 @@ impl World {
     }
 
     /// Checked when a call of a turn ends.
-    pub(super) fn own_key(&self, made: TurnCall, result: &CallResult) -> Result<(), Broken> {
+    pub(super) fn own_key(&self, made: TurnCall, result: &CallResult) -> Result<(), InvariantViolation> {
         let conflicts = matches!(&result.ended, Err(failure) if failure.code == Code::IdempotencyConflict);
         let once = self.model.made.get(&made).is_none_or(|calls| calls.len() < 2);
         if conflicts && once {
-            return Err(("own key", format!("{made:?} was told that its key stands for another call")));
+            return Err(("own key", format!("{made:?} got a key conflict")));
         }
         Ok(())
     }

@@ -8,10 +8,10 @@
 //!  "env": {"MCP_HEADER_AUTHORIZATION": S}}
 //! ```
 //!
-//! The value of a header stays where it is, in the file of the client and in its own spelling, as a variable of the
-//! process: never on a command line, which others on the machine can read. A URL that holds a secret becomes a variable too.
-//! The arguments name variables without `${…}`, because clients would replace that themselves. What a client writes as
-//! `${input:key}` in a header it fills in in `env` as well.
+//! The value of a header stays in the file of the client and in its own spelling, as a variable of the process. It is
+//! never on a command line, which other users of the machine can read. A URL with a secret becomes a variable too. The
+//! arguments name variables without `${…}`, because clients would replace that themselves. If a client replaces
+//! `${input:key}` in a header, it does so in `env` as well.
 
 use std::net::IpAddr;
 
@@ -19,35 +19,36 @@ use http::Uri;
 use steadfast_core::redact;
 
 use super::{
-    EMPTY_LIST, Form, Found, MARK, Member, Mistake, Parts, Program, ServerRewrite, Splice, Wish, find,
-    member, name_flag, new_members, quoted, respelled, spliced, whole_member,
+    ConfigFormat, EMPTY_LIST, FoundServer, ImportRequest, MARK, ProgramLocation, ServerRewrite, Splice,
+    StdioServer, SyntaxError, TableMember, find, member, name_flag, new_members, quoted, respelled, spliced,
+    whole_member,
 };
 use crate::import::names::ServerNames;
 
 /// A server with a URL.
-pub(super) struct Remote<'n> {
-    url: &'n Member,
+pub(super) struct UrlServer<'n> {
+    url: &'n TableMember,
     pub(super) address: &'n str,
-    /// Its `type`, where it has one.
-    kind: Option<(&'n Member, &'n str)>,
-    headers: Option<(&'n Member, &'n [Member])>,
-    /// The variable with a bearer token, as Codex has it.
-    bearer: Option<(&'n Member, &'n str)>,
+    /// Its `type`, if it has one.
+    kind: Option<(&'n TableMember, &'n str)>,
+    headers: Option<(&'n TableMember, &'n [TableMember])>,
+    /// The variable with a bearer token, as in Codex.
+    bearer: Option<(&'n TableMember, &'n str)>,
 }
 
-/// The variable of a URL that holds a secret.
+/// Variable for a URL with a secret.
 const URL_VARIABLE: &str = "MCP_URL";
-/// What the variables of headers begin with.
+/// Prefix of the variables for headers.
 const HEADER_VARIABLE: &str = "MCP_HEADER_";
-/// Keys by which a client signs in itself, or makes headers.
+/// Keys by which a client signs in itself, or creates headers.
 const SIGN_IN: [&str; 7] =
     ["oauth", "auth", "authorization", "authProvider", "headersHelper", "scopes", "oauth_resource"];
-/// Keys that say how a client makes the connection.
+/// Keys that configure the connection of a client.
 const CONNECTION: [&str; 3] = ["sslVerify", "clientCert", "clientKey"];
-/// The names of the transport that we speak.
+/// Names of the supported transport.
 const STREAMABLE: [&str; 4] = ["http", "streamable-http", "streamableHttp", "streamable_http"];
 
-/// The transport that a client uses for a URL where none is named.
+/// Transport that a client uses for a URL if none is named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DefaultTransport {
     Streamable,
@@ -55,25 +56,25 @@ pub(super) enum DefaultTransport {
     Older,
 }
 
-/// Where headers stand.
-fn headers_key(form: Form) -> &'static str {
+/// Returns the key of the headers.
+fn headers_key(form: ConfigFormat) -> &'static str {
     match form {
-        Form::Json => "headers",
-        Form::Toml => "http_headers",
+        ConfigFormat::Json => "headers",
+        ConfigFormat::Toml => "http_headers",
     }
 }
 
 const BEARER_KEY: &str = "bearer_token_env_var";
-/// The variables that Codex passes on to a program.
+/// Key with the variables that Codex passes on to a program.
 const PASSED_KEY: &str = "env_vars";
 
-impl<'n> Remote<'n> {
-    /// Reads one, or says why it cannot go through us.
+impl<'n> UrlServer<'n> {
+    /// Reads a server with a URL, or returns the reason why it cannot be put behind Steadfast.
     pub(super) fn read(
-        members: &'n [Member],
-        form: Form,
+        members: &'n [TableMember],
+        form: ConfigFormat,
         default_transport: DefaultTransport,
-    ) -> Result<Result<Self, String>, Mistake> {
+    ) -> Result<Result<Self, String>, SyntaxError> {
         let Some(url) = member(members, "url")? else {
             return Ok(Err("its client is not one that is known: its URL is not called `url`".to_owned()));
         };
@@ -83,7 +84,7 @@ impl<'n> Remote<'n> {
         let authority =
             address.split_once("://").map_or(address, |(_, rest)| rest).split(['/', '?', '#']).next();
         if authority.is_some_and(|authority| authority.contains('@')) {
-            return Ok(Err("its URL has a user name or password in it; write them into a header".to_owned()));
+            return Ok(Err("its URL contains a user name or password; put them into a header".to_owned()));
         }
         for key in ["command", "args", "env", PASSED_KEY] {
             if member(members, key)?.is_some() {
@@ -136,23 +137,24 @@ impl<'n> Remote<'n> {
             }
         }
         let bearer = match (form, member(members, BEARER_KEY)?) {
-            (Form::Toml, Some(bearer)) => match bearer.node.text() {
+            (ConfigFormat::Toml, Some(bearer)) => match bearer.node.text() {
                 Some(variable) => Some((bearer, variable)),
                 None => return Ok(Err(format!("its `{BEARER_KEY}` is not a text"))),
             },
-            (Form::Json, _) | (Form::Toml, None) => None,
+            (ConfigFormat::Json, _) | (ConfigFormat::Toml, None) => None,
         };
         Ok(Ok(Self { url, address, kind, headers, bearer }))
     }
 
-    /// Where it is and what it is sent, without the values.
+    /// Returns its URL and the names of its headers, without their values.
     pub(super) fn line(&self) -> Vec<String> {
         let headers = self.headers.iter().flat_map(|(_, each)| *each).map(|one| format!("{}:", one.name));
         let bearer = self.bearer.map(|(_, variable)| bearer_header(variable));
         [self.address.to_owned()].into_iter().chain(headers).chain(bearer).collect()
     }
 
-    /// Says why it must not go through us, if so: without credentials in the file its client may sign in itself.
+    /// Returns an error if it must not be put behind Steadfast: without credentials in the file, its client may sign
+    /// in itself.
     pub(super) fn may_be_wrapped(&self, is_open: bool) -> Result<(), String> {
         let has_credentials = self.headers.is_some_and(|(_, each)| !each.is_empty())
             || self.bearer.is_some()
@@ -173,7 +175,7 @@ impl<'n> Remote<'n> {
 const OLDER_TRANSPORT: &str =
     "it speaks the older transport, HTTP with SSE, and only streamable HTTP can go through steadfast";
 
-/// Whether a server at this address may want a sign-in: that takes HTTPS, and is not done on one machine.
+/// Returns true if a server at this address may require a sign-in. That takes HTTPS and another machine.
 fn may_ask_for_sign_in(address: &str) -> bool {
     // A variable may stand for anything.
     let Ok(uri) = address.parse::<Uri>() else { return true };
@@ -186,8 +188,8 @@ fn bearer_header(variable: &str) -> String {
     format!("Authorization: Bearer ${{{variable}}}")
 }
 
-/// The variable for the value of each header, in their order.
-fn variables(headers: &[Member]) -> Vec<String> {
+/// Returns the variable for the value of each header, in order.
+fn variables(headers: &[TableMember]) -> Vec<String> {
     let mut taken: Vec<String> = Vec::new();
     for header in headers {
         let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
@@ -203,15 +205,15 @@ fn variables(headers: &[Member]) -> Vec<String> {
     taken
 }
 
-impl Found<'_> {
-    /// Puts a server with a URL behind us.
+impl FoundServer<'_> {
+    /// Puts a server with a URL behind Steadfast.
     pub(super) fn wrap_url(
         &self,
-        remote: &Remote<'_>,
+        remote: &UrlServer<'_>,
         name: &str,
-        program: &Program,
+        program: &ProgramLocation,
         text: &str,
-        form: Form,
+        form: ConfigFormat,
     ) -> Result<ServerRewrite, String> {
         let us = program.name.as_ref().unwrap_or(&program.path);
         let mark = remote.kind.map_or_else(|| MARK.to_owned(), |(_, kind)| format!("{MARK}={kind}"));
@@ -274,13 +276,13 @@ impl Found<'_> {
         Ok(ServerRewrite { becomes, splices, notes })
     }
 
-    /// Takes a server with a URL out again.
+    /// Restores a server with a URL.
     pub(super) fn unwrap_url(
         &self,
-        parts: &Parts<'_>,
+        parts: &StdioServer<'_>,
         mark: &str,
         text: &str,
-        form: Form,
+        form: ConfigFormat,
     ) -> Result<ServerRewrite, String> {
         let changed_since = |what: &str| format!("{what}; put its `url` back yourself");
         let env = member(parts.members, "env").ok().flatten();
@@ -320,7 +322,7 @@ impl Found<'_> {
             splices.push((variable.name_span.clone(), renamed(variable, header, text)));
             known.push((variable.name.as_str(), header));
         }
-        let is_url = |one: &&Member| {
+        let is_url = |one: &&TableMember| {
             let name = parts.flag("--url-env").and_then(|at| parts.words.get(at));
             name.is_some_and(|name| one.name == **name)
         };
@@ -328,7 +330,12 @@ impl Found<'_> {
             match known.iter().find(|(name, _)| *name == one.name) {
                 Some((_, header)) => becomes.push(format!("{header}:")),
                 None if is_url(&one) => {}
-                None => return Err(changed_since(&format!("`env` has `{}`, which is no header", one.name))),
+                None => {
+                    return Err(changed_since(&format!(
+                        "`env` has `{}`, which is not a valid header",
+                        one.name
+                    )));
+                }
             }
         }
         if let Some(env) = env {
@@ -338,7 +345,7 @@ impl Found<'_> {
                     splices.push((range, String::new()));
                 }
                 (Some(at), false) => {
-                    // It was put before another one.
+                    // It was inserted before another one.
                     let (url, next) = (variables.get(at), variables.get(at + 1));
                     let (Some(url), Some(next)) = (url, next) else {
                         return Err(changed_since("its `env` was put in another order"));
@@ -364,14 +371,14 @@ impl Found<'_> {
         Ok(ServerRewrite { becomes, splices, notes: Vec::new() })
     }
 
-    /// That what is put in can be taken out again, byte for byte. Some spellings cannot.
-    fn comes_back(&self, splices: &[Splice], text: &str, form: Form) -> Result<(), String> {
+    /// Checks that the added text can be removed again, byte for byte. Some spellings cannot.
+    fn comes_back(&self, splices: &[Splice], text: &str, form: ConfigFormat) -> Result<(), String> {
         let new = spliced(text, splices.to_vec());
         let taken_out = || {
             let root = form.read(&new).ok()?;
             let found = find(&root, &new, &[self.way]).ok()?;
             let own = found.iter().find(|one| one.name == self.name && one.within == self.within)?;
-            let judged = own.judge(&new, form, &Wish::Unwrap, &mut ServerNames::default()).ok()?;
+            let judged = own.judge(&new, form, &ImportRequest::Unwrap, &mut ServerNames::default()).ok()?;
             Some(spliced(&new, judged.splices))
         };
         if taken_out().is_some_and(|back| back == text) {
@@ -382,37 +389,37 @@ impl Found<'_> {
     }
 }
 
-/// The name of a member, changed, in its own quotes.
-fn renamed(one: &Member, name: &str, text: &str) -> String {
+/// Returns the name of a member, changed, in its own quotes.
+fn renamed(one: &TableMember, name: &str, text: &str) -> String {
     respelled(text.get(one.name_span.clone()).unwrap_or_default(), name)
 }
 
-fn spelling<'t>(text: &'t str, one: &Member) -> &'t str {
+fn spelling<'t>(text: &'t str, one: &TableMember) -> &'t str {
     text.get(one.node.span.clone()).unwrap_or_default()
 }
 
-/// A text in the quotes of another one.
+/// Returns a text in the quotes of another one.
 fn requoted(like: &str, text: &str) -> String {
     if like.starts_with('\'') && !text.contains(['\'', '\\']) { format!("'{text}'") } else { quoted(text) }
 }
 
-/// The variable with the URL, before the first of others.
-fn before(first: &Member, table: &Member, own: &str, text: &str, form: Form) -> Splice {
+/// Returns the splice that inserts the variable of the URL before the first of others.
+fn before(first: &TableMember, table: &TableMember, own: &str, text: &str, form: ConfigFormat) -> Splice {
     let at = first.name_span.start;
     let name = renamed(first, URL_VARIABLE, text);
     let is_inline = text.get(table.node.span.clone()).is_some_and(|own| own.starts_with('{'));
     let written = match (form, is_inline) {
-        (Form::Json, _) => format!("{name}: {own}, "),
-        (Form::Toml, true) => format!("{name} = {own}, "),
-        (Form::Toml, false) => format!("{name} = {own}\n"),
+        (ConfigFormat::Json, _) => format!("{name}: {own}, "),
+        (ConfigFormat::Toml, true) => format!("{name} = {own}, "),
+        (ConfigFormat::Toml, false) => format!("{name} = {own}\n"),
     };
     (at..at, written)
 }
 
-/// A table with nothing but the variable with the URL.
-fn in_braces(own: &str, form: Form) -> String {
+/// Returns a table that contains only the variable of the URL.
+fn in_braces(own: &str, form: ConfigFormat) -> String {
     match form {
-        Form::Json => format!("{{{}: {own}}}", quoted(URL_VARIABLE)),
-        Form::Toml => format!("{{ {URL_VARIABLE} = {own} }}"),
+        ConfigFormat::Json => format!("{{{}: {own}}}", quoted(URL_VARIABLE)),
+        ConfigFormat::Toml => format!("{{ {URL_VARIABLE} = {own} }}"),
     }
 }

@@ -2,32 +2,37 @@ use proptest::prelude::{Strategy, any, prop, prop_assert, prop_assert_eq, propte
 
 use super::*;
 
-const JSON: &[Way] = &[&["mcpServers"], &["projects", "*", "mcpServers"]];
-const TOML: &[Way] = &[&["mcp_servers"]];
+const JSON: &[TablePath] = &[&["mcpServers"], &["projects", "*", "mcpServers"]];
+const TOML: &[TablePath] = &[&["mcp_servers"]];
 
-fn wrapping() -> Wish {
-    let program = Program { path: "/bin/steadfast".to_owned(), name: Some("steadfast".to_owned()) };
-    Wish::Wrap { program, without_sign_in: Vec::new() }
+fn wrapping() -> ImportRequest {
+    let program = ProgramLocation { path: "/bin/steadfast".to_owned(), name: Some("steadfast".to_owned()) };
+    ImportRequest::Wrap { program, without_sign_in: Vec::new() }
 }
 
-/// One file, and no other server anywhere.
-fn rewrite(text: &str, form: Form, ways: &[Way], wish: &Wish) -> Result<(Vec<Server>, String), Mistake> {
+/// Rewrites one file, with no other servers.
+fn rewrite(
+    text: &str,
+    form: ConfigFormat,
+    ways: &[TablePath],
+    wish: &ImportRequest,
+) -> Result<(Vec<ImportedServer>, String), SyntaxError> {
     super::rewrite(text, form, ways, wish, &mut ServerNames::default())
 }
 
-fn there_and_back(text: &str, form: Form, ways: &[Way]) -> String {
+fn there_and_back(text: &str, form: ConfigFormat, ways: &[TablePath]) -> String {
     let (_, wrapped) = rewrite(text, form, ways, &wrapping()).unwrap();
     assert_ne!(wrapped, text);
     let (again, same) = rewrite(&wrapped, form, ways, &wrapping()).unwrap();
-    assert!(again.iter().all(|server| !matches!(server.verdict, Verdict::Change { .. })), "{again:?}");
+    assert!(again.iter().all(|server| !matches!(server.verdict, ServerVerdict::Change { .. })), "{again:?}");
     assert_eq!(same, wrapped);
-    let (_, back) = rewrite(&wrapped, form, ways, &Wish::Unwrap).unwrap();
+    let (_, back) = rewrite(&wrapped, form, ways, &ImportRequest::Unwrap).unwrap();
     assert_eq!(back, text);
     wrapped
 }
 
 #[test]
-fn every_spelling_of_a_server_in_json_goes_there_and_back() {
+fn every_spelling_of_a_server_in_json_is_wrapped_and_restored() {
     for server in [
         r#"{"command": "npx", "args": ["-y", "x"]}"#,
         r#"{"command":"npx","args":["-y"],"env":{"A":"b"}}"#,
@@ -49,12 +54,12 @@ fn every_spelling_of_a_server_in_json_goes_there_and_back() {
         r#"{"url": "https://x/mcp?api_key=sk-0123456789abcdef0123456789abcdef"}"#,
         r#"{"url": "https://x/mcp?api_key=hunter2hunter2", "headers": {"A": "b"}}"#,
     ] {
-        there_and_back(&format!("{{\"mcpServers\": {{\"bank\": {server}}}}}"), Form::Json, JSON);
+        there_and_back(&format!("{{\"mcpServers\": {{\"bank\": {server}}}}}"), ConfigFormat::Json, JSON);
     }
 }
 
 #[test]
-fn every_spelling_of_a_server_in_toml_goes_there_and_back() {
+fn every_spelling_of_a_server_in_toml_is_wrapped_and_restored() {
     for text in [
         "[mcp_servers.bank]\ncommand = \"npx\"\nargs = [\"-y\", \"x\"]\n",
         "[mcp_servers.bank]\r\ncommand = 'npx' # why\r\nenv = { A = \"b\" }\r\n",
@@ -71,7 +76,7 @@ fn every_spelling_of_a_server_in_toml_goes_there_and_back() {
         "[mcp_servers]\nfar = { url = \"http://localhost:1/mcp\" }\n",
         "[mcp_servers.\"a b\"]\nargs = [\n  \"-y\", # yes\n]\ncommand = '''npx'''\n[mcp_servers.\"a b\".env]\nA = \"b\"\n",
     ] {
-        there_and_back(text, Form::Toml, TOML);
+        there_and_back(text, ConfigFormat::Toml, TOML);
     }
 }
 
@@ -79,11 +84,11 @@ fn every_spelling_of_a_server_in_toml_goes_there_and_back() {
 fn the_lines_that_are_written_read_well() {
     let text = "{\n  \"mcpServers\": {\n    \"a\": {\n      \"command\": \"npx\",\n      \"args\": [\n        \"-y\"\n      ]\n    },\n    \"b\": {\n      \"command\": \"b\"\n    }\n  }\n}\n";
     let expected = "{\n  \"mcpServers\": {\n    \"a\": {\n      \"command\": \"steadfast\",\n      \"args\": [\n        \"wrap\", \"--imported\", \"--name\", \"a\", \"--\", \"npx\",\n        \"-y\"\n      ]\n    },\n    \"b\": {\n      \"command\": \"steadfast\",\n      \"args\": [\"wrap\", \"--imported\", \"--name\", \"b\", \"--\", \"b\"]\n    }\n  }\n}\n";
-    assert_eq!(there_and_back(text, Form::Json, JSON), expected);
+    assert_eq!(there_and_back(text, ConfigFormat::Json, JSON), expected);
 }
 
 #[test]
-fn what_a_client_printed_anew_or_a_person_added_is_unwrapped_too() {
+fn reformatted_and_edited_servers_are_unwrapped_too() {
     for (text, back) in [
         (
             "{\"mcpServers\":{\"a\":{\"args\":[\n\"wrap\",\n\"--imported\",\n\"--name\",\n\"a\",\n\"--\",\n\"npx\",\n\"-y\"\n],\"command\":\"/x/steadfast\"}}}",
@@ -98,12 +103,12 @@ fn what_a_client_printed_anew_or_a_person_added_is_unwrapped_too() {
             r#"{"mcpServers":{"a":{"command":"npx", /* mine */ "args":[]}}}"#,
         ),
     ] {
-        assert_eq!(rewrite(text, Form::Json, JSON, &Wish::Unwrap).unwrap().1, back);
+        assert_eq!(rewrite(text, ConfigFormat::Json, JSON, &ImportRequest::Unwrap).unwrap().1, back);
     }
 }
 
 #[test]
-fn what_cannot_go_through_us_is_left_with_the_reason() {
+fn servers_that_cannot_be_wrapped_are_unchanged_with_a_reason() {
     let text = r#"{"mcpServers": {
         "url": {"url": "https://x"}, "http": {"type": "http", "url": "https://x"}, "number": 1,
         "sse": {"type": "sse", "url": "https://x", "headers": {"A": "b"}}, "path": {"url": "http://x/sse"},
@@ -112,14 +117,14 @@ fn what_cannot_go_through_us_is_left_with_the_reason() {
         "sdk": {"type": "sdk", "command": "x"}, "nothing": {}, "odd": {"command": ["npx"]}, "args": {"command": "npx", "args": "-y"},
         "line": {"command": "npx -y x"}, "": {"command": "npx"}, "ours": {"command": "steadfast", "args": ["serve"]}
     }}"#;
-    let (servers, new) = rewrite(text, Form::Json, JSON, &wrapping()).unwrap();
+    let (servers, new) = rewrite(text, ConfigFormat::Json, JSON, &wrapping()).unwrap();
     assert_eq!(new, text);
     let why: Vec<_> = servers
         .iter()
         .map(|server| match &server.verdict {
-            Verdict::Left(why) => why.as_str(),
-            Verdict::AsWished => "as wished",
-            Verdict::Change { .. } => "changed",
+            ServerVerdict::Left(why) => why.as_str(),
+            ServerVerdict::AlreadyDone => "as wished",
+            ServerVerdict::Change { .. } => "changed",
         })
         .collect();
     let expected = [
@@ -158,19 +163,23 @@ fn strange_shapes_say_where_they_are() {
         (r#"{"mcpServers": {"a": {}, "a": {}}}"#, 25),
         (r#"{"mcpServers": {"a": {"command": "a", "command": "b"}}}"#, 38),
     ] {
-        assert_eq!(rewrite(text, Form::Json, JSON, &wrapping()).unwrap_err().offset, offset, "{text}");
+        assert_eq!(
+            rewrite(text, ConfigFormat::Json, JSON, &wrapping()).unwrap_err().offset,
+            offset,
+            "{text}"
+        );
     }
 }
 
 #[test]
 fn names_that_look_like_flags_and_servers_with_a_path_of_their_own_are_started_all_the_same() {
     let text = r#"{"mcpServers": {"-a": {"command": "x"}, "b": {"command": "x", "env": {"PATH": "/y"}}}}"#;
-    let (servers, _) = rewrite(text, Form::Json, JSON, &wrapping()).unwrap();
+    let (servers, _) = rewrite(text, ConfigFormat::Json, JSON, &wrapping()).unwrap();
     let becomes: Vec<_> = servers
         .into_iter()
         .map(|server| match server.verdict {
-            Verdict::Change { becomes, .. } => becomes.join(" "),
-            Verdict::AsWished | Verdict::Left(_) => panic!("left"),
+            ServerVerdict::Change { becomes, .. } => becomes.join(" "),
+            ServerVerdict::AlreadyDone | ServerVerdict::Left(_) => panic!("left"),
         })
         .collect();
     assert_eq!(
@@ -182,22 +191,22 @@ fn names_that_look_like_flags_and_servers_with_a_path_of_their_own_are_started_a
 #[test]
 fn a_server_with_a_url_keeps_the_values_of_its_headers_off_the_command_line() {
     let text = r#"{"mcpServers": {"far": {"type": "http", "url": "https://x/mcp", "headers": {"Authorization": "Bearer s3cret"}}}}"#;
-    let wrapped = there_and_back(text, Form::Json, JSON);
+    let wrapped = there_and_back(text, ConfigFormat::Json, JSON);
     assert_eq!(
         wrapped,
         r#"{"mcpServers": {"far": {"type": "stdio", "command": "steadfast", "args": ["wrap", "--imported=http", "--name", "far", "--url", "https://x/mcp", "--header-env", "Authorization=MCP_HEADER_AUTHORIZATION"], "env": {"MCP_HEADER_AUTHORIZATION": "Bearer s3cret"}}}}"#
     );
-    let (servers, _) = rewrite(text, Form::Json, JSON, &wrapping()).unwrap();
+    let (servers, _) = rewrite(text, ConfigFormat::Json, JSON, &wrapping()).unwrap();
     assert!(servers[0].notes[0].contains("MCP_HEADER_AUTHORIZATION"), "{:?}", servers[0].notes);
     let secret = r#"{"mcpServers": {"far": {"url": "https://x/mcp?api_key=hunter2hunter2"}}}"#;
-    let (servers, wrapped) = rewrite(secret, Form::Json, JSON, &wrapping()).unwrap();
-    let Verdict::Change { becomes, .. } = &servers[0].verdict else { panic!("{servers:?}") };
+    let (servers, wrapped) = rewrite(secret, ConfigFormat::Json, JSON, &wrapping()).unwrap();
+    let ServerVerdict::Change { becomes, .. } = &servers[0].verdict else { panic!("{servers:?}") };
     assert_eq!(becomes.join(" "), "steadfast wrap --imported --name far --url-env MCP_URL");
     assert!(wrapped.contains(r#""env": {"MCP_URL": "https://x/mcp?api_key=hunter2hunter2"}"#), "{wrapped}");
 }
 
 #[test]
-fn what_was_wrapped_by_hand_is_never_unwrapped() {
+fn a_manually_wrapped_server_is_never_unwrapped() {
     for args in [
         r#"["wrap", "--name", "a", "--", "npx"]"#,
         r#"["wrap", "--", "npx", "--imported"]"#,
@@ -206,34 +215,40 @@ fn what_was_wrapped_by_hand_is_never_unwrapped() {
         r#"["run", "--imported", "--", "npx"]"#,
     ] {
         let text = format!(r#"{{"mcpServers": {{"a": {{"command": "steadfast", "args": {args}}}}}}}"#);
-        let (servers, new) = rewrite(&text, Form::Json, JSON, &Wish::Unwrap).unwrap();
-        assert!(matches!(&servers[0].verdict, Verdict::Left(why) if why.contains("by hand")), "{servers:?}");
+        let (servers, new) = rewrite(&text, ConfigFormat::Json, JSON, &ImportRequest::Unwrap).unwrap();
+        assert!(
+            matches!(&servers[0].verdict, ServerVerdict::Left(why) if why.contains("manually")),
+            "{servers:?}"
+        );
         assert_eq!(new, text);
     }
 }
 
 #[test]
-fn what_was_added_since_to_a_server_with_a_url_is_not_lost() {
+fn later_additions_to_a_server_with_a_url_are_not_lost() {
     let text = r#"{"mcpServers": {"far": {"url": "https://x/mcp", "headers": {"A": "b"}}}}"#;
-    let (_, wrapped) = rewrite(text, Form::Json, JSON, &wrapping()).unwrap();
+    let (_, wrapped) = rewrite(text, ConfigFormat::Json, JSON, &wrapping()).unwrap();
     let edited = wrapped.replace(r#""env": {"#, r#""env": {"DEBUG": "1", "#);
-    let (servers, new) = rewrite(&edited, Form::Json, JSON, &Wish::Unwrap).unwrap();
-    assert!(matches!(&servers[0].verdict, Verdict::Left(why) if why.contains("`DEBUG`")), "{servers:?}");
+    let (servers, new) = rewrite(&edited, ConfigFormat::Json, JSON, &ImportRequest::Unwrap).unwrap();
+    assert!(
+        matches!(&servers[0].verdict, ServerVerdict::Left(why) if why.contains("`DEBUG`")),
+        "{servers:?}"
+    );
     assert_eq!(new, edited);
 }
 
 #[test]
 fn openclaw_uses_the_older_transport_where_none_is_named() {
-    let way: &[Way] = &[OPENCLAW];
+    let way: &[TablePath] = &[OPENCLAW];
     let text = |transport: &str| {
         format!("{{mcp: {{servers: {{far: {{url: 'http://x/mcp'{transport}, headers: {{A: '${{K}}'}}}}}}}}}}")
     };
-    let (servers, _) = rewrite(&text(""), Form::Json, way, &wrapping()).unwrap();
-    assert!(matches!(&servers[0].verdict, Verdict::Left(why) if why.contains("older")), "{servers:?}");
-    there_and_back(&text(", transport: 'streamable-http'"), Form::Json, way);
+    let (servers, _) = rewrite(&text(""), ConfigFormat::Json, way, &wrapping()).unwrap();
+    assert!(matches!(&servers[0].verdict, ServerVerdict::Left(why) if why.contains("older")), "{servers:?}");
+    there_and_back(&text(", transport: 'streamable-http'"), ConfigFormat::Json, way);
 }
 
-/// Pieces that a configuration is made of, put together so that some are one and most nearly are.
+/// Generates fragments of configurations, most of them almost valid.
 fn pieces() -> impl Strategy<Value = String> {
     let piece = prop::sample::select(&[
         "{",
@@ -286,7 +301,7 @@ fn pieces() -> impl Strategy<Value = String> {
     prop::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat())
 }
 
-/// A JSON file whose server has these members between these blanks.
+/// Generates a JSON file whose server has these members and blanks.
 fn file() -> impl Strategy<Value = String> {
     let members = prop::sample::subsequence(
         vec!["\"command\": \"b\"", "\"args\": [\"c\", 'd']", "args: [ ]", "\"env\": {\"K\": 'v'}", "x: 1"],
@@ -306,21 +321,21 @@ fn file() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn no_text_brings_it_down_and_whatever_is_changed_can_be_changed_back(text in pieces()) {
-        for (form, ways) in [(Form::Json, JSON), (Form::Toml, TOML)] {
+    fn no_text_panics_and_every_change_can_be_undone(text in pieces()) {
+        for (form, ways) in [(ConfigFormat::Json, JSON), (ConfigFormat::Toml, TOML)] {
             if let Ok((_, wrapped)) = rewrite(&text, form, ways, &wrapping()) && wrapped != text {
-                prop_assert_eq!(&rewrite(&wrapped, form, ways, &Wish::Unwrap).unwrap().1, &text);
+                prop_assert_eq!(&rewrite(&wrapped, form, ways, &ImportRequest::Unwrap).unwrap().1, &text);
             }
-            let _ = rewrite(&text, form, ways, &Wish::Unwrap);
+            let _ = rewrite(&text, form, ways, &ImportRequest::Unwrap);
         }
     }
 
     #[test]
-    fn blanks_comments_and_order_survive_the_way_there_and_back(text in file()) {
-        // Twice the same name is a mistake of the file.
-        if let Ok((_, wrapped)) = rewrite(&text, Form::Json, JSON, &wrapping()) {
+    fn blanks_comments_and_order_survive_wrapping_and_unwrapping(text in file()) {
+        // A duplicate name is an error of the file.
+        if let Ok((_, wrapped)) = rewrite(&text, ConfigFormat::Json, JSON, &wrapping()) {
             prop_assert_eq!(wrapped != text, text.contains("command"));
-            prop_assert_eq!(&rewrite(&wrapped, Form::Json, JSON, &Wish::Unwrap).unwrap().1, &text);
+            prop_assert_eq!(&rewrite(&wrapped, ConfigFormat::Json, JSON, &ImportRequest::Unwrap).unwrap().1, &text);
         } else {
             prop_assert!(text.matches("args").count() == 2, "{}", text);
         }

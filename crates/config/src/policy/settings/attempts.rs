@@ -1,205 +1,225 @@
-//! How often and how much: retries, breaker, limits.
+//! Settings of attempts: retries, circuit breaker, limits.
 
 use serde_json::{Value as Json, json};
-use steadfast_core::policy::{CountedFrom, Jitter, RateRule, Ratio};
+use steadfast_core::policy::{DelayOrigin, Jitter, RateRule, Ratio};
 
-use super::super::{Draft, Force};
+use super::super::{BreakerForce, PolicyDraft};
 use super::{MODES, count, span, span_or_zero};
-use crate::kind::{Count, Growth, Kind, ListOf, OrNone, PerTime, Share, Words};
-use crate::node::{Node, Raw};
-use crate::setting::{Context, Setting, setting};
+use crate::kind::{Count, Growth, ListKind, OptionalKind, RateKind, SettingKind, ShareKind, WordKind};
+use crate::node::{ConfigNode, RawNode};
+use crate::setting::{ReadContext, Setting, setting};
 
-pub(super) fn retry() -> Vec<Setting<Draft>> {
+pub(super) fn retry() -> Vec<Setting<PolicyDraft>> {
     vec![
-        setting!(Draft, "retry.mode", modes.retry, MODES, "How far retries may go."),
+        setting!(PolicyDraft, "retry.mode", modes.retry, MODES, "The mode of retries."),
         setting!(
-            Draft,
+            PolicyDraft,
             "retry.attempts",
             retry.attempts,
             Count(1..=100),
-            "Attempts in all, the first one included. Raising it loads a tool that is in trouble."
+            "Maximum number of attempts, including the first. Raising it adds load to a failing tool."
         ),
-        setting!(Draft, "retry.base", retry.base, span_or_zero(), "The wait before the first retry.")
-            .also(|draft| draft.retry.waits = None)
-            .shown_if(|draft| draft.retry.waits.is_none()),
-        setting!(Draft, "retry.factor", retry.factor, Growth, "By how much the wait grows with each retry.")
-            .also(|draft| draft.retry.waits = None)
-            .shown_if(|draft| draft.retry.waits.is_none()),
-        setting!(Draft, "retry.cap", retry.cap, span_or_zero(), "The longest wait.")
+        setting!(PolicyDraft, "retry.base", retry.base, span_or_zero(), "The wait before the first retry.")
             .also(|draft| draft.retry.waits = None)
             .shown_if(|draft| draft.retry.waits.is_none()),
         setting!(
-            Draft,
+            PolicyDraft,
+            "retry.factor",
+            retry.factor,
+            Growth,
+            "The factor by which the wait grows with each retry."
+        )
+        .also(|draft| draft.retry.waits = None)
+        .shown_if(|draft| draft.retry.waits.is_none()),
+        setting!(PolicyDraft, "retry.cap", retry.cap, span_or_zero(), "The longest wait.")
+            .also(|draft| draft.retry.waits = None)
+            .shown_if(|draft| draft.retry.waits.is_none()),
+        setting!(
+            PolicyDraft,
             "retry.waits",
             retry.waits,
-            OrNone(ListOf { item: span_or_zero(), least: 1, most: 32 }),
-            "The waits one by one, instead of base, factor and cap; the last one repeats."
+            OptionalKind(ListKind { item: span_or_zero(), least: 1, most: 32 }),
+            "Explicit waits, instead of base, factor and cap; the last one repeats."
         )
         .shown_if(|draft| draft.retry.waits.is_some())
         .excludes(&["retry.base", "retry.factor", "retry.cap"]),
         setting!(
-            Draft,
+            PolicyDraft,
             "retry.jitter",
             retry.jitter,
             JitterKind,
-            "How waits are spread, so that a fleet does not retry in step: \"full\" is anything \
-             up to the whole wait, 0.1 is the wait give or take a tenth."
+            "How waits are randomised, so that many clients do not retry at the same moment: \"full\" is anything up \
+             to the whole wait, 0.1 is the wait plus or minus a tenth."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "retry.total",
             retry.total,
-            OrNone(span_or_zero()),
+            OptionalKind(span_or_zero()),
             "No attempt starts later than this after the first one."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "retry.counted_from",
             retry.counted_from,
-            Words(&[("attempt_end", CountedFrom::AttemptEnd), ("attempt_start", CountedFrom::AttemptStart)]),
-            "From where a wait is counted. From the start, a slow failure is followed at once."
+            WordKind(&[
+                ("attempt_end", DelayOrigin::AttemptEnd),
+                ("attempt_start", DelayOrigin::AttemptStart)
+            ]),
+            "The start of a wait. If it is the start of the attempt, a slow failure is retried at once."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "retry.longest_retry_after",
             retry.longest_retry_after,
             span_or_zero(),
-            "The longest `Retry-After` that is waited for; a longer one ends the call."
+            "The longest `Retry-After` that is honoured; a longer one ends the call."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "retry.budget_share",
             retry.budget_share,
-            Share,
-            "What retries of all calls of one dependency may add to its first attempts. Raising \
-             it turns an outage into more load."
+            ShareKind,
+            "The retry budget of one dependency: retries per first attempt, over all its calls. Raising it turns an \
+             outage into more load."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "retry.budget_floor",
             retry.budget_floor,
             Count(0..=10_000),
-            "Retries per second that are always free, so that a quiet tool can retry."
+            "Retries per second that are always allowed, so that a rarely used tool can be retried."
         ),
     ]
 }
 
-pub(super) fn breaker() -> Vec<Setting<Draft>> {
+pub(super) fn breaker() -> Vec<Setting<PolicyDraft>> {
     vec![
-        setting!(Draft, "breaker.mode", modes.breaker, MODES, "How far the breaker may go."),
+        setting!(PolicyDraft, "breaker.mode", modes.breaker, MODES, "The mode of the circuit breaker."),
         setting!(
-            Draft,
+            PolicyDraft,
             "breaker.consecutive",
             breaker.consecutive,
-            OrNone(count()),
-            "Failures in a row that open it."
+            OptionalKind(count()),
+            "Failures in a row that open the breaker."
         ),
-        setting!(Draft, "breaker.rate", breaker.rate, OrNone(Share), "The share of failures that opens it."),
         setting!(
-            Draft,
+            PolicyDraft,
+            "breaker.rate",
+            breaker.rate,
+            OptionalKind(ShareKind),
+            "The failure rate that opens the breaker."
+        ),
+        setting!(
+            PolicyDraft,
             "breaker.rate_last",
             breaker.rate_last,
             Count(1..=RateRule::MOST),
-            "Among how many of the last attempts the shares are taken."
+            "Number of last attempts over which the rates are taken."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "breaker.rate_at_least",
             breaker.rate_at_least,
             Count(1..=RateRule::MOST),
-            "Fewer attempts than this say nothing about a share."
+            "Minimum number of attempts for a rate."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "breaker.slow_rate",
             breaker.slow_rate,
-            OrNone(Share),
-            "The share of slow answers that opens it."
+            OptionalKind(ShareKind),
+            "The rate of slow responses that opens the breaker."
         ),
-        setting!(Draft, "breaker.slower_than", breaker.slower_than, span(), "What counts as slow."),
-        setting!(Draft, "breaker.window", breaker.window, span(), "What is older does not count."),
         setting!(
-            Draft,
+            PolicyDraft,
+            "breaker.slower_than",
+            breaker.slower_than,
+            span(),
+            "The threshold for a slow response."
+        ),
+        setting!(PolicyDraft, "breaker.window", breaker.window, span(), "Older attempts do not count."),
+        setting!(
+            PolicyDraft,
             "breaker.cooldown",
             breaker.cooldown,
             span(),
-            "How long it stays open before it tries. Raising it keeps a tool that is well again \
-             unused."
+            "How long the breaker stays open before a probe. Raising it keeps a recovered tool unused for longer."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "breaker.cooldown_growth",
             breaker.cooldown_growth,
             Growth,
-            "By how much that grows each time a probe fails."
+            "The factor by which the cooldown grows each time a probe fails."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "breaker.cooldown_cap",
             breaker.cooldown_cap,
-            OrNone(span()),
-            "The longest time it stays open; without one it does not grow."
+            OptionalKind(span()),
+            "The maximum cooldown; without one it does not grow."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "breaker.close_after",
             breaker.close_after,
             Count(1..=1000),
-            "Good probes in a row that close it."
+            "Successful probes in a row that close the breaker."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "breaker.neutral_close_after",
             breaker.neutral_close_after,
             Count(1..=1000),
-            "Neutral answers to probes in a row that close it too: the tool is there."
+            "Neutral probe results in a row that also close the breaker: the tool responds."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "breaker.probe_lease",
             breaker.probe_lease,
-            OrNone(span()),
-            "A probe that is silent for longer gives its place to another; without one, as long \
-             as an attempt may be silent and at least two minutes."
+            OptionalKind(span()),
+            "A probe that is silent for longer than this is replaced by another; without one, it is the attempt \
+             timeout, but at least two minutes."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "breaker.force",
             breaker.force,
-            Words(&[("no", Force::No), ("open", Force::Open)]),
-            "Open by configuration, whatever happens."
+            WordKind(&[("no", BreakerForce::No), ("open", BreakerForce::Open)]),
+            "Keeps the breaker open until this setting changes."
         ),
     ]
 }
 
-pub(super) fn limits() -> Vec<Setting<Draft>> {
+pub(super) fn limits() -> Vec<Setting<PolicyDraft>> {
     vec![
         setting!(
-            Draft,
+            PolicyDraft,
             "limits.concurrency",
             limits.concurrency,
-            OrNone(count()),
-            "Attempts at the same time; one more is answered with `overloaded` at once."
+            OptionalKind(count()),
+            "Maximum number of concurrent attempts; one more is answered with `overloaded` at once."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "limits.rate",
             limits.rate,
-            OrNone(PerTime),
+            OptionalKind(RateKind),
             "Attempts per time, refilled evenly; also the largest burst."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "limits.dependency_concurrency",
             dependency_limits.concurrency,
-            OrNone(count()),
-            "Attempts at the same time over all tools of the same host or server."
+            OptionalKind(count()),
+            "Maximum number of concurrent attempts over all tools of the same host or server."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "limits.dependency_rate",
             dependency_limits.rate,
-            OrNone(PerTime),
+            OptionalKind(RateKind),
             "Attempts per time over all tools of the same host or server."
         ),
     ]
@@ -208,24 +228,24 @@ pub(super) fn limits() -> Vec<Setting<Draft>> {
 /// `"full"`, `"none"`, or a share.
 struct JitterKind;
 
-impl Kind<Jitter> for JitterKind {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Jitter> {
+impl SettingKind<Jitter> for JitterKind {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<Jitter> {
         match node.text() {
             Some("full") => return Some(Jitter::Full),
             Some("none") => return Some(Jitter::None),
             Some(_) | None => {}
         }
         let share = match &node.raw {
-            Raw::Float(share) => Some(*share),
-            Raw::Integer(0) => Some(0.0),
-            Raw::Integer(1) => Some(1.0),
-            Raw::Loose(text) => text.trim().parse().ok(),
-            Raw::Integer(_)
-            | Raw::Boolean(_)
-            | Raw::String(_)
-            | Raw::Foreign(_)
-            | Raw::Array(_)
-            | Raw::Table(_) => None,
+            RawNode::Float(share) => Some(*share),
+            RawNode::Integer(0) => Some(0.0),
+            RawNode::Integer(1) => Some(1.0),
+            RawNode::Loose(text) => text.trim().parse().ok(),
+            RawNode::Integer(_)
+            | RawNode::Boolean(_)
+            | RawNode::String(_)
+            | RawNode::Foreign(_)
+            | RawNode::Array(_)
+            | RawNode::Table(_) => None,
         };
         let ratio = share.and_then(|share| Ratio::new(share).ok());
         if ratio.is_none() {
@@ -238,7 +258,7 @@ impl Kind<Jitter> for JitterKind {
         match value {
             Jitter::Full => "\"full\"".to_owned(),
             Jitter::None => "\"none\"".to_owned(),
-            Jitter::Proportional(share) => Share.show(share),
+            Jitter::Proportional(share) => ShareKind.show(share),
         }
     }
 
@@ -247,6 +267,6 @@ impl Kind<Jitter> for JitterKind {
     }
 
     fn schema(&self) -> Json {
-        json!({ "anyOf": [{ "enum": ["full", "none"] }, Share.schema()] })
+        json!({ "anyOf": [{ "enum": ["full", "none"] }, ShareKind.schema()] })
     }
 }

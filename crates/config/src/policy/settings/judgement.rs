@@ -1,189 +1,203 @@
-//! What is thought of models, tools and faults: guard, trust, classification.
+//! Settings that judge models, tools and faults: loop guard, trust, classification.
 
 use std::time::Duration;
 
-use steadfast_core::classify::{Nature, Severity};
-use steadfast_core::policy::Recovery;
+use steadfast_core::classify::{FaultNature, Severity};
+use steadfast_core::policy::TrustRecovery;
 
 use super::super::faults::FaultRuleList;
 use super::super::shapes::{NewShapes, ShapeName};
-use super::super::{Draft, Repeated};
+use super::super::{PolicyDraft, RepeatedSuccessMode};
 use super::{MODES, YEAR, count, lifetime, span};
-use crate::kind::{Count, Flag, ListOf, OrNone, Share, Span, Words};
+use crate::kind::{BoolKind, Count, DurationKind, ListKind, OptionalKind, ShareKind, WordKind};
 use crate::setting::{Setting, setting};
 
-pub(super) fn guard() -> Vec<Setting<Draft>> {
+pub(super) fn guard() -> Vec<Setting<PolicyDraft>> {
     vec![
-        setting!(Draft, "guard.mode", modes.guard, MODES, "How far the guard against loops may go."),
+        setting!(PolicyDraft, "guard.mode", modes.guard, MODES, "The mode of the loop guard."),
         setting!(
-            Draft,
+            PolicyDraft,
             "guard.identical",
             guard.policy.identical,
             Count(1..=1000),
             "Identical failures after which the model is told to stop."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "guard.per_turn",
             guard.policy.per_turn,
             Count(1..=10_000),
-            "Failures in one turn after which nothing runs any more in it."
+            "Failures in one turn after which no more calls run in it."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "guard.hold",
             guard.policy.hold,
             span(),
-            "After a refusal one try is let through when this much time has passed; doubles each \
-             time."
+            "After a refusal, one call runs when this much time has passed; the time doubles each time."
         ),
-        setting!(Draft, "guard.longest_hold", guard.policy.longest_hold, span(), "The longest such time."),
         setting!(
-            Draft,
+            PolicyDraft,
+            "guard.longest_hold",
+            guard.policy.longest_hold,
+            span(),
+            "The longest such time."
+        ),
+        setting!(
+            PolicyDraft,
             "guard.turn_gap",
             guard.policy.turn_gap,
             span(),
-            "Calls further apart than this, with none in flight, are of two turns where nobody \
-             tells the turn."
+            "Calls further apart than this, with none in flight, belong to different turns if the caller does not \
+             name the turn."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "guard.repeated_success",
             guard.repeated,
-            Words(&[("ignore", Repeated::Ignore), ("warn", Repeated::Warn), ("refuse", Repeated::Refuse)]),
-            "The same success with the same result, again and again. Polling is legitimate, so \
-             that nothing is done unless asked for."
+            WordKind(&[
+                ("ignore", RepeatedSuccessMode::Ignore),
+                ("warn", RepeatedSuccessMode::Warn),
+                ("refuse", RepeatedSuccessMode::Refuse)
+            ]),
+            "The same success with the same result, repeated. Polling is legitimate, so nothing is done by default."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "guard.repeated_success_after",
             guard.repeated_after,
             Count(2..=10_000),
-            "From how many on."
+            "Number of equal successes that are reported as a repetition."
         ),
     ]
 }
 
-pub(super) fn trust() -> Vec<Setting<Draft>> {
+pub(super) fn trust() -> Vec<Setting<PolicyDraft>> {
     vec![
-        setting!(Draft, "trust.mode", modes.trust, MODES, "How far trust may go."),
+        setting!(PolicyDraft, "trust.mode", modes.trust, MODES, "The mode of trust."),
         setting!(
-            Draft,
+            PolicyDraft,
             "trust.count",
             trust.count,
-            OrNone(count()),
-            "So many counted failures in the window cost a tool its trust. Several thresholds \
-             mean any of them."
+            OptionalKind(count()),
+            "Number of counted failures in the window after which a tool loses trust. If several thresholds are set, \
+             any of them is enough."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "trust.consecutive",
             trust.consecutive,
-            OrNone(count()),
-            "So many counted failures in a row."
+            OptionalKind(count()),
+            "Number of counted failures in a row after which a tool loses trust."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "trust.rate",
             trust.rate,
-            OrNone(Share),
-            "So large a share of counted failures in the window."
+            OptionalKind(ShareKind),
+            "Rate of counted failures in the window at which a tool loses trust."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "trust.rate_at_least",
             trust.rate_at_least,
             count(),
-            "The rate says nothing below this many finished calls."
+            "Minimum number of finished calls for the rate."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "trust.expected_failure_rate",
             trust.expected_failure_rate,
-            Share,
-            "This share of failures is expected of the tool and does not count towards the rate."
+            ShareKind,
+            "The expected failure rate of the tool. It does not count towards the rate."
         ),
-        setting!(Draft, "trust.window", trust.window, lifetime(), "What is older does not count."),
+        setting!(PolicyDraft, "trust.window", trust.window, lifetime(), "Older failures do not count."),
         setting!(
-            Draft,
+            PolicyDraft,
             "trust.severities",
             trust.severities,
-            ListOf { item: SEVERITIES, least: 1, most: 12 },
-            "Which failures count. Security counts at once, whatever is written here."
+            ListKind { item: SEVERITIES, least: 1, most: 12 },
+            "Which failures count. A security failure counts at once in any case."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "trust.duration",
             trust.duration,
             lifetime(),
-            "How long an escalation lasts at least."
+            "The minimum duration of an escalation."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "trust.cooldown",
             trust.cooldown,
-            Span(Duration::ZERO..=YEAR),
-            "How long without a counted failure before recovery may start."
+            DurationKind(Duration::ZERO..=YEAR),
+            "How long no counted failure may occur before recovery can start."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "trust.successes_to_recover",
             trust.successes_to_recover,
             count(),
-            "Successes that earn trust back."
+            "Number of successes after which a tool is trusted again."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "trust.block_after",
             trust.block_after,
             count(),
-            "Counted failures while escalated that block the tool."
+            "Number of counted failures while escalated after which the tool is blocked."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "trust.recovery",
             trust.recovery,
-            Words(&[("auto", Recovery::Auto), ("ask", Recovery::Ask)]),
-            "Who lets recovery start: time, or a person."
+            WordKind(&[("auto", TrustRecovery::Auto), ("ask", TrustRecovery::Ask)]),
+            "Recovery starts automatically after the cooldown, or only after approval."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "trust.notify",
             trust.notify,
-            Flag,
-            "Whether people are told when trust is lost or won."
+            BoolKind,
+            "True: notifications are sent when trust is lost or restored."
         ),
     ]
 }
 
-pub(super) fn faults() -> Vec<Setting<Draft>> {
-    const NATURES: Words<Nature> =
-        Words(&[("transient", Nature::Transient), ("permanent", Nature::Permanent)]);
+pub(super) fn faults() -> Vec<Setting<PolicyDraft>> {
+    const NATURES: WordKind<FaultNature> =
+        WordKind(&[("transient", FaultNature::Transient), ("permanent", FaultNature::Permanent)]);
     vec![
         setting!(
-            Draft,
+            PolicyDraft,
             "classify.unknown",
             classify.unknown,
             NATURES,
-            "What an error of the transport means that no rule knows."
+            "The meaning of a transport error that no rule matches."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "classify.rules",
             classify.rules,
             FaultRuleList,
-            "Faults that mean something else for this tool, with examples that must and must not \
-             match. The rules of a more specific place replace all of a less specific one."
+            "Faults with a different meaning for this tool, with examples that must and must not match. The rules of \
+             a more specific place replace all of a less specific one."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "shapes.allow",
             danger.allow,
-            ListOf { item: ShapeName, least: 0, most: 64 },
-            "Shapes of dangerous commands that are not dangerous here."
+            ListKind { item: ShapeName, least: 0, most: 64 },
+            "Built-in shapes of dangerous commands that are allowed here."
         ),
-        setting!(Draft, "shapes.add", danger.add, NewShapes, "Further shapes of dangerous commands."),
+        setting!(
+            PolicyDraft,
+            "shapes.add",
+            danger.add,
+            NewShapes,
+            "Additional shapes of dangerous commands."
+        ),
     ]
 }
 
-pub(crate) const SEVERITIES: Words<Severity> = Words(Severity::WORDS);
+pub(crate) const SEVERITIES: WordKind<Severity> = WordKind(Severity::WORDS);

@@ -9,19 +9,22 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 use steadfast_core::key::KeyTemplate;
-use steadfast_core::policy::{Ambiguous, ArgumentCheck, AskWhen, Dangerous, Mode, Modes, Silence, ToolClass};
-use steadfast_core::verify::{Verify, VerifyCall};
+use steadfast_core::policy::{
+    AmbiguousOutcomePolicy, ApprovalTrigger, ArgumentCheck, DangerousCommandPolicy, EnforcementMode,
+    MechanismModes, SilencePolicy, ToolClass,
+};
+use steadfast_core::verification::{VerificationCall, VerificationMethod};
 
-use super::Draft;
-use crate::kind::{Count, Flag, Kind, OrNone, Size, Span, Text, Words};
-use crate::node::{Node, Raw};
-use crate::setting::{Context, Setting, setting};
+use super::PolicyDraft;
+use crate::kind::{BoolKind, Count, DurationKind, OptionalKind, SettingKind, Size, Text, WordKind};
+use crate::node::{ConfigNode, RawNode};
+use crate::setting::{ReadContext, Setting, setting};
 
 pub(crate) use judgement::SEVERITIES;
 
-/// The table. General settings stand before the particular ones that they decide too.
-pub(crate) fn settings() -> &'static [Setting<Draft>] {
-    static SETTINGS: LazyLock<Vec<Setting<Draft>>> = LazyLock::new(|| {
+/// Returns the table. General settings come before the particular ones that they decide too.
+pub(crate) fn settings() -> &'static [Setting<PolicyDraft>] {
+    static SETTINGS: LazyLock<Vec<Setting<PolicyDraft>>> = LazyLock::new(|| {
         let sections = [
             general(),
             attempts::retry(),
@@ -42,228 +45,232 @@ const MS: Duration = Duration::from_millis(1);
 const DAY: Duration = Duration::from_secs(86_400);
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
 
-/// A span that must be something.
-const fn span() -> Span {
-    Span(MS..=DAY)
+/// A duration above zero.
+const fn span() -> DurationKind {
+    DurationKind(MS..=DAY)
 }
 
-/// A span that may be nothing.
-const fn span_or_zero() -> Span {
-    Span(Duration::ZERO..=DAY)
+/// A duration that may be zero.
+const fn span_or_zero() -> DurationKind {
+    DurationKind(Duration::ZERO..=DAY)
 }
 
-/// How long something is remembered.
-const fn lifetime() -> Span {
-    Span(MS..=YEAR)
+/// A retention period.
+const fn lifetime() -> DurationKind {
+    DurationKind(MS..=YEAR)
 }
 
 const fn count() -> Count {
     Count(1..=1_000_000)
 }
 
-const MODES: Words<Mode> = Words(&[("off", Mode::Off), ("shadow", Mode::Shadow), ("enforce", Mode::Enforce)]);
+const MODES: WordKind<EnforcementMode> = WordKind(&[
+    ("off", EnforcementMode::Off),
+    ("shadow", EnforcementMode::Shadow),
+    ("enforce", EnforcementMode::Enforce),
+]);
 
-const CLASSES: Words<ToolClass> = Words(&[
+const CLASSES: WordKind<ToolClass> = WordKind(&[
     ("read_only", ToolClass::ReadOnly),
     ("idempotent", ToolClass::Idempotent),
     ("mutating", ToolClass::Mutating),
     ("unknown", ToolClass::Unknown),
 ]);
 
-/// The name of a class in files.
+/// Returns the name of a class in files.
 pub(crate) fn class_name(class: ToolClass) -> &'static str {
     CLASSES.0.iter().find(|(_, known)| *known == class).map_or("", |(name, _)| name)
 }
 
-/// The classes with their names.
+/// Returns the classes with their names.
 pub(crate) fn classes() -> impl Iterator<Item = (&'static str, ToolClass)> {
     CLASSES.0.iter().copied()
 }
 
-/// The position of `class` in the table; which rules apply depends on it.
+/// Index of `class` in the table. The class decides which rules apply.
 pub(crate) const CLASS: usize = 0;
 
-fn general() -> Vec<Setting<Draft>> {
+fn general() -> Vec<Setting<PolicyDraft>> {
     vec![
         setting!(
-            Draft,
+            PolicyDraft,
             "class",
             class,
             CLASSES,
-            "What running the tool twice would do: nothing (read_only), nothing further \
-             (idempotent), another effect (mutating). It goes before what the server says of its \
-             tool."
+            "The effect of running the tool twice: none (read_only), none beyond the first (idempotent), another \
+             effect (mutating). It overrides the annotations from the server."
         )
         .only_for_tools(),
         setting!(
-            Draft,
+            PolicyDraft,
             "mode",
             mode,
             MODES,
-            "How far every mechanism may go: off does nothing, shadow decides and only tells, \
-             enforce acts. The mode of one mechanism (`retry.mode` and so on) goes before it \
-             within the same rule."
+            "The mode of every mechanism: off does nothing, shadow decides and only reports, enforce acts. The mode \
+             of one mechanism (`retry.mode` and so on) overrides it within the same rule."
         )
-        .also(|draft| draft.modes = Modes::all(draft.mode))
+        .also(|draft| draft.modes = MechanismModes::all(draft.mode))
         .decides(&["dedupe.mode", "retry.mode", "breaker.mode", "guard.mode", "trust.mode"])
         .shown_if(|_| false),
         setting!(
-            Draft,
+            PolicyDraft,
             "timeout",
             time.attempt,
             span(),
-            "One attempt without sign of life, then it counts as a time-out of the tool. Raising \
-             it keeps agents waiting longer for a dead tool."
+            "How long one attempt may run without a sign of progress before it times out. Raising it keeps agents \
+             waiting longer for a dead tool."
         )
-        .also(|draft| draft.time.silence = Silence::Timeout)
-        .shown_if(|draft| draft.time.silence == Silence::Timeout)
+        .also(|draft| draft.time.silence = SilencePolicy::Timeout)
+        .shown_if(|draft| draft.time.silence == SilencePolicy::Timeout)
         .excludes(&["stuck_after"]),
         setting!(
-            Draft,
+            PolicyDraft,
             "stuck_after",
             time.attempt,
             span(),
-            "One attempt without sign of life, then the watchdog ends it as stuck. The form that \
-             the gateway starts from; it stands in the place of `timeout`."
+            "How long one attempt may run without a sign of progress before the watchdog ends it as stuck. The \
+             gateway uses it instead of `timeout` by default."
         )
-        .also(|draft| draft.time.silence = Silence::Stuck)
-        .shown_if(|draft| draft.time.silence == Silence::Stuck),
+        .also(|draft| draft.time.silence = SilencePolicy::Stuck)
+        .shown_if(|draft| draft.time.silence == SilencePolicy::Stuck),
         setting!(
-            Draft,
+            PolicyDraft,
             "total_timeout",
             time.total,
             span(),
-            "One call in all, however much progress it reports."
+            "How long one call may take in total, however much progress it reports."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "last_retry",
             time.last_retry,
-            OrNone(span_or_zero()),
-            "No retry starts later than this after the first attempt. Raising it beyond the \
-             patience of a client makes retries whose answer nobody reads."
+            OptionalKind(span_or_zero()),
+            "No retry starts later than this after the first attempt. Raising it beyond the client's timeout makes \
+             retries whose result is not read."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "answer_by",
             time.answer_by,
-            OrNone(span()),
-            "After this long the caller is told that the call is still running, and the attempt \
-             goes on. Keep it below the time-out of the client."
+            OptionalKind(span()),
+            "Time after which the caller gets the response that the call is still running. The attempt continues. Keep \
+             it below the client's timeout."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "retry_safe",
             repeat.retry_safe,
-            Flag,
-            "You vouch that the tool may run again although nobody knows whether it ran."
+            BoolKind,
+            "You confirm that the tool may run again after an unknown outcome."
         )
         .only_for_tools(),
         setting!(
-            Draft,
+            PolicyDraft,
             "honours_key",
             repeat.honours_key,
-            Flag,
-            "The tool itself recognises the key that we send along, so that a call with a key may \
+            BoolKind,
+            "The tool itself deduplicates by the idempotency key that Steadfast sends, so that a call with a key may \
              be sent again."
         )
         .only_for_tools(),
         setting!(
-            Draft,
+            PolicyDraft,
             "ambiguous",
             repeat.ambiguous,
-            Words(&[("retry", Ambiguous::Retry), ("stop", Ambiguous::Stop)]),
+            WordKind(&[("retry", AmbiguousOutcomePolicy::Retry), ("stop", AmbiguousOutcomePolicy::Stop)]),
             "What to do when a tool of unknown class has an unknown outcome."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "key",
             dedupe.key,
-            OrNone(KeyOfArguments),
-            "Makes the idempotency key of a call from its arguments, where the caller gives none: `{invoice}`, or \
-             `{order.id}/{step}`. Two calls with the same key are one call. A call without all of these arguments is refused."
+            OptionalKind(KeyOfArguments),
+            "Makes the idempotency key of a call from its arguments if the caller gives none: `{invoice}`, or \
+             `{order.id}/{step}`. Two calls with the same key are one call. A call without all of these arguments is \
+             refused."
         )
         .only_for_tools(),
         setting!(
-            Draft,
+            PolicyDraft,
             "key_argument",
             dedupe.key_argument,
-            OrNone(Text { most: 256 }),
-            "The argument by which the tool takes an idempotency key, for tools that have one. The key is put there, unless the \
-             caller filled it in."
+            OptionalKind(Text { most: 256 }),
+            "The argument in which the tool takes an idempotency key, for tools that have one. Steadfast sets it to \
+             the key, unless the caller did."
         )
         .only_for_tools(),
         setting!(
-            Draft,
+            PolicyDraft,
             "verify",
             verify,
-            OrNone(VerifyKind),
-            "How to find out whether a call took effect. A text is shown with every unknown outcome. A table names a read-only \
-             call whose answer settles it: `{ tool = \"bank/payments\", params = { invoice = \"{invoice}\" }, ran_if = \
-             \"/payments/*/invoice = {invoice}\" }`."
+            OptionalKind(VerifyKind),
+            "How to find out whether a call took effect. A text is shown with every unknown outcome. A table names a \
+             read-only call whose result resolves it: `{ tool = \"bank/payments\", params = { invoice = \
+             \"{invoice}\" }, ran_if = \"/payments/*/invoice = {invoice}\" }`."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "validate_arguments",
             arguments,
-            Words(&[
+            WordKind(&[
                 ("assist", ArgumentCheck::Assist),
                 ("enforce", ArgumentCheck::Enforce),
                 ("off", ArgumentCheck::Off)
             ]),
-            "Arguments that break the tool's own schema: assist lets the tool answer and explains \
-             its refusal, enforce refuses before the tool is bothered."
+            "Arguments that violate the tool's own schema: assist lets the tool respond and explains its error, \
+             enforce refuses before the tool is called."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "result_limit",
             result_limit,
-            OrNone(Size(1 << 10..=1 << 30)),
-            "The most bytes of text that a caller gets of one result. Longer text is kept, and its beginning, its end, its size \
-             and the place of the whole are given instead; see `[results]`. Without a limit every result passes as it came. \
-             Lowering it costs callers that need the whole a request for each page."
+            OptionalKind(Size(1 << 10..=1 << 30)),
+            "The maximum text of one result that a caller gets, in bytes. Longer text is kept; the caller gets its \
+             beginning, its end, its size and a reference to the whole instead; see `[results]`. Without a limit \
+             every result is passed on unchanged. Lowering it costs callers that need the whole text a request for \
+             each page."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "approval",
             approval.when,
-            Words(&[
-                ("never", AskWhen::Never),
-                ("escalated", AskWhen::Escalated),
-                ("always", AskWhen::Always)
+            WordKind(&[
+                ("never", ApprovalTrigger::Never),
+                ("escalated", ApprovalTrigger::Escalated),
+                ("always", ApprovalTrigger::Always)
             ]),
-            "When a person is asked before a call runs."
+            "When a call needs approval."
         ),
-        setting!(Draft, "approval_timeout", approval.timeout, span(), "How long a call waits for an answer."),
+        setting!(PolicyDraft, "approval_timeout", approval.timeout, span(), "How long a call waits for approval."),
         setting!(
-            Draft,
+            PolicyDraft,
             "approval_parked",
             approval.parked,
             lifetime(),
-            "How long a request that nobody answered is kept for an operator."
+            "How long a request without an answer is kept for an operator."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "dangerous",
             approval.dangerous,
-            Words(&[("record", Dangerous::Record), ("ask", Dangerous::Ask)]),
-            "A command of a dangerous shape: record lets it run and then blocks the tool, ask \
-             asks first."
+            WordKind(&[("record", DangerousCommandPolicy::Record), ("ask", DangerousCommandPolicy::Ask)]),
+            "A command with a dangerous shape: record lets it run and then blocks the tool, ask requires approval \
+             first."
         ),
     ]
 }
 
-/// A hint, or a call that shows whether another one took effect.
+/// A hint, or a call that shows whether another call took effect.
 struct VerifyKind;
 
 const HINT: Text = Text { most: 1024 };
 const VERIFY_PARTS: [&str; 3] = ["tool", "params", "ran_if"];
 
-impl Kind<Verify> for VerifyKind {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Verify> {
+impl SettingKind<VerificationMethod> for VerifyKind {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<VerificationMethod> {
         let Some(table) = node.table() else {
             let hint: Arc<str> = HINT.read(node, cx)?;
-            return Some(Verify::Hint(hint));
+            return Some(VerificationMethod::Hint(hint));
         };
         let name = cx.name.clone();
         if let Some(entry) = table.0.iter().find(|entry| !VERIFY_PARTS.contains(&entry.key.as_str())) {
@@ -273,8 +280,8 @@ impl Kind<Verify> for VerifyKind {
         }
         let text = |part: &str| table.get(part).and_then(|entry| entry.node.text()).unwrap_or_default();
         let params = table.get("params").map_or_else(|| Some(json!({})), |entry| json_of(&entry.node));
-        match VerifyCall::new(text("tool"), &params.unwrap_or_default(), text("ran_if")) {
-            Ok(call) => Some(Verify::Call(Arc::new(call))),
+        match VerificationCall::new(text("tool"), &params.unwrap_or_default(), text("ran_if")) {
+            Ok(call) => Some(VerificationMethod::Call(Arc::new(call))),
             Err(why) => {
                 let help = "write for example `{ tool = \"bank/payments\", params = { invoice = \"{invoice}\" }, ran_if = \
                             \"/payments/*/invoice = {invoice}\" }`";
@@ -284,10 +291,10 @@ impl Kind<Verify> for VerifyKind {
         }
     }
 
-    fn show(&self, value: &Verify) -> String {
+    fn show(&self, value: &VerificationMethod) -> String {
         match value {
-            Verify::Hint(hint) => HINT.show(hint),
-            Verify::Call(call) => call.to_string(),
+            VerificationMethod::Hint(hint) => HINT.show(hint),
+            VerificationMethod::Call(call) => call.to_string(),
         }
     }
 
@@ -296,7 +303,7 @@ impl Kind<Verify> for VerifyKind {
     }
 
     fn schema(&self) -> Json {
-        let hint: Json = Kind::<Arc<str>>::schema(&HINT);
+        let hint: Json = SettingKind::<Arc<str>>::schema(&HINT);
         let call = json!({
             "type": "object",
             "properties": {
@@ -311,16 +318,16 @@ impl Kind<Verify> for VerifyKind {
     }
 }
 
-/// A value as JSON; nothing for what JSON does not have.
-fn json_of(node: &Node) -> Option<Json> {
+/// Returns a value as JSON, or `None` for a value that JSON does not have.
+fn json_of(node: &ConfigNode) -> Option<Json> {
     Some(match &node.raw {
-        Raw::Boolean(truth) => json!(truth),
-        Raw::Integer(number) => json!(number),
-        Raw::Float(number) => json!(number),
-        Raw::String(text) | Raw::Loose(text) => json!(text),
-        Raw::Foreign(_) => return None,
-        Raw::Array(items) => Json::Array(items.iter().map(json_of).collect::<Option<_>>()?),
-        Raw::Table(table) => {
+        RawNode::Boolean(truth) => json!(truth),
+        RawNode::Integer(number) => json!(number),
+        RawNode::Float(number) => json!(number),
+        RawNode::String(text) | RawNode::Loose(text) => json!(text),
+        RawNode::Foreign(_) => return None,
+        RawNode::Array(items) => Json::Array(items.iter().map(json_of).collect::<Option<_>>()?),
+        RawNode::Table(table) => {
             let members = table.0.iter().map(|entry| Some((entry.key.clone(), json_of(&entry.node)?)));
             Json::Object(members.collect::<Option<_>>()?)
         }
@@ -330,8 +337,8 @@ fn json_of(node: &Node) -> Option<Json> {
 /// A template for keys.
 struct KeyOfArguments;
 
-impl Kind<Arc<KeyTemplate>> for KeyOfArguments {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Arc<KeyTemplate>> {
+impl SettingKind<Arc<KeyTemplate>> for KeyOfArguments {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<Arc<KeyTemplate>> {
         let Some(text) = node.text() else {
             cx.wrong(node, &self.takes(), format!("write for example {}", cx.with("\"{invoice}\"")));
             return None;

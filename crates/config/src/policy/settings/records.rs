@@ -1,210 +1,213 @@
-//! What counts as the same call, how long its answer stands, and when a call whose outcome is unknown is over.
+//! Settings of records: which calls are the same, how long results are kept, and when an unknown outcome is settled.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 use steadfast_core::policy::{
-    AfterUnknown, CacheFailures, ComputedKeys, Conflict, Effects, KeyScope, OnStoreFailure, StringRule,
+    ComputedKeyPolicy, EffectLocation, FailureReplayPolicy, KeyConflictPolicy, KeyScope, StoreFailurePolicy,
+    StringRule, UnknownOutcomePolicy,
 };
 
-use super::super::Draft;
+use super::super::PolicyDraft;
 use super::{DAY, MODES, lifetime, span, span_or_zero};
-use crate::kind::{Flag, Kind, ListOf, Size, Span, Text, Words};
-use crate::node::Node;
-use crate::setting::{Context, Setting, setting};
+use crate::kind::{BoolKind, DurationKind, ListKind, SettingKind, Size, Text, WordKind};
+use crate::node::ConfigNode;
+use crate::setting::{ReadContext, Setting, setting};
 
-pub(super) fn dedupe() -> Vec<Setting<Draft>> {
-    const ON_FAILURE: Words<OnStoreFailure> =
-        Words(&[("go_on", OnStoreFailure::GoOn), ("refuse", OnStoreFailure::Refuse)]);
+pub(super) fn dedupe() -> Vec<Setting<PolicyDraft>> {
+    const ON_FAILURE: WordKind<StoreFailurePolicy> =
+        WordKind(&[("go_on", StoreFailurePolicy::GoOn), ("refuse", StoreFailurePolicy::Refuse)]);
     vec![
-        setting!(Draft, "dedupe.mode", modes.dedupe, MODES, "How far the recognition of duplicates may go."),
+        setting!(PolicyDraft, "dedupe.mode", modes.dedupe, MODES, "The mode of deduplication."),
         setting!(
-            Draft,
+            PolicyDraft,
             "dedupe.computed_keys",
             dedupe.computed_keys,
-            Words(&[("derive", ComputedKeys::Derive), ("never", ComputedKeys::Never)]),
-            "Whether a key is computed for calls that bring none."
+            WordKind(&[("derive", ComputedKeyPolicy::Derive), ("never", ComputedKeyPolicy::Never)]),
+            "An idempotency key for calls that bring none: computed from the call, or none."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "dedupe.conflict",
             dedupe.conflict,
-            Words(&[("reject", Conflict::Reject), ("separate", Conflict::Separate)]),
-            "A key that comes again with other parameters: an error, or another call."
+            WordKind(&[("reject", KeyConflictPolicy::Reject), ("separate", KeyConflictPolicy::Separate)]),
+            "A key that is used again with other parameters: an error, or another call."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "dedupe.cache_failures",
             dedupe.cache_failures,
-            Words(&[
-                ("terminal", CacheFailures::Terminal),
-                ("all", CacheFailures::All),
-                ("none", CacheFailures::None)
+            WordKind(&[
+                ("terminal", FailureReplayPolicy::Terminal),
+                ("all", FailureReplayPolicy::All),
+                ("none", FailureReplayPolicy::None)
             ]),
-            "Which failures are given again to the same key."
+            "Which failures are replayed for the same key."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "dedupe.after_unknown",
             dedupe.after_unknown,
-            Words(&[("tell_once", AfterUnknown::TellOnce), ("hold", AfterUnknown::Hold)]),
-            "A call without key after an equal one with an unknown outcome: tell_once runs it after \
-             the caller was told so and has checked or waited, hold only after an operator has \
-             resolved the outcome."
+            WordKind(&[("tell_once", UnknownOutcomePolicy::TellOnce), ("hold", UnknownOutcomePolicy::Hold)]),
+            "A call without a key after an equal one with an unknown outcome: tell_once runs it after the caller was \
+             informed and has checked or waited, hold only after an operator has resolved the outcome."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "dedupe.scope",
             dedupe.scope,
-            Words(&[("session", KeyScope::Session), ("global", KeyScope::Global)]),
-            "Whose calls share a computed key. Global is heeded for read-only tools only."
+            WordKind(&[("session", KeyScope::Session), ("global", KeyScope::Global)]),
+            "The scope of computed keys. Global applies to read-only tools only."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "dedupe.strings",
             dedupe.strings,
-            Words(&[
+            WordKind(&[
                 ("by_class", None),
                 ("exact", Some(StringRule::Exact)),
                 ("trim", Some(StringRule::Trim)),
                 ("collapse", Some(StringRule::Collapse))
             ]),
-            "How strings are compared when a key is computed; by class means collapse for \
-             read-only tools and exact for others."
+            "How strings are compared when a key is computed; by_class means collapse for read-only tools and exact \
+             for others."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "dedupe.volatile",
             dedupe.volatile,
-            ListOf { item: BoxedText, least: 0, most: 64 },
-            "Top-level parameters that do not make a call different."
+            ListKind { item: BoxedText, least: 0, most: 64 },
+            "Top-level parameters that are ignored when calls are compared."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "dedupe.keep_done",
             dedupe.keep.done,
             lifetime(),
-            "How long an answer is kept. Raising it costs room in the store."
+            "How long a result is stored. Raising it costs space in the store."
         ),
-        setting!(Draft, "dedupe.keep_failed", dedupe.keep.failed, lifetime(), "How long a failure is kept."),
         setting!(
-            Draft,
+            PolicyDraft,
+            "dedupe.keep_failed",
+            dedupe.keep.failed,
+            lifetime(),
+            "How long a failure is stored."
+        ),
+        setting!(
+            PolicyDraft,
             "dedupe.keep_open",
             dedupe.keep.open,
             lifetime(),
-            "How long a record in flight, or with an unknown outcome, is kept."
+            "How long a record in flight, or with an unknown outcome, is stored."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "dedupe.lease",
             dedupe.keep.lease,
-            Span(Duration::from_secs(1)..=DAY),
-            "How long a holder on another machine may be silent before it counts as gone."
+            DurationKind(Duration::from_secs(1)..=DAY),
+            "How long a lease holder on another machine may be silent before it counts as gone."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "dedupe.double_dispatch",
             dedupe.double_dispatch,
-            Flag,
-            "Whether a call without key that arrives before an equal one is answered is the same \
-             call dispatched twice, and gets that answer. With false it runs if the answer was \
-             delivered before it looks for one."
+            BoolKind,
+            "True: a call without a key that arrives before an equal one is answered is the same call, dispatched \
+             twice, and gets the same response. With false it runs if that response was delivered before it looks \
+             for one."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "dedupe.undelivered",
             dedupe.undelivered,
             span_or_zero(),
-            "How long an answer that did not arrive waits for a resend without key."
+            "How long an undelivered result is kept for a resend without a key."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "dedupe.after_telling",
             dedupe.after_telling,
             span_or_zero(),
-            "After the final answer that an outcome is unknown was delivered, a repeat without key \
-             runs no sooner than this, unless a read-only call to the same server succeeded in \
-             between. Raising it delays agents that cannot check; lowering it gives them less time \
-             to."
+            "After the final answer that an outcome is unknown was delivered, a repeat without a key runs no sooner \
+             than this, unless a read-only call to the same server succeeded in between. Raising it delays agents \
+             that cannot check; lowering it gives them less time to."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "dedupe.late_after",
             dedupe.late_after,
             span(),
-            "An answer that took longer than this may have missed its caller and does not count as \
-             delivered: the next equal call without key gets it again. Keep it below the time-out of \
-             the client; raised above it, a resend runs again."
+            "A result that took longer than this may not have reached its caller and does not count as delivered: \
+             the next equal call without a key gets it again. Keep it below the client's timeout; raised above it, a \
+             resend runs again."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "dedupe.on_store_failure",
             dedupe.on_store_failure,
             ON_FAILURE,
-            "Calls of class unknown when the store is down."
+            "What happens to calls of class unknown while the store is down."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "dedupe.explicit_key_on_store_failure",
             dedupe.explicit_key_on_store_failure,
             ON_FAILURE,
             "Calls with an explicit key when the store is down, whatever their class."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "dedupe.largest_output",
             dedupe.largest_output,
             Size(0..=1 << 30),
-            "Answers larger than this are not kept; a duplicate is told so. Raising it costs \
-             memory and room in the store."
+            "Results larger than this are not stored, and a duplicate gets an error that says so. Raising it costs \
+             memory and space in the store."
         ),
     ]
 }
 
-pub(super) fn settling() -> Vec<Setting<Draft>> {
+pub(super) fn settling() -> Vec<Setting<PolicyDraft>> {
     vec![
         setting!(
-            Draft,
+            PolicyDraft,
             "settling.effects",
             settling.effects,
-            Words(&[("local", Effects::Local), ("remote", Effects::Remote)]),
-            "Where calls to a server that runs as a process of this machine take effect. With local, \
-             nothing happens any more once the process and all that it started are gone. With remote, \
-             work that it handed on may go on for as long as `settling.settle`. Local is wrong for a \
-             server that calls an API or a database elsewhere: a repeat may then run before the \
-             first call takes effect."
+            WordKind(&[("local", EffectLocation::Local), ("remote", EffectLocation::Remote)]),
+            "Where calls to a server process on this machine take effect. With local, nothing can take effect once \
+             the process and everything that it started are gone. With remote, work that it passed on may continue \
+             for as long as `settling.settle`. Local is wrong for a server that calls an API or a database \
+             elsewhere: a repeat may then run before the first call takes effect."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "settling.linger",
             settling.linger,
             span_or_zero(),
-            "How long a call with an unknown outcome may still take effect where its end cannot be \
-             observed, as with a server elsewhere. Raising it makes callers wait longer before they \
-             can check and call again; lowered below the time that the server works on, a repeat may \
-             run beside the first call."
+            "How long a call with an unknown outcome may still take effect if its end cannot be observed, as with a \
+             remote server. Raising it makes callers wait longer before they can check and call again; lowered below \
+             the time that the server takes, a repeat may run beside the first call."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "settling.settle",
             settling.settle,
             span_or_zero(),
-            "How long work may still take effect that a tool has handed on, counted from an error \
-             answer that leaves the outcome open or from the end of its process. Raising it makes \
-             callers wait longer before they can check and call again."
+            "How long work that a tool passed on may still take effect, counted from an error response that leaves \
+             the outcome open or from the end of its process. Raising it makes callers wait longer before they can \
+             check and call again."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "settling.grace",
             settling.grace,
             span_or_zero(),
-            "How long a server process may take to answer after a call was cancelled; then it counts \
-             as hung, gets no further calls and is replaced. Raising it makes callers wait longer \
-             for a process that hangs; lowering it ends processes that are only slow."
+            "How long a server process may take to respond after a call was cancelled; then it counts as hung, gets \
+             no further calls and is replaced. Raising it makes callers wait longer for a process that hangs; \
+             lowering it ends processes that are only slow."
         ),
         setting!(
-            Draft,
+            PolicyDraft,
             "settling.drain",
             settling.drain,
             span_or_zero(),
@@ -215,11 +218,11 @@ pub(super) fn settling() -> Vec<Setting<Draft>> {
     ]
 }
 
-/// A short text, boxed as the policy wants it.
+/// A short text, boxed as the policy needs it.
 struct BoxedText;
 
-impl Kind<Box<str>> for BoxedText {
-    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Box<str>> {
+impl SettingKind<Box<str>> for BoxedText {
+    fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<Box<str>> {
         Text { most: 256 }.read(node, cx).map(|text: Arc<str>| Box::from(&*text))
     }
 

@@ -5,10 +5,10 @@ mod shared;
 use std::num::NonZeroU32;
 
 use super::*;
-use crate::policy::{Factor, Profile, Ratio, SlowRule, ToolClass};
+use crate::policy::{GrowthFactor, PolicyProfile, Ratio, SlowRule, ToolClass};
 
-const OK: Verdict = Verdict::Success { took: Duration::from_millis(5) };
-const BAD: Verdict = Verdict::Failure { took: Duration::from_millis(5) };
+const OK: BreakerVerdict = BreakerVerdict::Success { took: Duration::from_millis(5) };
+const BAD: BreakerVerdict = BreakerVerdict::Failure { took: Duration::from_millis(5) };
 
 fn at(seconds: u64) -> Timestamp {
     Timestamp::from_millis(seconds * 1000)
@@ -19,33 +19,38 @@ fn count(value: u32) -> NonZeroU32 {
 }
 
 fn measured() -> BreakerPolicy {
-    Profile::Measured.policy(ToolClass::Unknown).breaker
+    PolicyProfile::Measured.policy(ToolClass::Unknown).breaker
 }
 
 fn standard(class: ToolClass) -> BreakerPolicy {
-    Profile::Standard.policy(class).breaker
+    PolicyProfile::Standard.policy(class).breaker
 }
 
-impl Breaker {
-    /// One attempt that is admitted and answered at once.
-    fn attempt(&mut self, policy: &BreakerPolicy, verdict: Verdict, now: Timestamp) -> Option<Transition> {
+impl CircuitBreaker {
+    /// Makes one attempt that is admitted and recorded at once.
+    fn attempt(
+        &mut self,
+        policy: &BreakerPolicy,
+        verdict: BreakerVerdict,
+        now: Timestamp,
+    ) -> Option<BreakerTransition> {
         self.attempt_if_admitted(policy, verdict, now).expect("admitted")
     }
 
     fn attempt_if_admitted(
         &mut self,
         policy: &BreakerPolicy,
-        verdict: Verdict,
+        verdict: BreakerVerdict,
         now: Timestamp,
-    ) -> Option<Option<Transition>> {
+    ) -> Option<Option<BreakerTransition>> {
         let (ticket, _) = self.admit(policy, now).ok()?;
         Some(self.record(policy, ticket, verdict, now))
     }
 }
 
-/// A breaker brought to a state at second 0 (half-open: at second 30, its place free), under `measured`.
-fn in_state(state: State) -> Breaker {
-    let (policy, mut breaker) = (measured(), Breaker::default());
+/// Returns a breaker in a state at second 0 (half-open: at second 30, its slot free), under `measured`.
+fn in_state(state: State) -> CircuitBreaker {
+    let (policy, mut breaker) = (measured(), CircuitBreaker::default());
     match state {
         State::Closed => {}
         State::ForcedOpen => _ = breaker.force_open(None, at(0)),
@@ -67,7 +72,7 @@ const STATES: [State; 4] = [State::Closed, State::Open, State::HalfOpen, State::
 // ---- every state with every event -------------------------------------------------------------------
 
 #[derive(Clone, Copy, Debug)]
-enum Event {
+enum BreakerTestEvent {
     CallEarly,
     CallLate,
     Success,
@@ -85,87 +90,93 @@ enum Event {
     AdoptOlder,
 }
 
-/// The state after the event, and why it changed; `None` where the event cannot happen because no call is
-/// admitted in that state.
-fn after(state: State, event: Event) -> Option<(State, Option<Reason>)> {
+/// Returns the state after the event, and the reason for the change. `None` if the event cannot happen because no call
+/// is admitted in that state.
+fn after(state: State, event: BreakerTestEvent) -> Option<(State, Option<TransitionReason>)> {
     let (policy, now) = (measured(), at(31));
     let mut breaker = in_state(state);
-    // Open has to stay open for events that are not about the cool-down.
+    // Open has to stay open for events that do not concern the cool-down.
     let soon = if state == State::Open { at(29) } else { now };
     let change = match event {
-        Event::CallEarly => breaker.admit(&policy, soon).ok()?.1,
-        Event::CallLate => {
+        BreakerTestEvent::CallEarly => breaker.admit(&policy, soon).ok()?.1,
+        BreakerTestEvent::CallLate => {
             let change = breaker.admit(&policy, now).ok()?.1;
             return Some((breaker.state(&policy, now), change.map(|change| change.reason)));
         }
-        Event::Success => breaker.attempt_if_admitted(&policy, OK, soon)?,
-        Event::Failure => breaker.attempt_if_admitted(&policy, BAD, soon)?,
-        Event::Neutral => breaker.attempt_if_admitted(&policy, Verdict::Neutral, soon)?,
-        Event::FifthFailure => {
+        BreakerTestEvent::Success => breaker.attempt_if_admitted(&policy, OK, soon)?,
+        BreakerTestEvent::Failure => breaker.attempt_if_admitted(&policy, BAD, soon)?,
+        BreakerTestEvent::Neutral => breaker.attempt_if_admitted(&policy, BreakerVerdict::Neutral, soon)?,
+        BreakerTestEvent::FifthFailure => {
             if state == State::Closed {
                 (0..4).for_each(|_| _ = breaker.attempt(&policy, BAD, soon));
             }
             breaker.attempt_if_admitted(&policy, BAD, soon)?
         }
-        Event::Cancelled => {
+        BreakerTestEvent::Cancelled => {
             let (ticket, _) = breaker.admit(&policy, soon).ok()?;
             breaker.release(ticket);
             None
         }
-        Event::Lease => {
+        BreakerTestEvent::Lease => {
             let (_silent, _) = breaker.admit(&policy, soon).ok()?;
             breaker.admit(&policy, soon + policy.probe_lease).expect("the place is free again").1
         }
-        Event::LateFailure => breaker.record(&policy, Ticket { epoch: u64::MAX, probe: None }, BAD, soon),
-        Event::Force => breaker.force_open(None, soon),
-        Event::Reset => breaker.reset(soon),
-        Event::ForcedByPolicy => {
+        BreakerTestEvent::LateFailure => {
+            breaker.record(&policy, BreakerTicket { epoch: u64::MAX, probe: None }, BAD, soon)
+        }
+        BreakerTestEvent::Force => breaker.force_open(None, soon),
+        BreakerTestEvent::Reset => breaker.reset(soon),
+        BreakerTestEvent::ForcedByPolicy => {
             let forced = BreakerPolicy { forced_open: true, ..policy };
             assert_eq!(
                 breaker.admit(&forced, soon).unwrap_err(),
-                Refused { state: State::ForcedOpen, retry_at: None, by: RefusedBy::Configuration }
+                BreakerRefusal {
+                    state: State::ForcedOpen,
+                    retry_at: None,
+                    by: BreakerRefusalCause::Configuration
+                }
             );
             assert_eq!(breaker.state(&forced, soon), State::ForcedOpen);
             None
         }
-        Event::Restart => {
-            breaker = Breaker::restore(&breaker.snapshot(), soon);
+        BreakerTestEvent::Restart => {
+            breaker = CircuitBreaker::restore(&breaker.snapshot(), soon);
             None
         }
-        Event::AdoptNewer => {
+        BreakerTestEvent::AdoptNewer => {
             let mut elsewhere = breaker.clone();
             elsewhere.reset(soon);
             elsewhere.force_open(None, soon);
             breaker.adopt(&elsewhere.snapshot(), soon)
         }
-        Event::AdoptOlder => breaker.adopt(&Breaker::default().snapshot(), soon),
+        BreakerTestEvent::AdoptOlder => breaker.adopt(&CircuitBreaker::default().snapshot(), soon),
     };
     Some((breaker.state(&policy, soon), change.map(|change| change.reason)))
 }
 
 #[test]
-fn every_state_answers_every_event_as_the_picture_says() {
+fn every_state_handles_every_event_as_in_the_diagram() {
     use State::{Closed, ForcedOpen, HalfOpen, Open};
     let same = |state| Some((state, None));
     let to = |state, reason| Some((state, Some(reason)));
     #[rustfmt::skip]
     let table = [
         // event                  closed                             open                          half-open                             forced open
-        (Event::CallEarly,      [same(Closed),                     None,                         same(HalfOpen),                       None]),
-        (Event::CallLate,       [same(Closed),                     to(HalfOpen, Reason::CooledDown), same(HalfOpen),                   None]),
-        (Event::Success,        [same(Closed),                     None,                         to(Closed, Reason::ProbesSucceeded),  None]),
-        (Event::Failure,        [same(Closed),                     None,                         to(Open, Reason::ProbeFailed),        None]),
-        (Event::FifthFailure,   [to(Open, Reason::Consecutive),    None,                         to(Open, Reason::ProbeFailed),        None]),
-        (Event::Neutral,        [same(Closed),                     None,                         same(HalfOpen),                       None]),
-        (Event::Cancelled,      [same(Closed),                     None,                         same(HalfOpen),                       None]),
-        (Event::Lease,          [same(Closed),                     None,                         same(HalfOpen),                       None]),
-        (Event::LateFailure,    [same(Closed),                     same(Open),                   same(HalfOpen),                       same(ForcedOpen)]),
-        (Event::Force,          [to(ForcedOpen, Reason::Forced),   to(ForcedOpen, Reason::Forced), to(ForcedOpen, Reason::Forced),     same(ForcedOpen)]),
-        (Event::Reset,          [same(Closed),                     to(Closed, Reason::Reset),    to(Closed, Reason::Reset),            to(Closed, Reason::Reset)]),
-        (Event::ForcedByPolicy, [same(Closed),                     same(Open),                   same(HalfOpen),                       same(ForcedOpen)]),
-        (Event::Restart,        [same(Closed),                     same(Open),                   same(HalfOpen),                       same(ForcedOpen)]),
-        (Event::AdoptNewer,     [to(ForcedOpen, Reason::Forced),   to(ForcedOpen, Reason::Forced), to(ForcedOpen, Reason::Forced),     same(ForcedOpen)]),
-        (Event::AdoptOlder,     [same(Closed),                     same(Open),                   same(HalfOpen),                       same(ForcedOpen)]),
+        (BreakerTestEvent::CallEarly,      [same(Closed),                     None,                         same(HalfOpen),                       None]),
+        (BreakerTestEvent::CallLate,       [same(Closed),                     to(HalfOpen, TransitionReason::CooledDown), same(HalfOpen),                   None]),
+        (BreakerTestEvent::Success,        [same(Closed),                     None,                         to(Closed, TransitionReason::ProbesSucceeded),  None]),
+        (BreakerTestEvent::Failure,        [same(Closed),                     None,                         to(Open, TransitionReason::ProbeFailed),        None]),
+        (BreakerTestEvent::FifthFailure,   [to(Open, TransitionReason::Consecutive),    None,                         to(Open, TransitionReason::ProbeFailed),        None]),
+        (BreakerTestEvent::Neutral,        [same(Closed),                     None,                         same(HalfOpen),                       None]),
+        (BreakerTestEvent::Cancelled,      [same(Closed),                     None,                         same(HalfOpen),                       None]),
+        (BreakerTestEvent::Lease,          [same(Closed),                     None,                         same(HalfOpen),                       None]),
+        (BreakerTestEvent::LateFailure,    [same(Closed),                     same(Open),                   same(HalfOpen),                       same(ForcedOpen)]),
+        (BreakerTestEvent::Force,          [to(ForcedOpen, TransitionReason::Forced),   to(ForcedOpen, TransitionReason::Forced), to(ForcedOpen, TransitionReason::Forced),     same(ForcedOpen)]),
+        (BreakerTestEvent::Reset,          [same(Closed),                     to(Closed, TransitionReason::Reset),    to(Closed, TransitionReason::Reset),            to(Closed, TransitionReason::Reset)]),
+        (BreakerTestEvent::ForcedByPolicy, [same(Closed),                     same(Open),                   same(HalfOpen),                       same(ForcedOpen)]),
+        (BreakerTestEvent::Restart,        [same(Closed),                     same(Open),                   same(HalfOpen),                       same(ForcedOpen)]),
+        (BreakerTestEvent::AdoptNewer,     [to(ForcedOpen, TransitionReason::Forced),   to(ForcedOpen, TransitionReason::Forced), to(ForcedOpen, TransitionReason::Forced),     same(ForcedOpen)]),
+        (BreakerTestEvent::AdoptOlder,     [same(Closed),                     same(Open),                   same(HalfOpen),                       same(ForcedOpen)]),
     ];
     for (event, row) in table {
         for (state, expected) in STATES.into_iter().zip(row) {
@@ -176,16 +187,17 @@ fn every_state_answers_every_event_as_the_picture_says() {
 }
 
 #[test]
-fn an_answer_of_any_older_epoch_changes_nothing() {
+fn a_result_of_any_older_epoch_changes_nothing() {
     let policy = measured();
     for state in STATES {
-        for verdict in [OK, BAD, Verdict::Neutral] {
+        for verdict in [OK, BAD, BreakerVerdict::Neutral] {
             let mut breaker = in_state(State::Closed);
-            let tickets: Vec<Ticket> = (0..10).map(|_| breaker.admit(&policy, at(0)).unwrap().0).collect();
-            // Reset starts an epoch too, so the state is reached once more behind the backs of the tickets.
+            let tickets: Vec<BreakerTicket> =
+                (0..10).map(|_| breaker.admit(&policy, at(0)).unwrap().0).collect();
+            // Reset starts an epoch too, so the state is reached again without the tickets' knowledge.
             breaker.reset(at(0));
             let fresh = in_state(state).snapshot();
-            let fresh = Snapshot::from_parts(breaker.epoch() + 1, &fresh);
+            let fresh = BreakerSnapshot::from_parts(breaker.epoch() + 1, &fresh);
             breaker.adopt(&fresh, at(31));
             let before = (breaker.snapshot(), breaker.counts());
             for ticket in tickets {
@@ -200,15 +212,21 @@ fn an_answer_of_any_older_epoch_changes_nothing() {
 
 #[test]
 fn eh_3_1_opens_after_five_failures() {
-    let (policy, mut breaker) = (measured(), Breaker::default());
+    let (policy, mut breaker) = (measured(), CircuitBreaker::default());
     for second in 1..5 {
         assert_eq!(breaker.attempt(&policy, BAD, at(second)), None);
         assert_eq!(breaker.state(&policy, at(second)), State::Closed);
     }
     let change = breaker.attempt(&policy, BAD, at(5));
-    let opened = Transition { from: State::Closed, to: State::Open, reason: Reason::Consecutive, at: at(5) };
+    let opened = BreakerTransition {
+        from: State::Closed,
+        to: State::Open,
+        reason: TransitionReason::Consecutive,
+        at: at(5),
+    };
     assert_eq!(change, Some(opened));
-    let refused = Refused { state: State::Open, retry_at: Some(at(35)), by: RefusedBy::Failures };
+    let refused =
+        BreakerRefusal { state: State::Open, retry_at: Some(at(35)), by: BreakerRefusalCause::Failures };
     assert_eq!(breaker.check(&policy, at(5)), Err(refused));
     assert_eq!(breaker.admit(&policy, at(5)).unwrap_err(), refused);
 }
@@ -222,13 +240,13 @@ fn eh_3_2_half_opens_after_the_cool_down_for_exactly_one() {
     }
     assert_eq!(breaker.state(&policy, at(30)), State::HalfOpen, "a query alone sees it");
     let (probe, change) = breaker.admit(&policy, at(30)).unwrap();
-    assert_eq!(change.unwrap().reason, Reason::CooledDown);
+    assert_eq!(change.unwrap().reason, TransitionReason::CooledDown);
     assert!(probe.is_probe());
     for _ in 0..100 {
         assert_eq!(breaker.admit(&policy, at(31)).unwrap_err().state, State::HalfOpen);
     }
     let mut failing = breaker.clone();
-    let same_probe = Ticket { epoch: probe.epoch, probe: probe.probe };
+    let same_probe = BreakerTicket { epoch: probe.epoch, probe: probe.probe };
     assert_eq!(breaker.record(&policy, probe, OK, at(32)).unwrap().to, State::Closed);
 
     assert_eq!(failing.record(&policy, same_probe, BAD, at(32)).unwrap().to, State::Open);
@@ -240,27 +258,27 @@ fn eh_3_2_half_opens_after_the_cool_down_for_exactly_one() {
 fn eh_3_3_closes_after_success_in_half_open_and_counts_from_nothing() {
     let policy = measured();
     let mut breaker = in_state(State::HalfOpen);
-    assert_eq!(breaker.attempt(&policy, OK, at(31)).unwrap().reason, Reason::ProbesSucceeded);
-    assert_eq!(breaker.counts(), Counts::default());
+    assert_eq!(breaker.attempt(&policy, OK, at(31)).unwrap().reason, TransitionReason::ProbesSucceeded);
+    assert_eq!(breaker.counts(), BreakerCounts::default());
     for _ in 0..4 {
         assert_eq!(breaker.attempt(&policy, BAD, at(32)), None);
     }
-    assert_eq!(breaker.attempt(&policy, BAD, at(32)).unwrap().reason, Reason::Consecutive);
+    assert_eq!(breaker.attempt(&policy, BAD, at(32)).unwrap().reason, TransitionReason::Consecutive);
 }
 
 #[test]
 fn eh_3_4_permanent_errors_do_not_count() {
-    let (policy, mut breaker) = (measured(), Breaker::default());
+    let (policy, mut breaker) = (measured(), CircuitBreaker::default());
     for second in 0..5 {
-        assert_eq!(breaker.attempt(&policy, Verdict::Neutral, at(second)), None);
+        assert_eq!(breaker.attempt(&policy, BreakerVerdict::Neutral, at(second)), None);
     }
     assert_eq!(breaker.state(&policy, at(5)), State::Closed);
-    assert_eq!(breaker.counts(), Counts::default());
+    assert_eq!(breaker.counts(), BreakerCounts::default());
 }
 
 #[test]
 fn eh_3_5_transient_errors_count() {
-    let (policy, mut breaker) = (measured(), Breaker::default());
+    let (policy, mut breaker) = (measured(), CircuitBreaker::default());
     for failures in 1..5 {
         breaker.attempt(&policy, BAD, at(0));
         assert_eq!(breaker.counts().in_a_row, failures);
@@ -271,7 +289,7 @@ fn eh_3_5_transient_errors_count() {
 
 #[test]
 fn eh_7_1_of_ten_rapid_failures_the_last_five_are_refused() {
-    let (policy, mut breaker) = (measured(), Breaker::default());
+    let (policy, mut breaker) = (measured(), CircuitBreaker::default());
     let admitted = (0..10)
         .filter(|_| {
             let ticket = breaker.admit(&policy, at(0)).ok();
@@ -284,9 +302,9 @@ fn eh_7_1_of_ten_rapid_failures_the_last_five_are_refused() {
 
 #[test]
 fn eh_7_2_after_mixed_errors_the_counter_is_one() {
-    let (policy, mut breaker) = (measured(), Breaker::default());
+    let (policy, mut breaker) = (measured(), CircuitBreaker::default());
     // Error 1 is retried with success, error 2 is permanent, error 3 is transient.
-    for (verdict, counter) in [(BAD, 1), (OK, 0), (Verdict::Neutral, 0), (BAD, 1)] {
+    for (verdict, counter) in [(BAD, 1), (OK, 0), (BreakerVerdict::Neutral, 0), (BAD, 1)] {
         breaker.attempt(&policy, verdict, at(0));
         assert_eq!(breaker.counts().in_a_row, counter);
     }
@@ -296,7 +314,7 @@ fn eh_7_2_after_mixed_errors_the_counter_is_one() {
 
 #[test]
 fn tr_8_five_failing_mutations_open_it_and_success_meanwhile_does_not_help() {
-    let (policy, mut breaker) = (standard(ToolClass::Mutating), Breaker::default());
+    let (policy, mut breaker) = (standard(ToolClass::Mutating), CircuitBreaker::default());
     let (slow_success, _) = breaker.admit(&policy, at(0)).unwrap();
     for _ in 0..5 {
         breaker.attempt(&policy, BAD, at(1));
@@ -321,9 +339,9 @@ fn tr_10_a_failing_probe_opens_it_again_with_a_fresh_cool_down() {
     let (policy, mut breaker) = (standard(ToolClass::Unknown), in_state(State::Open));
     assert_eq!(breaker.attempt(&policy, OK, at(30)), None);
     let change = breaker.attempt(&policy, BAD, at(40)).unwrap();
-    assert_eq!((change.to, change.reason), (State::Open, Reason::ProbeFailed));
+    assert_eq!((change.to, change.reason), (State::Open, TransitionReason::ProbeFailed));
     assert_eq!(breaker.check(&policy, at(69)).unwrap_err().retry_at, Some(at(70)));
-    // One good probe from before does not count towards the next cycle.
+    // A successful probe from before does not count for the next cycle.
     assert_eq!(breaker.attempt(&policy, OK, at(70)), None);
     assert!(breaker.attempt(&policy, OK, at(71)).is_some());
 }
@@ -332,20 +350,20 @@ fn tr_10_a_failing_probe_opens_it_again_with_a_fresh_cool_down() {
 
 #[test]
 fn half_of_the_last_twenty_open_it_once_there_are_ten() {
-    let (policy, mut breaker) = (measured(), Breaker::default());
+    let (policy, mut breaker) = (measured(), CircuitBreaker::default());
     for _ in 0..4 {
         assert!(
             breaker.attempt(&policy, OK, at(0)).is_none() && breaker.attempt(&policy, BAD, at(0)).is_none()
         );
     }
     assert_eq!(breaker.attempt(&policy, OK, at(0)), None, "nine say nothing");
-    assert_eq!(breaker.attempt(&policy, BAD, at(0)).unwrap().reason, Reason::Rate);
+    assert_eq!(breaker.attempt(&policy, BAD, at(0)).unwrap().reason, TransitionReason::Rate);
 }
 
 #[test]
 fn a_long_good_past_does_not_delay_opening() {
     let policy = BreakerPolicy { consecutive: None, ..measured() };
-    let mut breaker = Breaker::default();
+    let mut breaker = CircuitBreaker::default();
     for _ in 0..10_000 {
         breaker.attempt(&policy, OK, at(0));
     }
@@ -355,12 +373,12 @@ fn a_long_good_past_does_not_delay_opening() {
 
 #[test]
 fn a_run_of_failures_must_lie_within_the_window() {
-    let (policy, mut breaker) = (BreakerPolicy { rate: None, ..measured() }, Breaker::default());
-    // One failure every 31 s: never five within 120 s, although never a success between them.
+    let (policy, mut breaker) = (BreakerPolicy { rate: None, ..measured() }, CircuitBreaker::default());
+    // One failure every 31 s: never five within 120 s, although there is no success between them.
     assert!((0..100).all(|turn| breaker.attempt(&policy, BAD, at(31 * turn)).is_none()));
     assert_eq!(breaker.counts().in_a_row, 4);
-    // Every 30 s: the fifth lies exactly at the edge, which is not older than the window.
-    let mut breaker = Breaker::default();
+    // Every 30 s: the fifth is exactly at the edge, which is not older than the window.
+    let mut breaker = CircuitBreaker::default();
     assert_eq!((0..5).filter(|turn| breaker.attempt(&policy, BAD, at(30 * turn)).is_some()).count(), 1);
 }
 
@@ -369,29 +387,29 @@ fn slow_answers_open_it_and_a_slow_probe_opens_it_again() {
     let rate = RateRule { threshold: Ratio::percent(50), last: count(4), at_least: count(4) };
     let slow = Some(SlowRule { slower_than: Duration::from_secs(10), rate });
     let policy = BreakerPolicy { slow, consecutive: None, rate: None, ..measured() };
-    let sluggish = Verdict::Success { took: Duration::from_secs(11) };
-    let just_in_time = Verdict::Success { took: Duration::from_secs(10) };
-    let mut breaker = Breaker::default();
+    let sluggish = BreakerVerdict::Success { took: Duration::from_secs(11) };
+    let just_in_time = BreakerVerdict::Success { took: Duration::from_secs(10) };
+    let mut breaker = CircuitBreaker::default();
     for verdict in [sluggish, just_in_time, just_in_time] {
         assert_eq!(breaker.attempt(&policy, verdict, at(0)), None);
     }
-    assert_eq!(breaker.attempt(&policy, sluggish, at(0)).unwrap().reason, Reason::Slow);
-    assert_eq!(breaker.attempt(&policy, sluggish, at(30)).unwrap().reason, Reason::Slow);
+    assert_eq!(breaker.attempt(&policy, sluggish, at(0)).unwrap().reason, TransitionReason::Slow);
+    assert_eq!(breaker.attempt(&policy, sluggish, at(30)).unwrap().reason, TransitionReason::Slow);
     assert_eq!(breaker.attempt(&policy, OK, at(60)).unwrap().to, State::Closed);
 }
 
 #[test]
-fn a_reload_that_changes_the_rules_is_heeded_at_once() {
-    let (policy, mut breaker) = (measured(), Breaker::default());
+fn a_reload_that_changes_the_rules_takes_effect_at_once() {
+    let (policy, mut breaker) = (measured(), CircuitBreaker::default());
     for _ in 0..3 {
         breaker.attempt(&policy, BAD, at(0));
     }
     let strict = BreakerPolicy { consecutive: Some(count(4)), rate: None, ..policy };
-    assert_eq!(breaker.attempt(&strict, BAD, at(1)).unwrap().reason, Reason::Consecutive);
-    let patient = BreakerPolicy { cooldown: Cooldown::constant(Duration::from_secs(90)), ..policy };
+    assert_eq!(breaker.attempt(&strict, BAD, at(1)).unwrap().reason, TransitionReason::Consecutive);
+    let patient = BreakerPolicy { cooldown: BreakerCooldown::constant(Duration::from_secs(90)), ..policy };
     assert_eq!(breaker.check(&patient, at(60)).unwrap_err().retry_at, Some(at(91)));
     let silent = BreakerPolicy { consecutive: None, rate: None, slow: None, ..policy };
-    let mut breaker = Breaker::default();
+    let mut breaker = CircuitBreaker::default();
     assert!((0..100).all(|_| breaker.attempt(&silent, BAD, at(0)).is_none()));
 }
 
@@ -399,13 +417,13 @@ fn a_reload_that_changes_the_rules_is_heeded_at_once() {
 fn rules_beyond_what_is_remembered_still_work() {
     let rate = RateRule { threshold: Ratio::percent(100), last: count(u32::MAX), at_least: count(u32::MAX) };
     let policy = BreakerPolicy { consecutive: None, rate: Some(rate), ..measured() };
-    let mut breaker = Breaker::default();
+    let mut breaker = CircuitBreaker::default();
     assert!((1..RateRule::MOST).all(|_| breaker.attempt(&policy, BAD, at(0)).is_none()));
-    assert_eq!(breaker.attempt(&policy, BAD, at(0)).unwrap().reason, Reason::Rate);
-    // A share of nothing is not reached by tools that never fail.
+    assert_eq!(breaker.attempt(&policy, BAD, at(0)).unwrap().reason, TransitionReason::Rate);
+    // Tools that never fail do not reach a share of zero.
     let rate = RateRule { threshold: Ratio::percent(0), last: count(5), at_least: count(1) };
     let policy = BreakerPolicy { consecutive: None, rate: Some(rate), ..measured() };
-    let mut breaker = Breaker::default();
+    let mut breaker = CircuitBreaker::default();
     assert!((0..20).all(|_| breaker.attempt(&policy, OK, at(0)).is_none()));
 }
 
@@ -416,32 +434,35 @@ fn five_answered_neutral_probes_in_a_row_close_it() {
     let policy = standard(ToolClass::Unknown);
     let mut breaker = in_state(State::HalfOpen);
     for _ in 0..4 {
-        assert_eq!(breaker.attempt(&policy, Verdict::Neutral, at(31)), None);
+        assert_eq!(breaker.attempt(&policy, BreakerVerdict::Neutral, at(31)), None);
     }
-    // Cancelled ones were not answered, a success starts the row anew.
+    // Cancelled probes were not answered. A success restarts the row.
     for _ in 0..10 {
         let (ticket, _) = breaker.admit(&policy, at(31)).unwrap();
         breaker.release(ticket);
     }
     assert_eq!(breaker.attempt(&policy, OK, at(31)), None);
     for _ in 0..4 {
-        assert_eq!(breaker.attempt(&policy, Verdict::Neutral, at(31)), None);
+        assert_eq!(breaker.attempt(&policy, BreakerVerdict::Neutral, at(31)), None);
     }
     let mut by_answers = breaker.clone();
-    assert_eq!(by_answers.attempt(&policy, Verdict::Neutral, at(31)).unwrap().reason, Reason::ProbesAnswered);
-    // Neutral answers do not break the row of good ones.
-    assert_eq!(breaker.attempt(&policy, OK, at(31)).unwrap().reason, Reason::ProbesSucceeded);
+    assert_eq!(
+        by_answers.attempt(&policy, BreakerVerdict::Neutral, at(31)).unwrap().reason,
+        TransitionReason::ProbesAnswered
+    );
+    // Neutral results do not interrupt the row of successes.
+    assert_eq!(breaker.attempt(&policy, OK, at(31)).unwrap().reason, TransitionReason::ProbesSucceeded);
 }
 
 #[test]
-fn a_silent_probe_loses_its_place_and_its_late_answer_is_ignored() {
+fn a_silent_probe_loses_its_slot_and_its_late_result_is_ignored() {
     let policy = measured();
     let mut breaker = in_state(State::HalfOpen);
     let (silent, _) = breaker.admit(&policy, at(31)).unwrap();
     assert_eq!(breaker.check(&policy, at(150)).unwrap_err().retry_at, Some(at(151)));
     let (second, _) = breaker.admit(&policy, at(151)).unwrap();
     for verdict in [BAD, OK] {
-        let again = Ticket { epoch: silent.epoch, probe: silent.probe };
+        let again = BreakerTicket { epoch: silent.epoch, probe: silent.probe };
         assert_eq!(breaker.record(&policy, again, verdict, at(152)), None);
         assert_eq!(
             breaker.check(&policy, at(152)).unwrap_err().state,
@@ -455,7 +476,7 @@ fn a_silent_probe_loses_its_place_and_its_late_answer_is_ignored() {
 }
 
 #[test]
-fn a_ticket_ends_with_its_lease_even_if_nobody_took_the_place() {
+fn a_ticket_ends_with_its_lease_even_if_the_slot_is_free() {
     let policy = measured();
     let mut breaker = in_state(State::HalfOpen);
     let (late, _) = breaker.admit(&policy, at(31)).unwrap();
@@ -465,17 +486,17 @@ fn a_ticket_ends_with_its_lease_even_if_nobody_took_the_place() {
 }
 
 #[test]
-fn a_long_probe_that_shows_signs_of_life_keeps_its_place() {
+fn a_long_probe_that_is_renewed_keeps_its_slot() {
     let policy = measured();
     let mut breaker = in_state(State::HalfOpen);
     let (long, _) = breaker.admit(&policy, at(31)).unwrap();
     for second in [100, 200, 300] {
-        assert_ne!(breaker.renew(&policy, &long, at(second)), Held::Lost);
+        assert_ne!(breaker.renew(&policy, &long, at(second)), TicketRenewal::Lost);
         assert!(breaker.check(&policy, at(second + 50)).is_err());
     }
-    assert_eq!(breaker.renew(&policy, &long, at(500)), Held::Lost, "too late");
+    assert_eq!(breaker.renew(&policy, &long, at(500)), TicketRenewal::Lost, "too late");
     let (other, _) = breaker.admit(&policy, at(500)).unwrap();
-    assert_eq!(breaker.renew(&policy, &long, at(501)), Held::Lost, "not its place any more");
+    assert_eq!(breaker.renew(&policy, &long, at(501)), TicketRenewal::Lost, "not its place any more");
     assert!(
         breaker.record(&policy, long, OK, at(501)).is_none()
             && breaker.record(&policy, other, OK, at(502)).is_some()
@@ -483,9 +504,12 @@ fn a_long_probe_that_shows_signs_of_life_keeps_its_place() {
 }
 
 #[test]
-fn a_growing_cool_down_stops_at_its_cap_and_starts_anew_after_closing() {
-    let cooldown =
-        Cooldown { first: Duration::from_secs(10), growth: Factor::TWO, cap: Duration::from_secs(60) };
+fn a_growing_cool_down_stops_at_its_cap_and_restarts_after_closing() {
+    let cooldown = BreakerCooldown {
+        first: Duration::from_secs(10),
+        growth: GrowthFactor::TWO,
+        cap: Duration::from_secs(60),
+    };
     let policy = BreakerPolicy { cooldown, ..measured() };
     let mut breaker = in_state(State::Open);
     let mut now = at(0);
@@ -501,9 +525,10 @@ fn a_growing_cool_down_stops_at_its_cap_and_starts_anew_after_closing() {
         breaker.attempt(&policy, BAD, now);
     }
     assert_eq!(breaker.check(&policy, now).unwrap_err().retry_at, Some(now + Duration::from_secs(10)));
-    let endless = Cooldown { growth: Factor::new(1000.0).unwrap(), cap: Duration::MAX, ..cooldown };
+    let endless =
+        BreakerCooldown { growth: GrowthFactor::new(1000.0).unwrap(), cap: Duration::MAX, ..cooldown };
     assert_eq!(super::cooldown(&endless, u32::MAX), Duration::MAX);
-    let nothing = Cooldown { first: Duration::ZERO, ..endless };
+    let nothing = BreakerCooldown { first: Duration::ZERO, ..endless };
     assert_eq!(super::cooldown(&nothing, u32::MAX), Duration::ZERO);
 }
 
@@ -512,7 +537,7 @@ fn a_growing_cool_down_stops_at_its_cap_and_starts_anew_after_closing() {
 #[test]
 fn a_clock_that_steps_back_costs_at_most_one_more_cool_down() {
     let policy = measured();
-    let mut breaker = Breaker::default();
+    let mut breaker = CircuitBreaker::default();
     for _ in 0..5 {
         breaker.attempt(&policy, BAD, at(1_000_000));
     }
@@ -525,9 +550,9 @@ fn a_clock_that_steps_back_costs_at_most_one_more_cool_down() {
 }
 
 #[test]
-fn a_clock_that_jumps_ahead_lets_what_is_old_go() {
+fn a_clock_that_jumps_ahead_drops_old_outcomes() {
     let policy = measured();
-    let mut breaker = Breaker::default();
+    let mut breaker = CircuitBreaker::default();
     for _ in 0..4 {
         breaker.attempt(&policy, BAD, at(0));
     }
@@ -537,10 +562,10 @@ fn a_clock_that_jumps_ahead_lets_what_is_old_go() {
     assert!(breaker.admit(&policy, Timestamp::MAX).unwrap().0.is_probe());
 }
 
-// ---- by hand and by configuration -------------------------------------------------------------------
+// ---- by an operator and by configuration -------------------------------------------------------------
 
 #[test]
-fn what_the_configuration_forces_open_stays_open_and_learns_nothing() {
+fn a_breaker_forced_open_by_configuration_stays_open_and_counts_nothing() {
     let policy = measured();
     let forced = BreakerPolicy { forced_open: true, ..policy };
     let mut breaker = in_state(State::HalfOpen);
@@ -549,18 +574,22 @@ fn what_the_configuration_forces_open_stays_open_and_learns_nothing() {
     breaker.reset(at(33));
     assert_eq!(
         breaker.check(&forced, at(33)).unwrap_err(),
-        Refused { state: State::ForcedOpen, retry_at: None, by: RefusedBy::Configuration }
+        BreakerRefusal { state: State::ForcedOpen, retry_at: None, by: BreakerRefusalCause::Configuration }
     );
     assert_eq!(breaker.check(&policy, at(33)), Ok(()), "lifted, the reset shows");
 }
 
 #[test]
-fn what_a_person_forces_open_stays_so_until_its_time_and_then_one_call_finds_out() {
+fn a_breaker_forced_open_stays_open_until_its_time_and_then_probes_once() {
     let policy = measured();
     for state in STATES {
         let mut breaker = in_state(state);
         breaker.force_open(Some(at(600)), at(40));
-        let refused = Refused { state: State::ForcedOpen, retry_at: Some(at(600)), by: RefusedBy::Hand };
+        let refused = BreakerRefusal {
+            state: State::ForcedOpen,
+            retry_at: Some(at(600)),
+            by: BreakerRefusalCause::Operator,
+        };
         assert_eq!(breaker.admit(&policy, at(599)).unwrap_err(), refused, "{state:?}");
         assert_eq!(breaker.state(&policy, at(600)), State::HalfOpen);
         let (probe, change) = breaker.admit(&policy, at(600)).unwrap();
@@ -572,9 +601,9 @@ fn what_a_person_forces_open_stays_so_until_its_time_and_then_one_call_finds_out
 }
 
 #[test]
-fn a_person_may_change_for_how_long_it_is_forced_open() {
+fn an_operator_may_change_how_long_it_is_forced_open() {
     let policy = measured();
-    let mut breaker = Breaker::default();
+    let mut breaker = CircuitBreaker::default();
     breaker.force_open(Some(at(60)), at(0));
     assert_eq!(breaker.force_open(Some(at(60)), at(1)), None, "nothing changes");
     assert!(breaker.force_open(None, at(2)).is_some());
@@ -593,20 +622,23 @@ fn its_last_changes_are_remembered_and_bounded_and_go_with_what_is_stored() {
     }
     let changes = breaker.view(&policy, at(200)).changes;
     assert_eq!(changes.len(), MOST_CHANGES);
-    assert_eq!(changes.last().map(|last| (last.to, last.reason)), Some((State::Closed, Reason::Reset)));
+    assert_eq!(
+        changes.last().map(|last| (last.to, last.reason)),
+        Some((State::Closed, TransitionReason::Reset))
+    );
     assert!(changes.is_sorted_by_key(|change| change.at));
-    let stored: Snapshot =
+    let stored: BreakerSnapshot =
         serde_json::from_str(&serde_json::to_string(&breaker.snapshot()).unwrap()).unwrap();
-    assert_eq!(Breaker::restore(&stored, at(200)).view(&policy, at(200)).changes, changes);
+    assert_eq!(CircuitBreaker::restore(&stored, at(200)).view(&policy, at(200)).changes, changes);
     let mut elsewhere = in_state(State::HalfOpen);
     elsewhere.adopt(&stored, at(200));
     assert_eq!(elsewhere.view(&policy, at(200)).changes, changes);
 }
 
 #[test]
-fn a_view_says_why_it_opened_and_when_the_next_probe_may_go() {
+fn a_view_shows_why_it_opened_and_when_the_next_probe_is_due() {
     let policy = measured();
-    let mut breaker = Breaker::default();
+    let mut breaker = CircuitBreaker::default();
     let tickets: Vec<_> = (0..3).map(|_| breaker.admit(&policy, at(0)).unwrap().0).collect();
     for (ticket, verdict) in tickets.into_iter().zip([OK, BAD, BAD]) {
         breaker.record(&policy, ticket, verdict, at(0));
@@ -623,34 +655,34 @@ fn a_view_says_why_it_opened_and_when_the_next_probe_may_go() {
     let again = breaker.view(&policy, at(32));
     assert_eq!(
         (again.state, again.since, again.reason),
-        (State::Open, Some(at(31)), Some(Reason::ProbeFailed))
+        (State::Open, Some(at(31)), Some(TransitionReason::ProbeFailed))
     );
-    assert_eq!(again.opened_by, Some(Reason::Consecutive), "what stands behind the probe");
+    assert_eq!(again.opened_by, Some(TransitionReason::Consecutive), "what stands behind the probe");
     assert_eq!((again.forced, again.policy.consecutive), (None, Some(5)));
 
     breaker.force_open(Some(at(90)), at(40));
     let forced = breaker.view(&policy, at(41));
-    assert_eq!((forced.opened_by, forced.next_probe_at), (Some(Reason::Forced), Some(at(90))));
-    assert_eq!(forced.forced, Some(Forced::Hand { until: Some(at(90)) }));
+    assert_eq!((forced.opened_by, forced.next_probe_at), (Some(TransitionReason::Forced), Some(at(90))));
+    assert_eq!(forced.forced, Some(ForcedOpenCause::Hand { until: Some(at(90)) }));
     let by_policy = BreakerPolicy { forced_open: true, ..policy };
-    assert_eq!(breaker.view(&by_policy, at(41)).forced, Some(Forced::Configuration));
+    assert_eq!(breaker.view(&by_policy, at(41)).forced, Some(ForcedOpenCause::Configuration));
 }
 
 #[test]
-fn reset_of_a_closed_breaker_forgets_also_what_is_under_way() {
+fn reset_of_a_closed_breaker_also_ignores_attempts_in_flight() {
     let policy = measured();
-    let mut breaker = Breaker::default();
+    let mut breaker = CircuitBreaker::default();
     let under_way: Vec<_> = (0..5).map(|_| breaker.admit(&policy, at(0)).unwrap().0).collect();
     assert_eq!(breaker.reset(at(1)), None);
     for ticket in under_way {
         breaker.record(&policy, ticket, BAD, at(2));
     }
-    assert_eq!((breaker.state(&policy, at(2)), breaker.counts()), (State::Closed, Counts::default()));
+    assert_eq!((breaker.state(&policy, at(2)), breaker.counts()), (State::Closed, BreakerCounts::default()));
 }
 
 #[test]
-fn a_later_word_goes_before_an_earlier_one_that_was_forgotten_here_and_in_the_store() {
-    let (mut remembers, mut knows_nothing) = (Breaker::default(), Breaker::default());
+fn a_later_change_by_an_operator_overrides_an_earlier_forgotten_one() {
+    let (mut remembers, mut knows_nothing) = (CircuitBreaker::default(), CircuitBreaker::default());
     remembers.force_open(None, at(0));
     remembers.reset(at(1));
     knows_nothing.force_open(None, at(300));

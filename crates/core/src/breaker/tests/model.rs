@@ -1,13 +1,13 @@
-//! Against a model that keeps everything and works everything out anew.
+//! Comparison with a model that keeps everything and computes everything from scratch.
 
 use proptest::prelude::*;
 
 use super::*;
 
 #[derive(Clone, Debug)]
-enum Step {
+enum BreakerModelStep {
     Admit,
-    Answer(usize, Verdict),
+    Answer(usize, BreakerVerdict),
     Drop(usize),
     Wait(u64),
     Force,
@@ -15,27 +15,27 @@ enum Step {
     Reset,
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let verdict = prop_oneof![3 => Just(OK), 5 => Just(BAD), 1 => Just(Verdict::Neutral)];
+fn steps() -> impl Strategy<Value = Vec<BreakerModelStep>> {
+    let verdict = prop_oneof![3 => Just(OK), 5 => Just(BAD), 1 => Just(BreakerVerdict::Neutral)];
     let step = prop_oneof![
-        8 => Just(Step::Admit),
-        8 => (0_usize..4, verdict).prop_map(|(index, verdict)| Step::Answer(index, verdict)),
-        1 => (0_usize..4).prop_map(Step::Drop),
-        4 => (0_u64..40).prop_map(Step::Wait),
-        1 => Just(Step::Force),
-        1 => (0_u64..40).prop_map(Step::ForceFor),
-        2 => Just(Step::Reset),
+        8 => Just(BreakerModelStep::Admit),
+        8 => (0_usize..4, verdict).prop_map(|(index, verdict)| BreakerModelStep::Answer(index, verdict)),
+        1 => (0_usize..4).prop_map(BreakerModelStep::Drop),
+        4 => (0_u64..40).prop_map(BreakerModelStep::Wait),
+        1 => Just(BreakerModelStep::Force),
+        1 => (0_u64..40).prop_map(BreakerModelStep::ForceFor),
+        2 => Just(BreakerModelStep::Reset),
     ];
     prop::collection::vec(step, 1..120)
 }
 
-/// Everything that ever counted, kept in full and looked through each time.
+/// Every outcome that ever counted, kept in full and searched each time.
 #[derive(Default)]
-struct Model {
+struct BreakerModel {
     outcomes: Vec<(u64, bool)>,
 }
 
-impl Model {
+impl BreakerModel {
     fn opens(&self, policy: &BreakerPolicy, now: u64) -> bool {
         let recent: Vec<bool> = self
             .outcomes
@@ -64,14 +64,14 @@ proptest! {
             probe_lease: Duration::from_secs(50),
             ..standard(ToolClass::Unknown)
         };
-        let (mut breaker, mut model, mut now) = (Breaker::default(), Model::default(), 1000_u64);
-        // What is out: the ticket, when it was given, and the epoch as the outside counts it.
-        let mut out: Vec<(Ticket, u64, u64)> = Vec::new();
+        let (mut breaker, mut model, mut now) = (CircuitBreaker::default(), BreakerModel::default(), 1000_u64);
+        // The tickets in flight: the ticket, its time, and the epoch as counted outside.
+        let mut out: Vec<(BreakerTicket, u64, u64)> = Vec::new();
         for step in steps {
             let before = (breaker.epoch(), breaker.phase.state());
             match step {
-                Step::Wait(seconds) => now += seconds,
-                Step::Admit => match breaker.admit(&policy, at(now)) {
+                BreakerModelStep::Wait(seconds) => now += seconds,
+                BreakerModelStep::Admit => match breaker.admit(&policy, at(now)) {
                     Ok((ticket, _)) => {
                         let probing = out.iter().filter(|(ticket, since, epoch)| {
                             ticket.is_probe() && *epoch == breaker.epoch() && now - since < 50
@@ -81,7 +81,7 @@ proptest! {
                     }
                     Err(refused) => prop_assert!(refused.state != State::Closed),
                 },
-                Step::Answer(index, verdict) if index < out.len() => {
+                BreakerModelStep::Answer(index, verdict) if index < out.len() => {
                     let (ticket, since, epoch) = out.remove(index);
                     let lapsed = ticket.is_probe() && now - since >= 50;
                     let probe = ticket.is_probe();
@@ -90,16 +90,16 @@ proptest! {
                     if epoch != before.0 || lapsed {
                         prop_assert_eq!(change, None, "a late answer changed something");
                         prop_assert_eq!(breaker.counts(), counted_before);
-                    } else if !probe && verdict != Verdict::Neutral {
+                    } else if !probe && verdict != BreakerVerdict::Neutral {
                         model.outcomes.push((now, verdict == BAD));
                         prop_assert_eq!(change.is_some(), model.opens(&policy, now));
                     }
                 }
-                Step::Drop(index) if index < out.len() => breaker.release(out.remove(index).0),
-                Step::Answer(..) | Step::Drop(_) => {}
-                Step::Force => _ = breaker.force_open(None, at(now)),
-                Step::ForceFor(seconds) => _ = breaker.force_open(Some(at(now + seconds)), at(now)),
-                Step::Reset => _ = breaker.reset(at(now)),
+                BreakerModelStep::Drop(index) if index < out.len() => breaker.release(out.remove(index).0),
+                BreakerModelStep::Answer(..) | BreakerModelStep::Drop(_) => {}
+                BreakerModelStep::Force => _ = breaker.force_open(None, at(now)),
+                BreakerModelStep::ForceFor(seconds) => _ = breaker.force_open(Some(at(now + seconds)), at(now)),
+                BreakerModelStep::Reset => _ = breaker.reset(at(now)),
             }
             if breaker.epoch() != before.0 {
                 model.outcomes.clear();
@@ -109,15 +109,16 @@ proptest! {
             let admits = breaker.check(&policy, at(now)).is_ok();
             prop_assert_eq!(admits, breaker.clone().admit(&policy, at(now)).is_ok(), "check and admit agree");
         }
-        // Whatever happened, time alone brings it back to where a call may pass, unless a person said no.
+        // Whatever happened, time alone brings the breaker back to a state that admits calls, unless an operator forced
+        // it open.
         now += 1000;
-        let for_good = matches!(breaker.phase, Phase::ForcedOpen { until: None });
+        let for_good = matches!(breaker.phase, BreakerPhase::ForcedOpen { until: None });
         prop_assert_eq!(breaker.check(&policy, at(now)).is_ok(), !for_good);
     }
 
     #[test]
     fn no_sequence_of_moments_breaks_it(moments in prop::collection::vec((any::<u64>(), 0_u8..4), 1..60)) {
-        let (policy, mut breaker, mut out) = (measured(), Breaker::default(), None);
+        let (policy, mut breaker, mut out) = (measured(), CircuitBreaker::default(), None);
         for (moment, what) in moments {
             let now = Timestamp::from_millis(moment);
             match (what, out.take()) {
@@ -125,7 +126,7 @@ proptest! {
                 (1, Some(ticket)) => _ = breaker.record(&policy, ticket, OK, now),
                 (2, ticket) => {
                     out = ticket;
-                    breaker = Breaker::restore(&breaker.snapshot(), now);
+                    breaker = CircuitBreaker::restore(&breaker.snapshot(), now);
                 }
                 (_, ticket) => out = breaker.admit(&policy, now).map(|(ticket, _)| ticket).ok().or(ticket),
             }

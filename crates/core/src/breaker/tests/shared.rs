@@ -1,9 +1,9 @@
-//! What is kept of a breaker, and what those know of it who share it.
+//! Tests of stored breakers, and of the knowledge of the processes that share them.
 
 use super::*;
 
-impl Snapshot {
-    /// The same state under another epoch.
+impl BreakerSnapshot {
+    /// Returns the same state with another epoch.
     pub(super) fn from_parts(epoch: u64, of: &Self) -> Self {
         let mut json = serde_json::to_value(of).unwrap();
         json["epoch"] = epoch.into();
@@ -17,15 +17,15 @@ fn an_open_breaker_survives_a_restart() {
     for state in STATES {
         let before = in_state(state);
         let text = serde_json::to_string(&before.snapshot()).unwrap();
-        let after = Breaker::restore(&serde_json::from_str(&text).unwrap(), at(20));
+        let after = CircuitBreaker::restore(&serde_json::from_str(&text).unwrap(), at(20));
         assert_eq!(after.state(&policy, at(20)), state);
         assert_eq!((after.epoch(), after.snapshot()), (before.epoch(), before.snapshot()));
     }
-    let mut open = Breaker::restore(&in_state(State::Open).snapshot(), at(20));
+    let mut open = CircuitBreaker::restore(&in_state(State::Open).snapshot(), at(20));
     assert_eq!(open.admit(&policy, at(20)).unwrap_err().retry_at, Some(at(30)), "the rest of its cool-down");
     let mut probing = in_state(State::HalfOpen);
     _ = probing.admit(&policy, at(31)).unwrap();
-    let mut restarted = Breaker::restore(&probing.snapshot(), at(32));
+    let mut restarted = CircuitBreaker::restore(&probing.snapshot(), at(32));
     assert!(restarted.admit(&policy, at(32)).is_ok(), "whoever probed is gone");
 }
 
@@ -36,7 +36,7 @@ fn the_stored_form_is_fixed() {
         text,
         r#"{"version":1,"epoch":1,"state":"OPEN","reopened":0,"changed":{"at":0,"reason":"consecutive"},"changes":[{"from":"CLOSED","to":"OPEN","reason":"consecutive","at":0}]}"#
     );
-    let mut forced = Breaker::default();
+    let mut forced = CircuitBreaker::default();
     forced.force_open(Some(at(60)), at(0));
     assert_eq!(
         serde_json::to_string(&forced.snapshot()).unwrap(),
@@ -56,24 +56,27 @@ fn stored_garbage_is_refused_and_the_future_becomes_now() {
         (r#"{"version":1,"state":"OPEN"}"#, "missing field `epoch`"),
         (r#"{"version":1,"epoch":-1,"state":"OPEN"}"#, "invalid value"),
     ] {
-        let error = serde_json::from_str::<Snapshot>(text).unwrap_err().to_string();
+        let error = serde_json::from_str::<BreakerSnapshot>(text).unwrap_err().to_string();
         assert!(error.contains(message), "{error}");
     }
     let text = r#"{"version":1,"epoch":7,"state":"OPEN","reopened":4294967295,"new":0,
                    "changed":{"at":18446744073709551615,"reason":"rate"}}"#;
-    let mut breaker = Breaker::restore(&serde_json::from_str(text).unwrap(), at(100));
+    let mut breaker = CircuitBreaker::restore(&serde_json::from_str(text).unwrap(), at(100));
     assert_eq!(breaker.admit(&measured(), at(100)).unwrap_err().retry_at, Some(at(130)));
-    let growing =
-        Cooldown { first: Duration::from_secs(1), growth: Factor::TWO, cap: Duration::from_secs(9) };
+    let growing = BreakerCooldown {
+        first: Duration::from_secs(1),
+        growth: GrowthFactor::TWO,
+        cap: Duration::from_secs(9),
+    };
     let growing = BreakerPolicy { cooldown: growing, ..measured() };
     assert_eq!(breaker.attempt(&growing, BAD, at(130)).unwrap().to, State::Open);
     assert_eq!(breaker.check(&growing, at(130)).unwrap_err().retry_at, Some(at(139)));
 }
 
 #[test]
-fn a_change_made_elsewhere_is_taken_over_if_it_is_newer() {
+fn a_change_made_elsewhere_is_adopted_if_it_is_newer() {
     let policy = measured();
-    let (mut here, mut there) = (Breaker::default(), Breaker::default());
+    let (mut here, mut there) = (CircuitBreaker::default(), CircuitBreaker::default());
     let (ticket, _) = here.admit(&policy, at(0)).unwrap();
     for _ in 0..5 {
         there.attempt(&policy, BAD, at(1));
@@ -81,12 +84,15 @@ fn a_change_made_elsewhere_is_taken_over_if_it_is_newer() {
     let opened = there.snapshot();
     assert!(opened.replaces(&here.snapshot()) && !here.snapshot().replaces(&opened));
     let change = here.adopt(&opened, at(2)).unwrap();
-    assert_eq!((change.from, change.to, change.reason), (State::Closed, State::Open, Reason::Consecutive));
+    assert_eq!(
+        (change.from, change.to, change.reason),
+        (State::Closed, State::Open, TransitionReason::Consecutive)
+    );
     assert_eq!(here.record(&policy, ticket, OK, at(2)), None);
     assert_eq!(here.adopt(&opened, at(20)), None, "known already");
     assert_eq!(here.check(&policy, at(20)).unwrap_err().retry_at, Some(at(31)));
 
-    // The other process probes: its place is taken here as well, until its lease is over.
+    // The other process probes. Its slot is taken here as well, until its lease is over.
     let (_probe, _) = there.admit(&policy, at(31)).unwrap();
     assert_eq!(here.adopt(&there.snapshot(), at(32)).unwrap().to, State::HalfOpen);
     assert_eq!(here.admit(&policy, at(150)).unwrap_err().state, State::HalfOpen);
@@ -115,10 +121,10 @@ fn of_two_changes_with_one_epoch_the_stored_one_counts() {
 }
 
 #[test]
-fn the_place_of_the_probe_is_one_for_all_who_share_the_breaker() {
+fn all_processes_that_share_a_breaker_have_one_probe_slot() {
     let policy = standard(ToolClass::Unknown);
     let mut fleet = [1, 2, 3].map(|number| {
-        let mut breaker = Breaker::numbered_from(number * 1_000_000);
+        let mut breaker = CircuitBreaker::numbered_from(number * 1_000_000);
         for _ in 0..5 {
             breaker.attempt(&policy, BAD, at(0));
         }
@@ -127,7 +133,7 @@ fn the_place_of_the_probe_is_one_for_all_who_share_the_breaker() {
     let [a, b, c] = &mut fleet;
     let (first, _) = a.admit(&policy, at(30)).unwrap();
     let stored = a.snapshot();
-    // The second wanted it too, and finds the first one stored.
+    // The second process wanted it too, and finds the first one stored.
     let (late, _) = b.admit(&policy, at(30)).unwrap();
     assert!(!b.snapshot().replaces(&stored));
     b.adopt(&stored, at(30));
@@ -138,14 +144,14 @@ fn the_place_of_the_probe_is_one_for_all_who_share_the_breaker() {
         assert_eq!(breaker.check(&policy, at(31)).unwrap_err().state, State::HalfOpen);
     }
 
-    a.agreed(&first);
-    // A sign of life that others have to hear of.
-    assert_eq!(a.renew(&policy, &first, at(31)), Held::Still);
-    assert_eq!(a.renew(&policy, &first, at(80)), Held::ForLonger);
+    a.confirm_probe(&first);
+    // A renewal that other processes have to learn of.
+    assert_eq!(a.renew(&policy, &first, at(31)), TicketRenewal::StillValid);
+    assert_eq!(a.renew(&policy, &first, at(80)), TicketRenewal::Extended);
     b.adopt(&a.snapshot(), at(80));
     assert!(b.check(&policy, at(199)).is_err() && b.check(&policy, at(200)).is_ok());
 
-    // Good probes of different processes count together.
+    // Successful probes of different processes count together.
     assert_eq!(a.record(&policy, first, OK, at(81)), None);
     b.adopt(&a.snapshot(), at(81));
     let (second, _) = b.admit(&policy, at(82)).unwrap();
@@ -155,10 +161,10 @@ fn the_place_of_the_probe_is_one_for_all_who_share_the_breaker() {
 }
 
 #[test]
-fn a_probe_that_nobody_knew_of_takes_no_place_from_one_that_is_known() {
+fn an_unknown_probe_takes_no_slot_from_a_known_one() {
     let policy = standard(ToolClass::Unknown);
     let mut fleet = [1, 2].map(|number| {
-        let mut breaker = Breaker::numbered_from(number * 1_000_000);
+        let mut breaker = CircuitBreaker::numbered_from(number * 1_000_000);
         for _ in 0..5 {
             breaker.attempt(&policy, BAD, at(0));
         }
@@ -166,10 +172,10 @@ fn a_probe_that_nobody_knew_of_takes_no_place_from_one_that_is_known() {
     });
     let [a, b] = &mut fleet;
     let (known, _) = a.admit(&policy, at(30)).unwrap();
-    a.agreed(&known);
+    a.confirm_probe(&known);
     let stored = a.snapshot();
-    // The store could not be asked; what came of it changes nothing for the one that is stored.
-    for verdict in [OK, Verdict::Neutral] {
+    // The store was not available, so the result changes nothing for the stored probe.
+    for verdict in [OK, BreakerVerdict::Neutral] {
         let (alone, _) = b.admit(&policy, at(31)).unwrap();
         assert_eq!(b.record(&policy, alone, verdict, at(32)), None);
         assert!(!b.snapshot().replaces(&stored));
@@ -179,9 +185,9 @@ fn a_probe_that_nobody_knew_of_takes_no_place_from_one_that_is_known() {
 }
 
 #[test]
-fn a_place_that_was_stored_after_its_probe_came_back_is_free() {
+fn a_slot_that_was_stored_after_its_probe_returned_is_free() {
     let policy = standard(ToolClass::Unknown);
-    let mut breaker = Breaker::numbered_from(1_000_000);
+    let mut breaker = CircuitBreaker::numbered_from(1_000_000);
     for _ in 0..5 {
         breaker.attempt(&policy, BAD, at(0));
     }
@@ -192,21 +198,21 @@ fn a_place_that_was_stored_after_its_probe_came_back_is_free() {
     assert!(breaker.check(&policy, at(31)).is_ok() && breaker.snapshot().replaces(&late));
 }
 
-/// A process that freed its place without having stored that is one ahead of the others.
+/// A process that freed its slot without having stored it is one step ahead of the others.
 #[test]
-fn a_probe_that_is_not_agreed_on_gives_way_to_one_that_is_stored() {
+fn a_probe_without_agreement_yields_to_a_stored_one() {
     let policy = standard(ToolClass::Unknown);
-    let [mut a, mut b] = [1, 2].map(|number| Breaker::numbered_from(number * 1_000_000));
+    let [mut a, mut b] = [1, 2].map(|number| CircuitBreaker::numbered_from(number * 1_000_000));
     for _ in 0..5 {
         a.attempt(&policy, BAD, at(0));
     }
     let (first, _) = a.admit(&policy, at(30)).unwrap();
-    a.agreed(&first);
+    a.confirm_probe(&first);
     b.adopt(&a.snapshot(), at(31));
     a.release(first);
     let later = at(31) + policy.probe_lease;
     let (theirs, _) = b.admit(&policy, later).unwrap();
-    b.agreed(&theirs);
+    b.confirm_probe(&theirs);
     let (ours, _) = a.admit(&policy, later).unwrap();
     a.adopt(&b.snapshot(), later);
     assert!(!a.holds(&policy, &ours, later), "two probes at once");
@@ -215,11 +221,11 @@ fn a_probe_that_is_not_agreed_on_gives_way_to_one_that_is_stored() {
 #[test]
 fn a_clock_that_differs_between_processes_does_not_prolong_the_cool_down_each_time_it_is_read() {
     let policy = measured();
-    let mut there = Breaker::default();
+    let mut there = CircuitBreaker::default();
     for _ in 0..5 {
         there.attempt(&policy, BAD, at(500));
     }
-    let mut here = Breaker::default();
+    let mut here = CircuitBreaker::default();
     here.adopt(&there.snapshot(), at(100));
     for second in 101..130 {
         assert_eq!(here.adopt(&there.snapshot(), at(second)), None);
@@ -227,10 +233,10 @@ fn a_clock_that_differs_between_processes_does_not_prolong_the_cool_down_each_ti
     assert!(here.admit(&policy, at(130)).is_ok());
 }
 
-/// A process that the store could not be asked from goes its own way: open, half-open, closed, as often as it likes. Then
-/// it hears that a person had said no.
+/// A process that is cut off from the store opens, half-opens and closes on its own, as often as it likes. Then it
+/// learns that an operator had forced the breaker open.
 #[test]
-fn what_a_person_said_goes_before_everything_that_was_concluded_without_knowing_it() {
+fn a_change_by_an_operator_overrides_later_automatic_changes() {
     let policy = measured();
     let mut cut_off = in_state(State::Open);
     let mut here = cut_off.clone();
@@ -260,8 +266,8 @@ fn what_a_person_said_goes_before_everything_that_was_concluded_without_knowing_
         let expected = if forced { State::ForcedOpen } else { State::Closed };
         assert_eq!((cut_off.state(&policy, now), cut_off.epoch()), (expected, here.epoch()));
         assert_eq!(cut_off.record(&policy, under_way.unwrap(), BAD, now), None, "of an older epoch");
-        assert_eq!(cut_off.counts(), Counts::default());
-        // The next round begins where both know the same.
+        assert_eq!(cut_off.counts(), BreakerCounts::default());
+        // The next round begins at the point where both know the same.
         cut_off.reset(now);
         for _ in 0..5 {
             let (ticket, _) = cut_off.admit(&policy, now).unwrap();

@@ -1,24 +1,24 @@
-//! What answers carry: words, times, codes, and what a caller may conclude from them.
+//! Content of responses: messages, times, codes, and the conclusions that a caller may draw.
 
 use std::num::NonZeroU32;
 
 use super::*;
-use crate::code::Status;
-use crate::dedupe::{Receipt, Replay, ReplayReason, SettlesIn};
+use crate::code::CallStatus;
+use crate::dedupe::{DeliveryReceipt, ReplayReason, ReplayedResult, SettleDelay};
 use crate::policy::RateLimit;
 
-/// The same, and nobody keeps a record of its calls.
-fn unrecorded(policy: &Policy) -> Policy {
+/// The same policy, without a record of its calls.
+fn unrecorded(policy: &CallPolicy) -> CallPolicy {
     let mut policy = policy.clone();
-    policy.modes.dedupe = Mode::Off;
+    policy.modes.dedupe = EnforcementMode::Off;
     policy
 }
 
-fn ended_with(source: Source, words: &str, output: Option<Output>) -> Outcome {
-    Outcome::Failure { fault: Fault::new(source, words), output }
+fn ended_with(source: FaultSource, words: &str, output: Option<ToolOutput>) -> AttemptReport {
+    AttemptReport::Failure { fault: AttemptFault::new(source, words), output }
 }
 
-fn failure(result: &CallResult) -> &Failure {
+fn failure(result: &CallResult) -> &CallFailure {
     result.ended.as_ref().expect_err("it failed")
 }
 
@@ -27,7 +27,7 @@ fn failure(result: &CallResult) -> &Failure {
 #[test]
 fn a_refusal_says_when_to_come_again() {
     let mut policy = policy(ToolClass::Mutating);
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     world.breaker.force_open(Some(START + 7 * SECOND), START);
     let held_back = world.drive(request(&policy), &policy, &[]);
     assert_eq!(
@@ -35,7 +35,7 @@ fn a_refusal_says_when_to_come_again() {
         (Some(Code::CircuitOpen), Some(7 * SECOND))
     );
     policy.limits.rate = Some(RateLimit { attempts: NonZeroU32::MIN, per: 60 * SECOND });
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     world.drive(from_envelope(&keyed("a"), &policy), &policy, &at_once(paid()));
     let too_often = world.drive(from_envelope(&keyed("b"), &policy), &policy, &[]);
     assert_eq!(
@@ -45,30 +45,30 @@ fn a_refusal_says_when_to_come_again() {
 }
 
 #[test]
-fn only_what_was_turned_away_before_the_tool_was_bothered_is_a_refusal() {
+fn only_a_call_without_an_attempt_is_a_refusal() {
     let policy = policy(ToolClass::Mutating);
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     world.breaker.force_open(None, world.now);
     let refused = world.drive(request(&policy), &policy, &[]);
     assert!(refused.is_refused() && refused.is_refused_for_all());
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     let failed = world.drive(request(&policy), &policy, &at_once(http(400)));
     assert!(!failed.is_refused(), "the tool said so: {failed:?}");
     let replayed = world.drive(request(&policy), &policy, &[]);
     assert_eq!((replayed.attempts, replayed.is_refused()), (0, false), "it did so before");
-    assert!(!World::new().drive(request(&policy), &policy, &at_once(paid())).is_refused());
-    let mut world = World::new();
+    assert!(!CallTestWorld::new().drive(request(&policy), &policy, &at_once(paid())).is_refused());
+    let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin_only(request(&policy), &policy);
-    let cancelled = finished(world.on(&mut call, Event::Cancelled(Others::None)));
+    let cancelled = finished(world.on(&mut call, CallEvent::Cancelled(OtherWaiters::None)));
     assert_eq!((code(&cancelled), cancelled.is_refused()), (Some(Code::Cancelled), false));
 }
 
 #[test]
 fn another_attempt_that_is_refused_says_what_the_breaker_is() {
     let policy = policy(ToolClass::Idempotent);
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(request(&policy), &policy);
-    world.on(&mut call, Event::Ran(http(503)));
+    world.on(&mut call, CallEvent::Ran(http(503)));
     world.breaker.force_open(None, world.now);
     let result = finished(world.wake(&mut call));
     assert_eq!(result.breaker, Some(breaker::State::ForcedOpen));
@@ -77,24 +77,24 @@ fn another_attempt_that_is_refused_says_what_the_breaker_is() {
 #[test]
 fn a_tool_that_is_blocked_between_two_attempts_answers_with_what_it_said() {
     let policy = policy(ToolClass::Idempotent);
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(request(&policy), &policy);
-    world.on(&mut call, Event::Ran(http(503)));
+    world.on(&mut call, CallEvent::Ran(http(503)));
     approval::blocked(&mut world, &policy);
     let (result, kept) = finished_keeping(world.wake(&mut call));
     assert_eq!((code(&result), message(&result)), (Some(Code::ToolBlocked), "it failed"));
     assert_eq!((world.runs, kept), (1, vec![]));
     assert!(!world.blocked(Code::ToolBlocked), "it ran");
-    // Before the first one it is a refusal, and the question is kept for an operator.
+    // Before the first attempt it is a refusal, and the request is kept for an operator.
     let mut policy = policy;
-    policy.approval.when = AskWhen::Always;
-    let mut world = World::new();
-    let request = from_envelope_on(&keyed("k"), &policy, Channel::Interactive);
+    policy.approval.when = ApprovalTrigger::Always;
+    let mut world = CallTestWorld::new();
+    let request = from_envelope_on(&keyed("k"), &policy, ApprovalChannel::Interactive);
     let (mut call, _) = world.begin(request, &policy);
     approval::blocked(&mut world, &policy);
-    let step = world.on(&mut call, Event::Answered(Approval::Granted(None)));
+    let step = world.on(&mut call, CallEvent::Answered(ApprovalOutcome::Granted(None)));
     let (result, kept) = finished_keeping(step);
-    assert!(result.is_refused() && matches!(kept[..], [Kept::Park(_)]), "{kept:?}");
+    assert!(result.is_refused() && matches!(kept[..], [DeferredWrite::Park(_)]), "{kept:?}");
     assert!(world.blocked(Code::ToolBlocked));
 }
 
@@ -104,18 +104,18 @@ fn a_tool_that_is_blocked_between_two_attempts_answers_with_what_it_said() {
 fn nothing_is_waited_for_that_an_open_breaker_will_refuse() {
     let mut policy = policy(ToolClass::Idempotent);
     policy.breaker.consecutive = NonZeroU32::new(2);
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     let result = world.drive(request(&policy), &policy, &at_once(http(503)));
     assert_eq!(code(&result), Some(Code::CircuitOpen));
     assert_eq!(world.steps, ["Claim", "Run", "Wait", "Run", "Release", "Finish"]);
 }
 
 #[test]
-fn a_failure_that_is_kept_is_what_the_tool_did_and_not_what_our_breaker_made_of_it() {
+fn a_stored_failure_is_that_of_the_tool_and_not_of_the_breaker() {
     let mut policy = policy(ToolClass::Idempotent);
     policy.breaker.consecutive = NonZeroU32::new(2);
-    policy.dedupe.cache_failures = crate::policy::CacheFailures::All;
-    let mut world = World::new();
+    policy.dedupe.cache_failures = crate::policy::FailureReplayPolicy::All;
+    let mut world = CallTestWorld::new();
     let first = world.drive(request(&policy), &policy, &at_once(http(503)));
     assert_eq!(code(&first), Some(Code::CircuitOpen));
     let again = world.drive(request(&policy), &policy, &[]);
@@ -124,14 +124,14 @@ fn a_failure_that_is_kept_is_what_the_tool_did_and_not_what_our_breaker_made_of_
 }
 
 #[test]
-fn a_tool_that_gave_no_sign_of_life_is_told_as_stuck_also_where_nothing_is_retried() {
+fn a_tool_without_a_sign_of_life_is_stuck_even_without_retries() {
     let mut policy = policy(ToolClass::Idempotent).for_gateway();
     policy.time.answer_by = None;
-    policy.modes.retry = Mode::Off;
-    let mut world = World::new();
+    policy.modes.retry = EnforcementMode::Off;
+    let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(keyless(&policy), &policy);
-    assert!(matches!(world.wake(&mut call), Step::Cut(Cut::Silent(_))));
-    let result = finished(world.on(&mut call, Event::Ran(timed_out())));
+    assert!(matches!(world.wake(&mut call), NextStep::Cut(CutReason::Silent(_))));
+    let result = finished(world.on(&mut call, CallEvent::Ran(timed_out())));
     assert_eq!(code(&result), Some(Code::StuckCall));
     assert_eq!(
         message(&result),
@@ -140,11 +140,11 @@ fn a_tool_that_gave_no_sign_of_life_is_told_as_stuck_also_where_nothing_is_retri
 }
 
 #[test]
-fn a_call_that_ran_for_longer_than_it_may_is_told_so_and_that_its_outcome_is_unknown() {
+fn a_call_over_its_total_time_has_an_unknown_outcome() {
     let mut policy = policy(ToolClass::Mutating).for_gateway();
     policy.time.answer_by = None;
     policy.time.total = policy.time.attempt;
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(keyless(&policy), &policy);
     let (result, _) = answered(world.cut(&mut call));
     assert_eq!((code(&result), rule(&result)), (Some(Code::StuckCall), "watchdog"));
@@ -155,27 +155,30 @@ fn a_call_that_ran_for_longer_than_it_may_is_told_so_and_that_its_outcome_is_unk
 }
 
 #[test]
-fn what_a_call_may_take_is_counted_from_its_first_attempt() {
+fn the_total_time_counts_from_the_first_attempt() {
     let mut policy = policy(ToolClass::Idempotent);
     policy.time.total = 20 * SECOND;
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(request(&policy), &policy);
     world.pass(5 * SECOND);
-    assert_eq!(name_of(&world.on(&mut call, Event::Ran(http(502)))), "Wait");
-    let Step::Run(run) = world.wake(&mut call) else { panic!("{:?}", world.steps) };
+    assert_eq!(name_of(&world.on(&mut call, CallEvent::Ran(http(502)))), "Wait");
+    let NextStep::Run(run) = world.wake(&mut call) else { panic!("{:?}", world.steps) };
     assert_eq!(run.deadline, Some(START + 20 * SECOND));
 }
 
 #[test]
-fn a_caller_whose_deadline_passed_is_told_what_is_known_of_its_call() {
+fn a_caller_whose_deadline_passed_gets_the_state_of_its_call() {
     let mut policy = policy(ToolClass::Mutating);
     policy.verify = Some("list the payments".into());
     let mut limited = request(&policy);
     limited.limits.deadline = Some(START + 2 * SECOND);
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(limited, &policy);
     let (result, _) = answered(world.wake(&mut call));
-    assert_eq!(result.unknown, Some(ToldUnknown { observed: Observed::NoAnswer, ended: false }));
+    assert_eq!(
+        result.unknown,
+        Some(UnknownOutcomeInfo { observed: UnknownOutcomeReason::NoAnswer, ended: false })
+    );
     assert_eq!(result.took, 2 * SECOND);
     assert_eq!(failure(&result).verify.as_deref(), Some("list the payments"));
     assert!(result.is_unknown_outcome());
@@ -189,8 +192,8 @@ fn the_words_of_a_tool_are_passed_on_up_to_a_length() {
     let policy = policy(ToolClass::Mutating);
     for (length, passed_on) in [(8 << 10, 8 << 10), ((8 << 10) + 1, 8 << 10), (20 << 10, 8 << 10)] {
         let words = "x".repeat(length);
-        let mut world = World::new();
-        let outcome = ended_with(Source::Http { status: 400 }, &words, None);
+        let mut world = CallTestWorld::new();
+        let outcome = ended_with(FaultSource::Http { status: 400 }, &words, None);
         let result = world.drive(request(&policy), &policy, &at_once(outcome));
         let mut expected = "x".repeat(passed_on);
         if length > passed_on {
@@ -200,42 +203,42 @@ fn the_words_of_a_tool_are_passed_on_up_to_a_length() {
     }
 }
 
-// ---- what was found ----
+// ---- stored results ----
 
 #[test]
 fn an_answer_of_another_call_says_so_to_those_who_gave_no_key() {
     let policy = policy(ToolClass::Mutating);
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     world.drive(keyless(&policy), &policy, &at_once(paid()));
     let again = world.drive(keyless(&policy), &policy, &[]);
     assert!(again.note.is_some_and(|note| note.contains("an earlier call with the same arguments")));
-    assert_eq!(again.recorded, Recorded::Yes);
+    assert_eq!(again.recorded, RecordStatus::Yes);
     assert_eq!(again.remarks().collect::<Vec<_>>(), again.note.into_iter().collect::<Vec<_>>());
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     let (mut leader, _) = world.begin(keyless(&policy), &policy);
     let (mut follower, _) = world.begin(keyless(&policy), &policy);
-    finished(world.on(&mut leader, Event::Ran(paid())));
-    let followed = finished(world.on(&mut follower, Event::Woke(Wake::Changed)));
+    finished(world.on(&mut leader, CallEvent::Ran(paid())));
+    let followed = finished(world.on(&mut follower, CallEvent::Woke(WakeReason::Changed)));
     assert!(followed.note.is_some_and(|note| note.contains("the tool ran once for both")));
-    // Who gave a key has asked for just that.
-    let mut world = World::new();
+    // A caller that gave a key asked for exactly that.
+    let mut world = CallTestWorld::new();
     world.drive(request(&policy), &policy, &at_once(paid()));
     let again = world.drive(request(&policy), &policy, &[]);
     assert_eq!((again.note, again.remarks().count()), (None, 0));
 }
 
-fn receipt() -> Receipt {
-    let key = Key(Digest::of(b"k"));
-    let owner = Owner { process: process(), call: 1, claim: 1 };
-    Receipt { key, owner, version: 3 }
+fn receipt() -> DeliveryReceipt {
+    let key = RecordKey(Digest::of(b"k"));
+    let owner = ClaimOwner { process: process(), call: 1, claim: 1 };
+    DeliveryReceipt { key, owner, version: 3 }
 }
 
-fn unsettled(end: End) -> ClaimVerdict {
-    let (observed, receipt) = (Observed::ConnectionLost, receipt());
-    ClaimVerdict::Unknown(Box::new(Unsettled {
+fn unsettled(end: SettleStatus) -> ClaimVerdict {
+    let (observed, receipt) = (UnknownOutcomeReason::ConnectionLost, receipt());
+    ClaimVerdict::Unknown(Box::new(UnknownOutcomeStatus {
         end,
         observed,
-        words: None,
+        details: None,
         output: None,
         runs_in: None,
         receipt,
@@ -243,25 +246,31 @@ fn unsettled(end: End) -> ClaimVerdict {
 }
 
 #[test]
-fn who_asks_what_became_of_a_record_hears_what_is_in_it() {
+fn a_query_for_a_record_returns_its_content() {
     let policy = policy(ToolClass::Mutating);
-    let replay = Replay {
+    let replay = ReplayedResult {
         answer: Ok(Some(answer("paid"))),
         reason: ReplayReason::Waited,
         age: SECOND,
         receipt: receipt(),
     };
-    let heard = CallResult::heard(ClaimVerdict::Replay(Box::new(replay)), &policy).unwrap();
-    assert_eq!((heard.ended.as_ref(), heard.recorded), (Ok(&answer("paid")), Recorded::Yes));
+    let heard = CallResult::from_verdict(ClaimVerdict::Replay(Box::new(replay)), &policy).unwrap();
+    assert_eq!((heard.ended.as_ref(), heard.recorded), (Ok(&answer("paid")), RecordStatus::Yes));
     assert_eq!(heard.receipt, Some(receipt()));
-    for (end, ended) in [(End::Settled, true), (End::NotYet(Some(SECOND)), false), (End::NotYet(None), false)]
-    {
-        let heard = CallResult::heard(unsettled(end), &policy).unwrap();
+    for (end, ended) in [
+        (SettleStatus::Settled, true),
+        (SettleStatus::NotYet(Some(SECOND)), false),
+        (SettleStatus::NotYet(None), false),
+    ] {
+        let heard = CallResult::from_verdict(unsettled(end), &policy).unwrap();
         assert!(heard.is_unknown_outcome());
-        assert_eq!(heard.unknown, Some(ToldUnknown { observed: Observed::ConnectionLost, ended }));
-        assert_eq!((heard.recorded, heard.receipt.is_some()), (Recorded::Yes, ended));
+        assert_eq!(
+            heard.unknown,
+            Some(UnknownOutcomeInfo { observed: UnknownOutcomeReason::ConnectionLost, ended })
+        );
+        assert_eq!((heard.recorded, heard.receipt.is_some()), (RecordStatus::Yes, ended));
     }
-    assert_eq!(CallResult::heard(ClaimVerdict::Follow(receipt().key), &policy), None, "it goes on");
+    assert_eq!(CallResult::from_verdict(ClaimVerdict::Follow(receipt().key), &policy), None, "it goes on");
 }
 
 #[test]
@@ -269,14 +278,17 @@ fn an_unknown_outcome_names_the_command_that_resolves_it() {
     let policy = policy(ToolClass::Mutating);
     let request = request(&policy);
     let told = |verdict| {
-        let result = CallResult::heard(verdict, &policy).unwrap();
+        let result = CallResult::from_verdict(verdict, &policy).unwrap();
         result.to_envelope(&request).error.unwrap().message
     };
     let command = format!("steadfast resolve {} --ran", receipt().key.fingerprint());
-    assert!(told(unsettled(End::Settled)).contains(&command));
-    assert!(!told(unsettled(End::NotYet(None))).contains("steadfast resolve"), "it cannot be known yet");
-    let failed = Replay {
-        answer: Err(say::conflict()),
+    assert!(told(unsettled(SettleStatus::Settled)).contains(&command));
+    assert!(
+        !told(unsettled(SettleStatus::NotYet(None))).contains("steadfast resolve"),
+        "it cannot be known yet"
+    );
+    let failed = ReplayedResult {
+        answer: Err(messages::conflict()),
         reason: ReplayReason::SameKey,
         age: SECOND,
         receipt: receipt(),
@@ -287,51 +299,55 @@ fn an_unknown_outcome_names_the_command_that_resolves_it() {
 #[test]
 fn an_envelope_names_the_turn_that_its_call_was_made_in() {
     let policy = policy(ToolClass::Mutating);
-    let request = Request { turn: Some(TurnId::new("t-1").unwrap()), ..request(&policy) };
-    let result = World::new().drive(request.clone(), &policy, &at_once(paid()));
+    let request = CallRequest { turn: Some(TurnId::new("t-1").unwrap()), ..request(&policy) };
+    let result = CallTestWorld::new().drive(request.clone(), &policy, &at_once(paid()));
     assert_eq!(result.to_envelope(&request).turn, request.turn);
 }
 
 // ---- unknown outcomes ----
 
 #[test]
-fn an_unknown_outcome_that_nobody_records_says_what_was_seen_and_how_to_check() {
+fn an_unrecorded_unknown_outcome_says_what_was_seen_and_how_to_check() {
     let mut policy = unrecorded(&policy(ToolClass::Mutating));
     policy.verify = Some("list the payments".into());
-    let reset = Source::Transport { error: Transport::ConnectionClosed, written: true };
-    let result = World::new().drive(request(&policy), &policy, &at_once(ended_with(reset, "reset", None)));
-    assert_eq!(result.unknown, Some(ToldUnknown { observed: Observed::ConnectionLost, ended: false }));
+    let reset = FaultSource::Transport { error: TransportError::ConnectionClosed, written: true };
+    let result =
+        CallTestWorld::new().drive(request(&policy), &policy, &at_once(ended_with(reset, "reset", None)));
+    assert_eq!(
+        result.unknown,
+        Some(UnknownOutcomeInfo { observed: UnknownOutcomeReason::ConnectionLost, ended: false })
+    );
     assert_eq!(failure(&result).verify.as_deref(), Some("list the payments"));
     assert!(message(&result).contains("(reset)"), "{}", message(&result));
-    // The tool's own words are passed on as they are.
+    // The tool's own message is passed on unchanged.
     let said = Some(answer("Request timed out"));
-    let outcome = ended_with(Source::IsError, "Request timed out", said.clone());
-    let result = World::new().drive(request(&policy), &policy, &at_once(outcome));
+    let outcome = ended_with(FaultSource::IsError, "Request timed out", said.clone());
+    let result = CallTestWorld::new().drive(request(&policy), &policy, &at_once(outcome));
     assert_eq!((code(&result), &failure(&result).output), (Some(Code::OutcomeUnknown), &said));
     assert!(!message(&result).contains("(Request timed out)"), "{}", message(&result));
-    // What answers clearly leaves nothing unknown.
-    let result = World::new().drive(request(&policy), &policy, &at_once(http(400)));
+    // A clear answer leaves nothing unknown.
+    let result = CallTestWorld::new().drive(request(&policy), &policy, &at_once(http(400)));
     assert_eq!(result.unknown, None);
 }
 
 #[test]
-fn what_was_said_of_an_unknown_outcome_names_the_status_once() {
+fn the_message_of_an_unknown_outcome_names_the_status_once() {
     let policy = policy(ToolClass::Mutating);
     for (words, told) in
         [("bad gateway", Some("HTTP 502: bad gateway")), ("502 Bad Gateway", Some("502 Bad Gateway"))]
     {
-        let mut world = World::new();
+        let mut world = CallTestWorld::new();
         let (mut call, _) = world.begin(request(&policy), &policy);
-        world.on(&mut call, Event::Ran(ended_with(Source::Http { status: 502 }, words, None)));
+        world.on(&mut call, CallEvent::Ran(ended_with(FaultSource::Http { status: 502 }, words, None)));
         let record = world.store.records.iter().next().unwrap();
-        let RecordState::Unknown(unknown) = &record.state else { panic!("{record:?}") };
-        assert_eq!(unknown.words.as_deref(), told);
+        let DedupeState::Unknown(unknown) = &record.state else { panic!("{record:?}") };
+        assert_eq!(unknown.details.as_deref(), told);
     }
 }
 
 #[test]
 fn a_call_says_that_it_runs_again_by_itself_only_where_it_does() {
-    use crate::policy::AfterUnknown::{Hold, TellOnce};
+    use crate::policy::UnknownOutcomePolicy::{Hold, TellOnce};
     for (explicit, critical, after_unknown, again) in [
         (false, false, TellOnce, Some(10 * SECOND)),
         (false, true, TellOnce, None),
@@ -342,10 +358,13 @@ fn a_call_says_that_it_runs_again_by_itself_only_where_it_does() {
         policy.dedupe.after_unknown = after_unknown;
         let mut request = if explicit { request(&policy) } else { keyless(&policy) };
         request.hints.safety_critical = critical;
-        let mut world = World::new();
-        let outcome = ended_with(Source::IsError, "Request timed out", None);
+        let mut world = CallTestWorld::new();
+        let outcome = ended_with(FaultSource::IsError, "Request timed out", None);
         let result = world.drive(request, &policy, &at_once(outcome));
-        assert_eq!(result.unknown, Some(ToldUnknown { observed: Observed::ErrorAnswer, ended: true }));
+        assert_eq!(
+            result.unknown,
+            Some(UnknownOutcomeInfo { observed: UnknownOutcomeReason::ErrorAnswer, ended: true })
+        );
         assert_eq!(failure(&result).retry_after, again, "{explicit} {critical} {after_unknown:?}");
         let held = world.store.records.iter().next().unwrap().expires.is_none();
         assert_eq!(held, critical || after_unknown == Hold, "{critical} {after_unknown:?}");
@@ -353,13 +372,17 @@ fn a_call_says_that_it_runs_again_by_itself_only_where_it_does() {
 }
 
 #[test]
-fn a_caller_is_told_a_moment_after_the_tool_was_told_to_stop() {
+fn a_caller_is_answered_a_moment_after_the_tool_was_cancelled() {
     let policy = policy(ToolClass::Mutating);
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(keyless(&policy), &policy);
-    assert_eq!(world.wake(&mut call), Step::CancelUpstream);
+    assert_eq!(world.wake(&mut call), NextStep::CancelUpstream);
     let stopped = world.now;
-    assert_eq!(name_of(&world.on(&mut call, Event::Woke(Wake::Time))), "Wait", "it may still be unsent");
+    assert_eq!(
+        name_of(&world.on(&mut call, CallEvent::Woke(WakeReason::Time))),
+        "Wait",
+        "it may still be unsent"
+    );
     answered(world.wake(&mut call));
     assert_eq!(world.now, stopped + 100 * MS);
 }
@@ -367,13 +390,13 @@ fn a_caller_is_told_a_moment_after_the_tool_was_told_to_stop() {
 #[test]
 fn a_call_that_has_recorded_its_unknown_outcome_is_not_woken_to_record_it_again() {
     let policy = policy(ToolClass::Mutating);
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(keyless(&policy), &policy);
     world.store.faults.push_back(Some(StoreFault::NotDone));
     world.wake(&mut call);
     answered(world.wake(&mut call));
     assert!(call.is_settling() && !call.is_recorded_as_unknown());
-    assert_eq!(world.wake(&mut call), Step::Wait);
+    assert_eq!(world.wake(&mut call), NextStep::Wait);
     assert!(call.is_settling() && call.is_recorded_as_unknown());
     assert!(call.wake_at().is_none_or(|at| at > world.now), "{:?}", call.wake_at());
 }
@@ -381,26 +404,26 @@ fn a_call_that_has_recorded_its_unknown_outcome_is_not_woken_to_record_it_again(
 #[test]
 fn an_unknown_outcome_that_is_settled_when_it_can_be_recorded_is_recorded_as_that() {
     let policy = policy(ToolClass::Mutating);
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(keyless(&policy), &policy);
     world.store.faults.push_back(Some(StoreFault::NotDone));
-    let outcome = ended_with(Source::IsError, "Request timed out", None);
-    assert_eq!(world.on(&mut call, Event::Ran(outcome)), Step::Wait);
+    let outcome = ended_with(FaultSource::IsError, "Request timed out", None);
+    assert_eq!(world.on(&mut call, CallEvent::Ran(outcome)), NextStep::Wait);
     let (result, kept) = finished_keeping(world.wake(&mut call));
-    assert_eq!(result.recorded, Recorded::No);
-    let [Kept::Save(save)] = &kept[..] else { panic!("{kept:?}") };
-    let Ending::Unknown(ending) = &save.ending else { panic!("{save:?}") };
-    assert_eq!(ending.settles, SettlesIn::Settled);
+    assert_eq!(result.recorded, RecordStatus::No);
+    let [DeferredWrite::Save(save)] = &kept[..] else { panic!("{kept:?}") };
+    let RunOutcome::Unknown(ending) = &save.ending else { panic!("{save:?}") };
+    assert_eq!(ending.settles, SettleDelay::Settled);
 }
 
 #[test]
 fn a_caller_that_is_gone_is_not_waited_for() {
     let policy = policy(ToolClass::Mutating);
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(keyless(&policy), &policy);
-    let outcome = ended_with(Source::IsError, "Request timed out", None);
-    assert_eq!(world.on(&mut call, Event::Ran(outcome)), Step::Wait);
-    finished(world.on(&mut call, Event::Disconnected(Others::None)));
+    let outcome = ended_with(FaultSource::IsError, "Request timed out", None);
+    assert_eq!(world.on(&mut call, CallEvent::Ran(outcome)), NextStep::Wait);
+    finished(world.on(&mut call, CallEvent::Disconnected(OtherWaiters::None)));
     assert_eq!((world.now, world.store.state()), (START, "unknown"));
 }
 
@@ -409,10 +432,10 @@ fn an_answer_counts_as_delivered_up_to_the_moment_from_which_it_is_late() {
     let mut policy = policy(ToolClass::Mutating);
     policy.time.answer_by = None;
     for (span, counts) in [(policy.dedupe.late_after, true), (policy.dedupe.late_after + MS, false)] {
-        let mut world = World::new();
+        let mut world = CallTestWorld::new();
         let (mut call, _) = world.begin(keyless(&policy), &policy);
         world.pass(span);
-        let result = finished(world.on(&mut call, Event::Ran(paid())));
+        let result = finished(world.on(&mut call, CallEvent::Ran(paid())));
         assert_eq!(result.receipt.is_some(), counts, "{span:?}");
     }
 }
@@ -422,56 +445,57 @@ fn an_answer_counts_as_delivered_up_to_the_moment_from_which_it_is_late() {
 #[test]
 fn dedupe_in_shadow_keeps_an_unknown_outcome_and_waits_for_nothing() {
     let mut policy = policy(ToolClass::Mutating);
-    policy.modes.dedupe = Mode::Shadow;
-    let mut world = World::new();
+    policy.modes.dedupe = EnforcementMode::Shadow;
+    let mut world = CallTestWorld::new();
     let result = world.drive(request(&policy), &policy, &at_once(timed_out()));
     assert_eq!((code(&result), world.now), (Some(Code::OutcomeUnknown), START));
     assert_eq!(
         (world.store.state(), world.steps.as_slice()),
         ("unknown", ["Claim", "Run", "Save", "Finish"].as_slice())
     );
-    assert!(world.has(&Notice::OutcomeUnknown { of_earlier: None }));
+    assert!(world.has(&CallNotice::OutcomeUnknown { of_earlier: None }));
     assert!(
         message(&result).ends_with("before you repeat the call"),
-        "what the next one does is not ours to say"
+        "the effect of the next call is not known"
     );
 }
 
 #[test]
-fn retry_in_shadow_tells_the_failure_that_enforcing_would_have_told() {
+fn retry_in_shadow_reports_the_failure_of_enforce() {
     let would_have = |attempts, deadline| {
         let mut policy = policy(ToolClass::Idempotent);
-        policy.modes.retry = Mode::Shadow;
+        policy.modes.retry = EnforcementMode::Shadow;
         policy.retry.attempts = attempts;
         let mut request = request(&policy);
         request.limits.deadline = deadline;
-        let mut world = World::new();
+        let mut world = CallTestWorld::new();
         let result = world.drive(request, &policy, &at_once(http(503)));
-        assert_eq!(result.status(), Status::RetriableError, "{result:?}");
-        let told =
-            |notice: &Notice| matches!(notice, Notice::WouldHave(Shadowed::Told(Code::DeadlineExceeded)));
-        let all = world.count(|notice| matches!(notice, Notice::WouldHave(_)));
+        assert_eq!(result.status(), CallStatus::RetriableError, "{result:?}");
+        let told = |notice: &CallNotice| {
+            matches!(notice, CallNotice::WouldHave(ShadowDecision::Failed(Code::DeadlineExceeded)))
+        };
+        let all = world.count(|notice| matches!(notice, CallNotice::WouldHave(_)));
         (world.count(told), all)
     };
     let three = NonZeroU32::new(3).unwrap();
     assert_eq!(would_have(three, Some(START + 10 * MS)), (1, 1));
-    assert_eq!(would_have(NonZeroU32::MIN, None), (0, 0), "there would have been nothing else to tell");
+    assert_eq!(would_have(NonZeroU32::MIN, None), (0, 0), "there would have been no other response");
 }
 
 #[test]
-fn a_store_that_fails_is_told_as_a_refusal_only_where_shadow_mode_hides_one() {
+fn a_store_failure_is_reported_as_a_refusal_only_if_shadow_mode_hides_one() {
     for (mode, class, told) in [
-        (Mode::Enforce, ToolClass::Mutating, 0),
-        (Mode::Shadow, ToolClass::Idempotent, 0),
-        (Mode::Shadow, ToolClass::Mutating, 1),
+        (EnforcementMode::Enforce, ToolClass::Mutating, 0),
+        (EnforcementMode::Shadow, ToolClass::Idempotent, 0),
+        (EnforcementMode::Shadow, ToolClass::Mutating, 1),
     ] {
         let mut policy = policy(class);
         policy.modes.dedupe = mode;
-        policy.dedupe.explicit_key_on_store_failure = OnStoreFailure::GoOn;
-        let mut world = World::new();
+        policy.dedupe.explicit_key_on_store_failure = StoreFailurePolicy::GoOn;
+        let mut world = CallTestWorld::new();
         world.store.faults = [Some(StoreFault::NotDone); 3].into();
         world.drive(request(&policy), &policy, &at_once(paid()));
-        let count = world.count(|notice| matches!(notice, Notice::WouldHave(_)));
+        let count = world.count(|notice| matches!(notice, CallNotice::WouldHave(_)));
         assert_eq!(count, told, "{mode:?} {class:?}");
     }
 }

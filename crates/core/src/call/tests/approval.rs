@@ -1,77 +1,83 @@
-//! Asking a person: when, in which order with claim and start, and what happens if nobody answers.
+//! Approvals: their order with claim and start, and calls that get no decision.
 
 use super::*;
 use crate::classify::Severity;
-use crate::dedupe::{Receipt, Replay, ReplayReason};
-use crate::policy::Dangerous;
+use crate::dedupe::{DeliveryReceipt, ReplayReason, ReplayedResult};
+use crate::policy::DangerousCommandPolicy;
 use crate::trust::TrustState;
 
-/// A tool that asks before every call.
-fn asking() -> Policy {
+/// A policy that asks before every call.
+fn asking() -> CallPolicy {
     let mut policy = policy(ToolClass::Mutating);
-    policy.approval.when = AskWhen::Always;
+    policy.approval.when = ApprovalTrigger::Always;
     policy
 }
 
-fn interactive(policy: &Policy, key: &str) -> Request {
-    from_envelope_on(&keyed(key), policy, Channel::Interactive)
+fn interactive(policy: &CallPolicy, key: &str) -> CallRequest {
+    from_envelope_on(&keyed(key), policy, ApprovalChannel::Interactive)
 }
 
 /// A tool that lost trust.
-pub(super) fn escalated(world: &mut World, policy: &Policy) {
+pub(super) fn escalated(world: &mut CallTestWorld, policy: &CallPolicy) {
     let request = request(policy);
     for _ in 0..3 {
-        let subject = Subject { tool: &request.tool, signature: &request.signature, domain: None };
-        let finished = crate::trust::Finished::Failure { severity: Severity::ServerError, recoverable: true };
-        world.trust.record(Rules { signature: &policy.trust, domain: None }, subject, finished, world.now);
+        let subject = TrustSubject { tool: &request.tool, signature: &request.signature, domain: None };
+        let finished =
+            crate::trust::FinishedOutcome::Failure { severity: Severity::ServerError, recoverable: true };
+        world.trust.record(
+            TrustRules { signature: &policy.trust, domain: None },
+            subject,
+            finished,
+            world.now,
+        );
     }
 }
 
 /// A tool that only an operator may allow.
-pub(super) fn blocked(world: &mut World, policy: &Policy) {
+pub(super) fn blocked(world: &mut CallTestWorld, policy: &CallPolicy) {
     let request = request(policy);
-    let subject = Subject { tool: &request.tool, signature: &request.signature, domain: None };
-    let finished = crate::trust::Finished::Failure { severity: Severity::Security, recoverable: true };
-    world.trust.record(Rules { signature: &policy.trust, domain: None }, subject, finished, world.now);
+    let subject = TrustSubject { tool: &request.tool, signature: &request.signature, domain: None };
+    let finished = crate::trust::FinishedOutcome::Failure { severity: Severity::Security, recoverable: true };
+    world.trust.record(TrustRules { signature: &policy.trust, domain: None }, subject, finished, world.now);
 }
 
 #[test]
-fn a_person_is_asked_after_the_claim_so_that_duplicates_wait_for_one_answer() {
+fn approval_comes_after_the_claim_so_that_duplicates_wait_for_one_decision() {
     let policy = asking();
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     let (mut leader, step) = world.begin(interactive(&policy, "k"), &policy);
-    let Step::Ask(ask) = &step else { panic!("{step:?}") };
+    let NextStep::Ask(ask) = &step else { panic!("{step:?}") };
     assert_eq!((ask.until, ask.operator_only), (START + 45 * SECOND, false));
     assert_eq!(world.store.records.iter().next().map(|record| record.started), Some(false));
     let (mut follower, step) = world.begin(interactive(&policy, "k"), &policy);
     assert_eq!(name_of(&step), "Follow");
-    assert_eq!(name_of(&world.on(&mut leader, Event::Answered(Approval::Granted(None)))), "Run");
+    assert_eq!(name_of(&world.on(&mut leader, CallEvent::Answered(ApprovalOutcome::Granted(None)))), "Run");
     assert_eq!(world.steps, ["ClaimOnly", "Ask", "ClaimOnly", "Follow", "Start", "Run"]);
-    finished(world.on(&mut leader, Event::Ran(paid())));
-    assert!(finished(world.on(&mut follower, Event::Woke(Wake::Changed))).was_followed());
+    finished(world.on(&mut leader, CallEvent::Ran(paid())));
+    assert!(finished(world.on(&mut follower, CallEvent::Woke(WakeReason::Changed))).was_followed());
     assert_eq!(world.runs, 1);
-    assert!(world.has(&Notice::ApprovalEnded { granted: true }));
+    assert!(world.has(&CallNotice::ApprovalEnded { granted: true }));
 }
 
 #[test]
 fn a_grant_is_spent_in_the_name_of_the_owner_before_the_start_is_written() {
     let policy = asking();
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     world.grant_once(&request(&policy), &policy);
     let (call, step) = world.begin(request(&policy), &policy);
     assert_eq!(name_of(&step), "Run");
     assert_eq!(world.steps, ["ClaimOnly", "Spend", "Start", "Run"]);
     let owner = call.record().unwrap().owner.digest();
-    assert_eq!(world.approvals.spend(GrantId(1), owner, world.now), Spend::AlreadyMine);
+    assert_eq!(world.approvals.spend(GrantId(1), owner, world.now), SpendVerdict::AlreadyMine);
 }
 
 #[test]
 fn a_grant_for_one_call_stays_spent_when_the_tool_was_called_and_refused() {
     let policy = asking();
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     world.grant_once(&request(&policy), &policy);
     let (mut call, _) = world.begin(request(&policy), &policy);
-    let (result, kept) = finished_keeping(world.on(&mut call, Event::Ran(http(413))));
+    let (result, kept) = finished_keeping(world.on(&mut call, CallEvent::Ran(http(413))));
     assert_eq!((code(&result), world.runs), (Some(Code::ToolError), 1));
     assert_eq!(kept, vec![]);
     assert_eq!(code(&world.drive(request(&policy), &policy, &[])), Some(Code::ApprovalRequired));
@@ -80,23 +86,23 @@ fn a_grant_for_one_call_stays_spent_when_the_tool_was_called_and_refused() {
 #[test]
 fn of_two_calls_that_saw_one_grant_one_runs_and_the_other_asks_again() {
     let policy = asking();
-    for channel in [Channel::Headless, Channel::Interactive] {
-        let mut world = World::new();
+    for channel in [ApprovalChannel::Headless, ApprovalChannel::Interactive] {
+        let mut world = CallTestWorld::new();
         world.grant_once(&request(&policy), &policy);
         let (mut second, step) = world.begin_only(from_envelope_on(&keyed("b"), &policy, channel), &policy);
-        let Step::Claim(claim) = step else { panic!("{step:?}") };
+        let NextStep::Claim(claim) = step else { panic!("{step:?}") };
         let verdict = world.store.claim(&claim, world.now);
-        let spend = world.on_only(&mut second, Event::Claimed(verdict)).unwrap();
+        let spend = world.on_only(&mut second, CallEvent::Claimed(verdict)).unwrap();
         assert_eq!(name_of(&spend), "Spend");
         let (_, step) = world.begin(from_envelope_on(&keyed("a"), &policy, channel), &policy);
         assert_eq!(name_of(&step), "Run");
         let step = world.serve(&mut second, spend);
         match channel {
-            Channel::Interactive => assert_eq!(name_of(&step), "Ask"),
-            Channel::Headless => {
+            ApprovalChannel::Interactive => assert_eq!(name_of(&step), "Ask"),
+            ApprovalChannel::Headless => {
                 let (result, kept) = finished_keeping(step);
                 assert_eq!(code(&result), Some(Code::ApprovalRequired));
-                assert!(matches!(&kept[..], [Kept::Park(_)]), "{kept:?}");
+                assert!(matches!(&kept[..], [DeferredWrite::Park(_)]), "{kept:?}");
                 assert_eq!(world.store.records.len(), 1, "its claim is released");
             }
         }
@@ -105,14 +111,14 @@ fn of_two_calls_that_saw_one_grant_one_runs_and_the_other_asks_again() {
 }
 
 #[test]
-fn where_nobody_can_answer_the_call_is_refused_at_once_and_parked() {
+fn without_an_approver_the_call_is_refused_at_once_and_parked() {
     let policy = asking();
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     let (_, step) = world.begin(request(&policy), &policy);
     let (result, kept) = finished_keeping(step);
     assert_eq!((code(&result), rule(&result)), (Some(Code::ApprovalRequired), "trust.escalated"));
     assert_eq!((world.steps.as_slice(), world.store.writes), (["Look", "Finish"].as_slice(), 0));
-    let [Kept::Park(ask)] = &kept[..] else { panic!("{kept:?}") };
+    let [DeferredWrite::Park(ask)] = &kept[..] else { panic!("{kept:?}") };
     assert!(!ask.operator_only);
     // When granted, the next such call passes.
     world.grant_once(&request(&policy), &policy);
@@ -120,45 +126,45 @@ fn where_nobody_can_answer_the_call_is_refused_at_once_and_parked() {
     assert_eq!(name_of(&step), "Run");
 }
 
-/// Who approved a call did not approve what came to light about its tool since.
+/// An approval does not cover failures of the tool that become known after it.
 #[test]
 fn an_approval_from_before_the_block_does_not_let_the_tool_run() {
     let policy = asking();
-    for channel in [Channel::Headless, Channel::Interactive] {
-        let mut world = World::new();
+    for channel in [ApprovalChannel::Headless, ApprovalChannel::Interactive] {
+        let mut world = CallTestWorld::new();
         let request = || from_envelope_on(&keyed("k"), &policy, channel);
         let (mut call, mut step) = match channel {
-            Channel::Headless => {
+            ApprovalChannel::Headless => {
                 world.grant_once(&request(), &policy);
                 world.begin_only(request(), &policy)
             }
-            Channel::Interactive => {
+            ApprovalChannel::Interactive => {
                 let (mut call, step) = world.begin(request(), &policy);
                 assert_eq!(name_of(&step), "Ask");
                 world.grant_once(&request(), &policy);
-                let granted = Event::Answered(Approval::Granted(Some(GrantId(1))));
+                let granted = CallEvent::Answered(ApprovalOutcome::Granted(Some(GrantId(1))));
                 let step = world.on_only(&mut call, granted).unwrap();
                 (call, step)
             }
         };
-        while !matches!(step, Step::Start { .. }) {
+        while !matches!(step, NextStep::Start { .. }) {
             let event = world.store_event(&call, &step).expect("the store's business");
             step = world.on_only(&mut call, event).unwrap();
         }
         blocked(&mut world, &policy);
         let (result, kept) = finished_keeping(world.serve(&mut call, step));
         assert_eq!((code(&result), world.runs), (Some(Code::ToolBlocked), 0), "{channel:?}");
-        assert!(kept.iter().any(|kept| matches!(kept, Kept::GiveBack { .. })), "{kept:?}");
+        assert!(kept.iter().any(|kept| matches!(kept, DeferredWrite::GiveBack { .. })), "{kept:?}");
     }
 }
 
-/// Its claim was another's by then, or nobody could say. Whatever it is told, nothing was done with the approval.
+/// The claim was lost by then, or its state is unknown. In every case, nothing was done with the approval.
 #[test]
 fn an_approval_is_still_good_when_its_call_ends_without_an_attempt() {
     let policy = asking();
-    let owner = Owner { process: process(), call: 99, claim: 1 };
-    let receipt = Receipt { key: Key(Digest::of(b"k")), owner, version: 2 };
-    let answered = Replay {
+    let owner = ClaimOwner { process: process(), call: 99, claim: 1 };
+    let receipt = DeliveryReceipt { key: RecordKey(Digest::of(b"k")), owner, version: 2 };
+    let answered = ReplayedResult {
         answer: Ok(Some(answer("paid"))),
         reason: ReplayReason::Waited,
         age: Duration::ZERO,
@@ -171,52 +177,52 @@ fn an_approval_is_still_good_when_its_call_ends_without_an_attempt() {
         ClaimVerdict::Busy,
     ];
     for end in ends {
-        let mut world = World::new();
-        let request = || from_envelope_on(&keyed("k"), &policy, Channel::Headless);
+        let mut world = CallTestWorld::new();
+        let request = || from_envelope_on(&keyed("k"), &policy, ApprovalChannel::Headless);
         world.grant_once(&request(), &policy);
         let (mut call, mut step) = world.begin_only(request(), &policy);
-        while !matches!(step, Step::Start { .. }) {
+        while !matches!(step, NextStep::Start { .. }) {
             let event = world.store_event(&call, &step).expect("the store's business");
             step = world.on_only(&mut call, event).unwrap();
         }
-        let step = world.on_only(&mut call, Event::Started(StartVerdict::Lost)).unwrap();
-        assert!(matches!(step, Step::Claim(_)), "it looks what became of its record: {step:?}");
+        let step = world.on_only(&mut call, CallEvent::Started(StartVerdict::Lost)).unwrap();
+        assert!(matches!(step, NextStep::Claim(_)), "it looks up its record: {step:?}");
         let told = end.clone();
-        let (_, kept) = finished_keeping(world.on_only(&mut call, Event::Claimed(end)).unwrap());
-        assert!(matches!(&kept[..], [Kept::GiveBack { .. }]), "{told:?}: {kept:?}");
+        let (_, kept) = finished_keeping(world.on_only(&mut call, CallEvent::Claimed(end)).unwrap());
+        assert!(matches!(&kept[..], [DeferredWrite::GiveBack { .. }]), "{told:?}: {kept:?}");
     }
 }
 
 #[test]
-fn a_person_s_no_is_final_for_this_call_and_stored_nowhere() {
+fn a_denial_is_final_for_this_call_and_not_stored() {
     let policy = asking();
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(interactive(&policy, "k"), &policy);
-    let (result, kept) = finished_keeping(world.on(&mut call, Event::Answered(Approval::Denied)));
+    let (result, kept) = finished_keeping(world.on(&mut call, CallEvent::Answered(ApprovalOutcome::Denied)));
     assert_eq!((code(&result), kept), (Some(Code::ApprovalDenied), vec![]));
     assert_eq!((world.store.state(), world.runs), ("none", 0));
-    assert!(world.has(&Notice::ApprovalEnded { granted: false }));
+    assert!(world.has(&CallNotice::ApprovalEnded { granted: false }));
     let (_, step) = world.begin(interactive(&policy, "k"), &policy);
     assert_eq!(name_of(&step), "Ask", "the next call asks again");
 }
 
-/// Whoever counts the calls that wait for a person counts these two.
+/// A count of the calls that wait for approval includes these two.
 #[test]
-fn every_question_that_is_told_of_is_also_told_to_be_over() {
+fn every_approval_that_is_reported_is_also_reported_to_end() {
     let policy = asking();
     for end in [
-        Event::Answered(Approval::Granted(None)),
-        Event::Answered(Approval::Denied),
-        Event::Answered(Approval::Nobody),
-        Event::Cancelled(Others::None),
-        Event::Disconnected(Others::None),
+        CallEvent::Answered(ApprovalOutcome::Granted(None)),
+        CallEvent::Answered(ApprovalOutcome::Denied),
+        CallEvent::Answered(ApprovalOutcome::Unreachable),
+        CallEvent::Cancelled(OtherWaiters::None),
+        CallEvent::Disconnected(OtherWaiters::None),
     ] {
-        let mut world = World::new();
+        let mut world = CallTestWorld::new();
         let (mut call, step) = world.begin(interactive(&policy, "k"), &policy);
         assert_eq!(name_of(&step), "Ask");
         world.on(&mut call, end.clone());
-        let asked = world.count(|notice| *notice == Notice::ApprovalAsked);
-        let over = world.count(|notice| matches!(notice, Notice::ApprovalEnded { .. }));
+        let asked = world.count(|notice| *notice == CallNotice::ApprovalAsked);
+        let over = world.count(|notice| matches!(notice, CallNotice::ApprovalEnded { .. }));
         assert_eq!((asked, over), (1, 1), "{end:?}");
     }
 }
@@ -227,61 +233,61 @@ fn an_unanswered_question_is_parked_when_its_time_is_over_and_within_the_deadlin
     for (deadline, until) in [(None, 45 * SECOND), (Some(10 * SECOND), 10 * SECOND)] {
         let mut request = interactive(&policy, "k");
         request.limits.deadline = deadline.map(|span| START + span);
-        let mut world = World::new();
+        let mut world = CallTestWorld::new();
         let (mut call, _) = world.begin(request, &policy);
         assert_eq!(call.wake_at(), Some(START + until));
         world.pass(SECOND);
         assert_eq!(
-            name_of(&world.on(&mut call, Event::Woke(Wake::Time))),
+            name_of(&world.on(&mut call, CallEvent::Woke(WakeReason::Time))),
             "Stay",
             "a timer that fires early"
         );
         let (result, kept) = finished_keeping(world.wake(&mut call));
         assert_eq!((code(&result), world.store.state()), (Some(Code::ApprovalRequired), "none"));
-        assert!(matches!(&kept[..], [Kept::Park(_)]), "{kept:?}");
+        assert!(matches!(&kept[..], [DeferredWrite::Park(_)]), "{kept:?}");
     }
 }
 
 #[test]
 fn a_follower_of_a_refused_leader_gets_that_refusal_and_elsewhere_claims_for_itself() {
     let policy = asking();
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     let (mut leader, _) = world.begin(interactive(&policy, "k"), &policy);
     let (mut here, _) = world.begin(interactive(&policy, "k"), &policy);
     let (mut elsewhere, _) = world.begin(interactive(&policy, "k"), &policy);
-    let refused = finished(world.on(&mut leader, Event::Answered(Approval::Denied)));
+    let refused = finished(world.on(&mut leader, CallEvent::Answered(ApprovalOutcome::Denied)));
     let refusal = Box::new(refused.ended.unwrap_err());
-    let result = finished(world.on(&mut here, Event::Woke(Wake::LeaderRefused(refusal))));
+    let result = finished(world.on(&mut here, CallEvent::Woke(WakeReason::LeaderRefused(refusal))));
     assert_eq!((code(&result), result.provenance), (Some(Code::ApprovalDenied), Provenance::Fresh));
-    assert_eq!(name_of(&world.on(&mut elsewhere, Event::Woke(Wake::Changed))), "Ask");
+    assert_eq!(name_of(&world.on(&mut elsewhere, CallEvent::Woke(WakeReason::Changed))), "Ask");
 }
 
 #[test]
 fn a_tool_that_lost_trust_asks_and_an_approval_beats_the_escalation() {
     let policy = policy(ToolClass::Mutating);
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     escalated(&mut world, &policy);
     let (mut call, step) = world.begin(interactive(&policy, "k"), &policy);
-    let Step::Ask(ask) = step else { panic!("{step:?}") };
+    let NextStep::Ask(ask) = step else { panic!("{step:?}") };
     assert_eq!((ask.escalation.state, ask.escalation.failures), (TrustState::Escalated, 3));
-    assert_eq!(name_of(&world.on(&mut call, Event::Answered(Approval::Granted(None)))), "Run");
+    assert_eq!(name_of(&world.on(&mut call, CallEvent::Answered(ApprovalOutcome::Granted(None)))), "Run");
 
     let mut never = policy;
-    never.approval.when = AskWhen::Never;
+    never.approval.when = ApprovalTrigger::Never;
     let (_, step) = world.begin(request(&never), &never);
-    assert_eq!(name_of(&step), "Follow", "nobody is asked under `never`");
+    assert_eq!(name_of(&step), "Follow", "no approval is requested with `never`");
 }
 
 #[test]
 fn a_blocked_tool_is_for_operators_only() {
     let policy = policy(ToolClass::Mutating);
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     let tool = request(&policy).tool;
-    world.trust.block_tool(&tool, "an operator said so", crate::trust::Notify::No, world.now);
+    world.trust.block_tool(&tool, "an operator said so", crate::trust::NotifyChoice::No, world.now);
     let (_, step) = world.begin(interactive(&policy, "k"), &policy);
     let (result, kept) = finished_keeping(step);
     assert_eq!(code(&result), Some(Code::ToolBlocked));
-    let [Kept::Park(ask)] = &kept[..] else { panic!("{kept:?}") };
+    let [DeferredWrite::Park(ask)] = &kept[..] else { panic!("{kept:?}") };
     assert!(ask.operator_only);
 }
 
@@ -291,7 +297,7 @@ fn a_dangerous_command_runs_and_then_blocks_its_tool_whatever_came_of_it() {
         envelope_with(&json!({ "payload": { "idempotencyKey": "k", "params": { "command": "rm -rf /" } } }));
     for outcome in [paid(), http(400), timed_out()] {
         let policy = policy(ToolClass::Mutating);
-        let mut world = World::new();
+        let mut world = CallTestWorld::new();
         world.post(&envelope, &policy, &at_once(outcome.clone()));
         assert_eq!(world.runs, 1);
         let next = world.post(&keyed("other"), &policy, &[]);
@@ -304,15 +310,16 @@ fn a_dangerous_command_asks_first_where_that_is_set() {
     let envelope =
         envelope_with(&json!({ "payload": { "idempotencyKey": "k", "params": { "command": "rm -rf /" } } }));
     let mut policy = policy(ToolClass::Mutating);
-    policy.approval.dangerous = Dangerous::Ask;
-    let mut world = World::new();
-    let (mut call, step) = world.begin(from_envelope_on(&envelope, &policy, Channel::Interactive), &policy);
-    let Step::Ask(ask) = step else { panic!("{step:?}") };
+    policy.approval.dangerous = DangerousCommandPolicy::Ask;
+    let mut world = CallTestWorld::new();
+    let (mut call, step) =
+        world.begin(from_envelope_on(&envelope, &policy, ApprovalChannel::Interactive), &policy);
+    let NextStep::Ask(ask) = step else { panic!("{step:?}") };
     assert!(ask.escalation.reason.contains("dangerous shape"), "{}", ask.escalation.reason);
-    world.on(&mut call, Event::Answered(Approval::Granted(None)));
-    finished(world.on(&mut call, Event::Ran(paid())));
+    world.on(&mut call, CallEvent::Answered(ApprovalOutcome::Granted(None)));
+    finished(world.on(&mut call, CallEvent::Ran(paid())));
     let next = world.post(&keyed("other"), &policy, &at_once(paid()));
-    assert_eq!(next.error, None, "what a person approved blocks nothing");
+    assert_eq!(next.error, None, "an approved call blocks nothing");
     let (_, step) = world.begin(
         from_envelope(
             &envelope_with(&json!({ "payload": { "params": { "command": "rm -rf /" } } })),

@@ -1,114 +1,119 @@
-//! What is counted of a call, by whom, and how often: guard, trust, breaker, attempts and notices.
+//! Counting of a call by guard, trust, breaker, attempts and notices.
 
 use std::num::NonZeroU32;
 
 use super::*;
-use crate::classify::Nature;
-use crate::guard::{Ending, Layer};
-use crate::policy::{RateLimit, RepeatedSuccess};
-use crate::rehearse::{AttemptOutcome, Manner};
+use crate::classify::FaultNature;
+use crate::guard::{GuardLayer, GuardedResult};
+use crate::policy::{RateLimit, RepeatedSuccessPolicy};
+use crate::rehearse::{RecordedAttempt, RecordedFailureKind};
 use crate::trust::TrustState;
 
-/// A guard that has heard just this, all of it now.
-fn guard_after(world: &World, request: &Request, policy: &Policy, hears: &[Heard]) -> String {
+/// Returns the state of a guard after exactly these events, all of them now.
+fn guard_after(
+    world: &CallTestWorld,
+    request: &CallRequest,
+    policy: &CallPolicy,
+    hears: &[GuardTestEvent],
+) -> String {
     let mut guard = LoopGuard::default();
     let call = GuardedCall { tool: &request.tool, arguments: request.digest, turn: None };
     for heard in hears {
         match heard {
-            Heard::Begin(at) => guard.begin(&policy.guard, call, *at),
-            Heard::Abandon => guard.abandon(&policy.guard, call, world.now),
-            Heard::Failure(message) => {
-                guard.end(&policy.guard, call, Ending::Failure { message, mistake: None }, world.now);
+            GuardTestEvent::Begin(at) => guard.begin(&policy.guard, call, *at),
+            GuardTestEvent::Abandon => guard.abandon(&policy.guard, call, world.now),
+            GuardTestEvent::Failure(message) => {
+                guard.end(&policy.guard, call, GuardedResult::Failure { message, mistake: None }, world.now);
             }
         }
     }
     format!("{guard:?}")
 }
 
-enum Heard {
+enum GuardTestEvent {
     Begin(Timestamp),
     Abandon,
     Failure(&'static str),
 }
 
-fn guard_of(world: &World) -> String {
+fn guard_of(world: &CallTestWorld) -> String {
     format!("{:?}", world.guard)
 }
 
-fn layers(result: &CallResult) -> Vec<Layer> {
+fn layers(result: &CallResult) -> Vec<GuardLayer> {
     result.remarks.iter().map(|remark| remark.layer).collect()
 }
 
 // ---- the guard ----
 
 #[test]
-fn the_guard_hears_of_a_call_when_it_begins_and_once() {
+fn the_guard_counts_a_call_when_it_begins_and_once() {
     let policy = policy(ToolClass::Mutating);
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(request(&policy), &policy);
-    let begun = Heard::Begin(START);
+    let begun = GuardTestEvent::Begin(START);
     assert_eq!(guard_of(&world), guard_after(&world, call.request(), &policy, &[begun]));
     world.pass(SECOND);
-    world.on(&mut call, Event::Ran(http(400)));
-    let all = [Heard::Begin(START), Heard::Failure("it failed")];
+    world.on(&mut call, CallEvent::Ran(http(400)));
+    let all = [GuardTestEvent::Begin(START), GuardTestEvent::Failure("it failed")];
     assert_eq!(guard_of(&world), guard_after(&world, call.request(), &policy, &all));
 }
 
 #[test]
 fn a_tool_that_asks_first_is_nothing_to_count_for_the_guard() {
     let mut policy = policy(ToolClass::Mutating);
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(request(&policy), &policy);
-    finished(world.on(&mut call, Event::Ran(asks())));
-    let all = [Heard::Begin(START), Heard::Abandon];
+    finished(world.on(&mut call, CallEvent::Ran(asks())));
+    let all = [GuardTestEvent::Begin(START), GuardTestEvent::Abandon];
     assert_eq!(guard_of(&world), guard_after(&world, call.request(), &policy, &all));
-    policy.modes.guard = Mode::Off;
-    let mut world = World::new();
+    policy.modes.guard = EnforcementMode::Off;
+    let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(request(&policy), &policy);
-    finished(world.on(&mut call, Event::Ran(asks())));
+    finished(world.on(&mut call, CallEvent::Ran(asks())));
     assert_eq!(guard_of(&world), guard_after(&world, call.request(), &policy, &[]));
 }
 
 #[test]
-fn what_nobody_is_told_does_not_count_for_the_guard() {
+fn an_undelivered_response_does_not_count_for_the_guard() {
     let policy = policy(ToolClass::Mutating).for_gateway();
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(keyless(&policy), &policy);
     answered(world.wake(&mut call));
-    finished(world.on(&mut call, Event::Ran(http(400))));
-    let all = [Heard::Begin(START), Heard::Abandon];
+    finished(world.on(&mut call, CallEvent::Ran(http(400))));
+    let all = [GuardTestEvent::Begin(START), GuardTestEvent::Abandon];
     assert_eq!(guard_of(&world), guard_after(&world, call.request(), &policy, &all));
 }
 
 #[test]
 fn a_call_of_a_turn_that_is_submitted_again_counts_once_unless_it_was_waited_for() {
     let policy = policy(ToolClass::Mutating);
-    let in_turn = || Request { in_turn: true, ..request(&policy) };
-    let mut world = World::new();
+    let in_turn = || CallRequest { in_turn: true, ..request(&policy) };
+    let mut world = CallTestWorld::new();
     world.drive(in_turn(), &policy, &at_once(http(400)));
     let again = world.drive(in_turn(), &policy, &[]);
     assert!(matches!(again.provenance, Provenance::Replayed { .. }));
-    assert_eq!(layers(&again), [], "it was told before");
-    let mut world = World::new();
+    assert_eq!(layers(&again), [], "the remark was returned before");
+    let mut world = CallTestWorld::new();
     let (mut leader, _) = world.begin(in_turn(), &policy);
     let (mut follower, _) = world.begin(in_turn(), &policy);
-    finished(world.on(&mut leader, Event::Ran(http(400))));
-    let followed = finished(world.on(&mut follower, Event::Woke(Wake::Changed)));
-    assert_eq!(layers(&followed), [Layer::Loop], "it is told for the first time");
+    finished(world.on(&mut leader, CallEvent::Ran(http(400))));
+    let followed = finished(world.on(&mut follower, CallEvent::Woke(WakeReason::Changed)));
+    assert_eq!(layers(&followed), [GuardLayer::Loop], "the remark is returned for the first time");
 }
 
 #[test]
 fn the_same_answer_again_and_again_counts_also_where_it_is_replayed() {
     let mut policy = policy(ToolClass::Mutating);
-    policy.guard.repeated_success = RepeatedSuccess::Warn(NonZeroU32::new(2).unwrap());
-    let mut world = World::new();
+    policy.guard.repeated_success = RepeatedSuccessPolicy::Warn(NonZeroU32::new(2).unwrap());
+    let mut world = CallTestWorld::new();
     assert_eq!(layers(&world.drive(request(&policy), &policy, &at_once(paid()))), []);
     let again = world.drive(request(&policy), &policy, &[]);
-    assert_eq!((world.runs, layers(&again)), (1, vec![Layer::RepeatedSuccess]));
+    assert_eq!((world.runs, layers(&again)), (1, vec![GuardLayer::RepeatedSuccess]));
 }
 
 #[test]
-fn failures_of_a_tool_are_told_apart_by_its_words_and_refusals_of_ours_by_their_code() {
+fn failures_of_a_tool_differ_by_message_and_refusals_by_code() {
     let policy_of = |attempts| {
         let mut policy = policy(ToolClass::Mutating);
         policy.limits.rate =
@@ -116,38 +121,38 @@ fn failures_of_a_tool_are_told_apart_by_its_words_and_refusals_of_ours_by_their_
         policy.limits.concurrency = NonZeroU32::new(1);
         policy
     };
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     let policy = policy_of(100);
     for words in ["there is no such account", "the amount is missing"] {
-        let fault = Fault::new(Source::Http { status: 400 }, words);
-        let outcome = Outcome::Failure { fault, output: None };
+        let fault = AttemptFault::new(FaultSource::Http { status: 400 }, words);
+        let outcome = AttemptReport::Failure { fault, output: None };
         let request = from_envelope(&keyed(words), &policy);
         assert_eq!(layers(&world.drive(request, &policy, &at_once(outcome))), [], "{words}");
     }
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     let policy = policy_of(1);
-    world.limiter.enter(&policy.limits, world.now).unwrap();
-    world.limiter.leave();
+    world.limiter.try_acquire(&policy.limits, world.now).unwrap();
+    world.limiter.release();
     let often = world.drive(request(&policy), &policy, &[]);
     assert_eq!((rule(&often), layers(&often)), ("limit.rate", vec![]));
     world.pass(60 * SECOND);
-    world.limiter.enter(&policy.limits, world.now).unwrap();
+    world.limiter.try_acquire(&policy.limits, world.now).unwrap();
     let crowded = world.drive(request(&policy), &policy, &[]);
-    assert_eq!((rule(&crowded), layers(&crowded)), ("limit.concurrency", vec![Layer::Loop]));
+    assert_eq!((rule(&crowded), layers(&crowded)), ("limit.concurrency", vec![GuardLayer::Loop]));
 }
 
 #[test]
-fn a_refusal_that_says_when_to_come_again_is_not_told_with_do_not_retry() {
+fn a_refusal_with_a_retry_time_does_not_say_do_not_retry() {
     let mut policy = policy(ToolClass::Mutating);
     policy.limits.rate = Some(RateLimit { attempts: NonZeroU32::MIN, per: 60 * SECOND });
-    let mut world = World::new();
-    world.limiter.enter(&policy.limits, world.now).unwrap();
-    world.limiter.leave();
+    let mut world = CallTestWorld::new();
+    world.limiter.try_acquire(&policy.limits, world.now).unwrap();
+    world.limiter.release();
     for trips in [0, 1] {
         let refused = world.drive(request(&policy), &policy, &[]);
         assert!(refused.ended.as_ref().is_err_and(|failure| failure.retry_after.is_some()));
         assert_eq!(layers(&refused), []);
-        let tripped = world.count(|notice| matches!(notice, Notice::GuardTripped { .. }));
+        let tripped = world.count(|notice| matches!(notice, CallNotice::GuardTripped { .. }));
         assert_eq!(tripped, trips, "the guard has seen it all the same");
     }
 }
@@ -155,14 +160,14 @@ fn a_refusal_that_says_when_to_come_again_is_not_told_with_do_not_retry() {
 #[test]
 fn without_the_guard_a_trace_is_no_turn() {
     let mut policy = policy(ToolClass::Mutating);
-    policy.modes.guard = Mode::Off;
-    let mut world = World::new();
+    policy.modes.guard = EnforcementMode::Off;
+    let mut world = CallTestWorld::new();
     for _ in 0..2 {
         let trace = Some(TurnId::new("t").unwrap());
-        let (call, _) = world.begin(Request { trace, ..request(&policy) }, &policy);
+        let (call, _) = world.begin(CallRequest { trace, ..request(&policy) }, &policy);
         assert_eq!(call.request().turn, None);
     }
-    assert_eq!(guard_of(&world), guard_of(&World::new()));
+    assert_eq!(guard_of(&world), guard_of(&CallTestWorld::new()));
 }
 
 // ---- trust ----
@@ -172,32 +177,33 @@ fn a_dangerous_command_that_never_ran_costs_no_trust() {
     let policy = policy(ToolClass::Mutating);
     let envelope =
         envelope_with(&json!({ "payload": { "idempotencyKey": "k", "params": { "command": "rm -rf /" } } }));
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin_only(from_envelope(&envelope, &policy), &policy);
-    finished(world.on(&mut call, Event::Cancelled(Others::None)));
+    finished(world.on(&mut call, CallEvent::Cancelled(OtherWaiters::None)));
     assert_eq!(world.trust.history(None).count(), 0);
-    // Nor where trust is off and it did run.
+    // Neither with trust off, if the tool did run.
     let mut off = policy;
-    off.modes.trust = Mode::Off;
-    let mut world = World::new();
+    off.modes.trust = EnforcementMode::Off;
+    let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(from_envelope(&envelope, &off), &off);
-    world.on(&mut call, Event::Cancelled(Others::None));
-    world.on(&mut call, Event::Ran(timed_out()));
+    world.on(&mut call, CallEvent::Cancelled(OtherWaiters::None));
+    world.on(&mut call, CallEvent::Ran(timed_out()));
     assert_eq!(world.trust.history(None).count(), 0);
 }
 
-/// Counting them as defiance would leave a tool blocked that is merely down.
+/// Counting them as defiance would block a tool that is only unavailable.
 #[test]
 fn failures_of_calls_that_were_under_way_when_trust_was_lost_do_not_block_the_tool() {
     let mut policy = policy(ToolClass::Idempotent);
-    (policy.modes.breaker, policy.modes.guard, policy.modes.retry) = (Mode::Off, Mode::Off, Mode::Off);
-    let mut world = World::new();
+    (policy.modes.breaker, policy.modes.guard, policy.modes.retry) =
+        (EnforcementMode::Off, EnforcementMode::Off, EnforcementMode::Off);
+    let mut world = CallTestWorld::new();
     let calls: Vec<_> = (0..20)
         .map(|number| world.begin(from_envelope(&keyed(&number.to_string()), &policy), &policy).0)
         .collect();
     world.pass(SECOND);
     for mut call in calls {
-        world.on(&mut call, Event::Ran(http(500)));
+        world.on(&mut call, CallEvent::Ran(http(500)));
     }
     let status = world.trust.status(|_, _| policy.trust.clone(), world.now);
     assert_eq!(status.iter().map(|one| one.standing.state).collect::<Vec<_>>(), [TrustState::Escalated]);
@@ -206,35 +212,36 @@ fn failures_of_calls_that_were_under_way_when_trust_was_lost_do_not_block_the_to
 #[test]
 fn an_approval_that_was_spent_is_good_for_the_claim_that_is_made_again() {
     let mut policy = policy(ToolClass::Mutating);
-    policy.approval.when = AskWhen::Always;
-    let mut world = World::new();
+    policy.approval.when = ApprovalTrigger::Always;
+    let mut world = CallTestWorld::new();
     world.grant_once(&request(&policy), &policy);
     let (mut call, step) = world.begin_only(request(&policy), &policy);
-    let Step::Claim(claim) = step else { panic!("{step:?}") };
+    let NextStep::Claim(claim) = step else { panic!("{step:?}") };
     let verdict = world.store.claim(&claim, world.now);
-    let step = world.on_only(&mut call, Event::Claimed(verdict)).unwrap();
-    let Step::Spend { grant, owner } = step else { panic!("{step:?}") };
+    let step = world.on_only(&mut call, CallEvent::Claimed(verdict)).unwrap();
+    let NextStep::Spend { grant, owner } = step else { panic!("{step:?}") };
     let spent = world.approvals.spend(grant, owner.digest(), world.now);
-    // Its record is gone when the start is written.
-    let record = call.claimed().unwrap();
-    let gone = Write::Remove { key: record.key, index: record.index };
+    // The record is gone when the start is written.
+    let record = call.claimed_record().unwrap();
+    let gone = RecordWrite::Remove { key: record.key, index: record.index };
     world.store.records.apply(gone);
-    let step = world.on(&mut call, Event::Spent(spent));
+    let step = world.on(&mut call, CallEvent::Spent(spent));
     assert_eq!(name_of(&step), "Run");
     assert_eq!(world.steps, ["ClaimOnly", "Spend", "Start", "ClaimOnly", "Start", "Run"]);
-    let again = call.claimed().unwrap().owner.clone();
+    let again = call.claimed_record().unwrap().owner.clone();
     assert_eq!((owner.claim, again.claim), (1, 2), "each claim has a token of its own");
 }
 
 // ---- breakers ----
 
 #[test]
-fn a_breaker_that_changes_is_told_and_a_probe_only_where_there_was_one() {
+fn a_breaker_change_is_reported_and_a_probe_only_if_there_was_one() {
     let mut policy = policy(ToolClass::Mutating);
     policy.breaker.consecutive = NonZeroU32::new(1);
-    let changes = |world: &World| world.count(|notice| matches!(notice, Notice::BreakerChanged { .. }));
-    let moves = |world: &World| world.count(|notice| matches!(notice, Notice::ProbeMoved { .. }));
-    let mut world = World::new();
+    let changes =
+        |world: &CallTestWorld| world.count(|notice| matches!(notice, CallNotice::BreakerChanged { .. }));
+    let moves = |world: &CallTestWorld| world.count(|notice| matches!(notice, CallNotice::ProbeMoved { .. }));
+    let mut world = CallTestWorld::new();
     world.drive(from_envelope(&keyed("a"), &policy), &policy, &at_once(paid()));
     assert_eq!((changes(&world), moves(&world)), (0, 0));
     world.drive(from_envelope(&keyed("b"), &policy), &policy, &at_once(http(503)));
@@ -244,37 +251,38 @@ fn a_breaker_that_changes_is_told_and_a_probe_only_where_there_was_one() {
 // ---- attempts ----
 
 #[test]
-fn an_attempt_that_failed_is_told_with_what_the_tool_said() {
+fn a_failed_attempt_is_reported_with_the_message_of_the_tool() {
     let policy = policy(ToolClass::Idempotent);
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(request(&policy), &policy);
-    world.on(&mut call, Event::Ran(http(503)));
+    world.on(&mut call, CallEvent::Ran(http(503)));
     world.wake(&mut call);
-    world.on(&mut call, Event::Ran(http(400)));
+    world.on(&mut call, CallEvent::Ran(http(400)));
     let said: Vec<_> = world
         .notices
         .iter()
         .filter_map(|notice| match notice {
-            Notice::AttemptEnded { failure: Some(failure), .. } => Some((&*failure.said, failure.nature)),
+            CallNotice::AttemptEnded { failure: Some(failure), .. } => Some((&*failure.said, failure.nature)),
             _ => None,
         })
         .collect();
-    assert_eq!(said, [("it failed", Nature::Transient), ("it failed", Nature::Permanent)]);
+    assert_eq!(said, [("it failed", FaultNature::Transient), ("it failed", FaultNature::Permanent)]);
     let retriable: Vec<bool> = call.attempts().iter().map(|fact| fact.retriable).collect();
     assert_eq!(retriable, [true, false]);
 }
 
 #[test]
-fn an_attempt_that_was_cut_is_told_to_have_ended_when_its_end_was_seen() {
+fn a_cut_attempt_has_ended_when_its_end_was_seen() {
     let mut policy = policy(ToolClass::Mutating).for_gateway();
     policy.time.attempt = 5 * SECOND;
-    let mut world = World::new();
-    let request = Request { end: AttemptEnd::Seen, ..keyless(&policy) };
+    let mut world = CallTestWorld::new();
+    let request = CallRequest { end: AttemptEndVisibility::Visible, ..keyless(&policy) };
     let (mut call, _) = world.begin(request, &policy);
     world.wake(&mut call);
-    let ended = |world: &World| world.count(|notice| matches!(notice, Notice::AttemptEnded { .. }));
+    let ended =
+        |world: &CallTestWorld| world.count(|notice| matches!(notice, CallNotice::AttemptEnded { .. }));
     assert_eq!((ended(&world), call.attempts().len()), (0, 0));
-    world.on(&mut call, Event::Settled);
+    world.on(&mut call, CallEvent::Settled);
     assert_eq!((ended(&world), call.attempts().len(), call.outcomes().len()), (1, 1, 1));
 }
 
@@ -287,76 +295,76 @@ fn of_many_attempts_the_first_are_kept_for_a_replay_and_the_last_for_the_record(
     policy.retry.budget.floor_per_second = 1000;
     policy.breaker.consecutive = None;
     policy.breaker.rate = None;
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     let (mut call, mut step) = world.begin(request(&policy), &policy);
     for _ in 0..20 {
         if name_of(&step) == "Wait" {
             step = world.wake(&mut call);
         }
         assert_eq!(name_of(&step), "Run");
-        step = world.on(&mut call, Event::Ran(http(503)));
+        step = world.on(&mut call, CallEvent::Ran(http(503)));
     }
     let result = finished(step);
-    assert_eq!((result.attempts, result.retries.len()), (20, Record::MOST_ATTEMPTS));
-    assert_eq!(call.outcomes().len(), Record::MOST_ATTEMPTS);
-    assert_eq!(call.attempts().len(), Record::MOST_ATTEMPTS);
+    assert_eq!((result.attempts, result.retries.len()), (20, DedupeRecord::MOST_ATTEMPTS));
+    assert_eq!(call.outcomes().len(), DedupeRecord::MOST_ATTEMPTS);
+    assert_eq!(call.attempts().len(), DedupeRecord::MOST_ATTEMPTS);
     assert!(call.attempts().first().unwrap().started > START, "the first ones are forgotten");
 }
 
 #[test]
-fn what_can_be_seen_of_a_call_is_what_it_was_made_of() {
+fn the_accessors_of_a_call_return_its_inputs() {
     let policy = policy(ToolClass::Mutating);
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     world.pass(SECOND);
     let (mut call, _) = world.begin(request(&policy), &policy);
     assert_eq!((call.seed(), call.arrived()), (7, START + SECOND));
     assert!(!call.is_settling() && !call.is_recorded_as_unknown() && !call.awaits_end());
-    assert_eq!(call.claimed().map(|record| &record.run), Some(&call.request().run));
-    assert!(!world.has(&Notice::TookOver), "nobody had it before");
+    assert_eq!(call.claimed_record().map(|record| &record.run), Some(&call.request().run));
+    assert!(!world.has(&CallNotice::TookOver), "there was no owner before");
     assert!(call.attempts().is_empty() && call.outcomes().is_empty());
-    world.on(&mut call, Event::Ran(paid()));
-    assert!(matches!(call.outcomes(), [AttemptOutcome::Answered { .. }]));
+    world.on(&mut call, CallEvent::Ran(paid()));
+    assert!(matches!(call.outcomes(), [RecordedAttempt::Answered { .. }]));
     assert_eq!(call.attempts().len(), 1);
 }
 
 #[test]
 fn an_attempt_that_could_not_be_sent_is_replayed_as_that() {
     let policy = policy(ToolClass::Mutating);
-    let after = |run_by, outcome: Outcome| {
-        let mut world = World::new();
-        let (mut call, _) = world.begin(Request { run_by, ..keyless(&policy) }, &policy);
-        assert_eq!(world.wake(&mut call), Step::CancelUpstream);
-        let step = world.on(&mut call, Event::Ran(outcome));
+    let after = |run_by, outcome: AttemptReport| {
+        let mut world = CallTestWorld::new();
+        let (mut call, _) = world.begin(CallRequest { run_by, ..keyless(&policy) }, &policy);
+        assert_eq!(world.wake(&mut call), NextStep::CancelUpstream);
+        let step = world.on(&mut call, CallEvent::Ran(outcome));
         (step, call.outcomes().to_vec(), world.store.state())
     };
-    let (step, outcomes, state) = after(RunBy::Driver, not_sent());
+    let (step, outcomes, state) = after(RunnerKind::Driver, not_sent());
     let told = finished(step);
     assert_eq!((code(&told), state), (Some(Code::UpstreamUnavailable), "none"));
-    let [AttemptOutcome::Failed(failed)] = &outcomes[..] else { panic!("{outcomes:?}") };
-    assert_eq!(failed.manner, Manner::NotRun);
-    let (step, again, state) = after(RunBy::Driver, Outcome::Remembered(failed.clone()));
+    let [RecordedAttempt::Failed(failed)] = &outcomes[..] else { panic!("{outcomes:?}") };
+    assert_eq!(failed.manner, RecordedFailureKind::NotRun);
+    let (step, again, state) = after(RunnerKind::Driver, AttemptReport::Replayed(failed.clone()));
     assert_eq!((code(&finished(step)), state), (code(&told), "none"));
     assert!(
-        matches!(&again[..], [AttemptOutcome::Failed(again)] if again.manner == Manner::NotRun),
+        matches!(&again[..], [RecordedAttempt::Failed(again)] if again.manner == RecordedFailureKind::NotRun),
         "{again:?}"
     );
-    // What was only not heard of in time may have been sent; and a host says for itself that it did not run a tool.
+    // An attempt without a response in time may have been sent. A host reports itself if it did not run a tool.
     let mut silent = failed.clone();
-    silent.manner = Manner::TimedOut;
-    assert_eq!(after(RunBy::Driver, Outcome::Remembered(silent)).2, "unknown");
-    assert_eq!(after(RunBy::Host, Outcome::Remembered(failed.clone())).2, "unknown");
+    silent.manner = RecordedFailureKind::TimedOut;
+    assert_eq!(after(RunnerKind::Driver, AttemptReport::Replayed(silent)).2, "unknown");
+    assert_eq!(after(RunnerKind::Host, AttemptReport::Replayed(failed.clone())).2, "unknown");
 }
 
 #[test]
-fn a_fence_that_is_lost_with_an_unknown_outcome_is_told_once() {
+fn a_fence_lost_with_an_unknown_outcome_is_reported_once() {
     let policy = policy(ToolClass::Mutating);
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(keyless(&policy), &policy);
     world.store.steal();
-    assert_eq!(world.wake(&mut call), Step::CancelUpstream);
-    assert_eq!(world.count(|notice| *notice == Notice::FenceLost), 1);
+    assert_eq!(world.wake(&mut call), NextStep::CancelUpstream);
+    assert_eq!(world.count(|notice| *notice == CallNotice::FenceLost), 1);
     answered(world.wake(&mut call));
-    assert_eq!(world.wake(&mut call), Step::Wait);
+    assert_eq!(world.wake(&mut call), NextStep::Wait);
     finished(world.wake(&mut call));
-    assert_eq!(world.count(|notice| *notice == Notice::FenceLost), 1);
+    assert_eq!(world.count(|notice| *notice == CallNotice::FenceLost), 1);
 }

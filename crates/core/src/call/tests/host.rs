@@ -2,41 +2,41 @@
 
 use super::*;
 
-fn hosted(policy: &Policy) -> Request {
-    Request { run_by: RunBy::Host, ..request(policy) }
+fn hosted(policy: &CallPolicy) -> CallRequest {
+    CallRequest { run_by: RunnerKind::Host, ..request(policy) }
 }
 
-/// How many failures breaker and trust have counted, and whether the call counts for the score of its tool.
-fn counted(world: &World, call: &Call) -> (u32, usize, bool) {
-    (world.breaker.counts().failures, world.trust.history(None).count(), call.scored().is_some())
+/// Returns the failures that breaker and trust have counted, and whether the call counts for the score of its tool.
+fn counted(world: &CallTestWorld, call: &Call) -> (u32, usize, bool) {
+    (world.breaker.counts().failures, world.trust.history(None).count(), call.score_outcome().is_some())
 }
 
 #[test]
-fn a_host_that_is_not_heard_of_any_more_says_nothing_about_its_tool() {
+fn a_silent_host_says_nothing_about_its_tool() {
     for class in [ToolClass::Idempotent, ToolClass::Mutating] {
         let policy = policy(class);
-        let mut world = World::new();
+        let mut world = CallTestWorld::new();
         let (mut call, _) = world.begin(hosted(&policy), &policy);
-        // It has begun, and then it dies.
+        // The host has started the tool, and then it dies.
         world.pass(policy.time.attempt / 2);
-        world.on(&mut call, Event::Progressed);
+        world.on(&mut call, CallEvent::Progressed);
         let result = match world.wake(&mut call) {
-            Step::Cut(cut) => {
-                assert_eq!(cut, Cut::Silent(policy.time.attempt * 3 / 2));
-                finished(world.on(&mut call, Event::Ran(timed_out())))
+            NextStep::Cut(cut) => {
+                assert_eq!(cut, CutReason::Silent(policy.time.attempt * 3 / 2));
+                finished(world.on(&mut call, CallEvent::Ran(timed_out())))
             }
             _ => answered(world.wake(&mut call)).0,
         };
         let told = if class == ToolClass::Mutating { Code::OutcomeUnknown } else { Code::Timeout };
-        assert_eq!(code(&result), Some(told), "{class:?}: nobody is there for another order");
+        assert_eq!(code(&result), Some(told), "{class:?}: no host is left for another attempt");
         assert_eq!(counted(&world, &call), (0, 0, false), "{class:?}");
         if class == ToolClass::Mutating {
-            // What the record still waits for comes to an end as well.
-            let ends = (0..100).any(|_| world.wake(&mut call) != Step::Wait);
+            // What the record still waits for ends as well.
+            let ends = (0..100).any(|_| world.wake(&mut call) != NextStep::Wait);
             assert!(ends && call.is_finished());
             assert_eq!(counted(&world, &call), (0, 0, false));
         }
-        assert_eq!(world.limiter.inside(), 0, "{class:?}");
+        assert_eq!(world.limiter.in_flight(), 0, "{class:?}");
     }
 }
 
@@ -44,40 +44,40 @@ fn a_host_that_is_not_heard_of_any_more_says_nothing_about_its_tool() {
 fn a_host_that_never_showed_a_sign_of_life_may_be_gone_however_soon_its_time_is_up() {
     let mut policy = policy(ToolClass::Idempotent);
     policy.time.total = policy.time.attempt / 2;
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(hosted(&policy), &policy);
-    assert_eq!(world.wake(&mut call), Step::Cut(Cut::TooLong));
-    finished(world.on(&mut call, Event::Ran(timed_out())));
+    assert_eq!(world.wake(&mut call), NextStep::Cut(CutReason::TooLong));
+    finished(world.on(&mut call, CallEvent::Ran(timed_out())));
     assert_eq!(counted(&world, &call), (0, 0, false));
 }
 
 #[test]
 fn a_tool_that_takes_too_long_counts_if_its_host_is_there_or_we_run_it() {
-    for run_by in [RunBy::Host, RunBy::Driver] {
+    for run_by in [RunnerKind::Host, RunnerKind::Driver] {
         let mut policy = policy(ToolClass::Idempotent);
         policy.retry.attempts = std::num::NonZeroU32::MIN;
         policy.time.total = policy.time.attempt * 2;
-        let mut world = World::new();
-        let (mut call, _) = world.begin(Request { run_by, ..request(&policy) }, &policy);
-        let signs = if run_by == RunBy::Host { 3 } else { 0 };
+        let mut world = CallTestWorld::new();
+        let (mut call, _) = world.begin(CallRequest { run_by, ..request(&policy) }, &policy);
+        let signs = if run_by == RunnerKind::Host { 3 } else { 0 };
         for _ in 0..signs {
             world.pass(policy.time.attempt / 2);
-            world.on(&mut call, Event::Progressed);
+            world.on(&mut call, CallEvent::Progressed);
         }
-        assert!(matches!(world.wake(&mut call), Step::Cut(_)));
-        finished(world.on(&mut call, Event::Ran(timed_out())));
+        assert!(matches!(world.wake(&mut call), NextStep::Cut(_)));
+        finished(world.on(&mut call, CallEvent::Ran(timed_out())));
         assert_eq!(counted(&world, &call), (1, 1, true), "{run_by:?}");
     }
 }
 
 #[test]
-fn what_a_host_says_when_it_is_told_to_stop_is_a_report_like_any_other() {
+fn a_report_of_a_host_after_a_cancellation_counts_like_any_other() {
     let mut policy = policy(ToolClass::Idempotent);
     policy.retry.attempts = std::num::NonZeroU32::MIN;
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(hosted(&policy), &policy);
-    assert!(matches!(world.wake(&mut call), Step::Cut(_)));
-    finished(world.on(&mut call, Event::Ran(http(500))));
+    assert!(matches!(world.wake(&mut call), NextStep::Cut(_)));
+    finished(world.on(&mut call, CallEvent::Ran(http(500))));
     assert_eq!(counted(&world, &call), (1, 1, true));
 }
 
@@ -85,15 +85,15 @@ fn what_a_host_says_when_it_is_told_to_stop_is_a_report_like_any_other() {
 fn an_order_that_never_reached_its_host_is_as_if_it_had_not_been() {
     for class in [ToolClass::Idempotent, ToolClass::Mutating] {
         let policy = policy(class);
-        let mut world = World::new();
+        let mut world = CallTestWorld::new();
         for _ in 0..2 {
             let (mut call, step) = world.begin(hosted(&policy), &policy);
             assert_eq!(name_of(&step), "Run", "{class:?}");
-            let gone = Source::Transport { error: Transport::ConnectionClosed, written: false };
-            let fault = Fault::new(gone, "the host was gone");
-            let result = finished(world.on(&mut call, Event::Ran(Outcome::NotRun { fault })));
+            let gone = FaultSource::Transport { error: TransportError::ConnectionClosed, written: false };
+            let fault = AttemptFault::new(gone, "the host was gone");
+            let result = finished(world.on(&mut call, CallEvent::Ran(AttemptReport::NotRun { fault })));
             assert_eq!((code(&result), world.store.state()), (Some(Code::Cancelled), "none"), "{class:?}");
-            assert_eq!((counted(&world, &call), world.limiter.inside()), ((0, 0, false), 0), "{class:?}");
+            assert_eq!((counted(&world, &call), world.limiter.in_flight()), ((0, 0, false), 0), "{class:?}");
         }
     }
 }
@@ -102,19 +102,19 @@ fn an_order_that_never_reached_its_host_is_as_if_it_had_not_been() {
 fn a_probe_that_is_lost_with_its_host_makes_room_for_the_next_one() {
     let mut policy = policy(ToolClass::Idempotent);
     policy.retry.attempts = std::num::NonZeroU32::MIN;
-    (policy.modes.guard, policy.modes.trust) = (Mode::Off, Mode::Off);
-    let mut world = World::new();
+    (policy.modes.guard, policy.modes.trust) = (EnforcementMode::Off, EnforcementMode::Off);
+    let mut world = CallTestWorld::new();
     for _ in 0..5 {
         world.drive(request(&policy), &policy, &at_once(http(500)));
     }
     assert_eq!(world.breaker.state(&policy.breaker, world.now), breaker::State::Open);
     world.pass(policy.breaker.cooldown.first);
-    // However many hosts are lost: it neither closes for that nor opens again.
+    // Lost hosts do not close or reopen the breaker, however many there are.
     for _ in 0..7 {
         let (mut call, step) = world.begin(hosted(&policy), &policy);
         assert_eq!(name_of(&step), "Run");
-        assert!(matches!(world.wake(&mut call), Step::Cut(_)));
-        finished(world.on(&mut call, Event::Ran(timed_out())));
+        assert!(matches!(world.wake(&mut call), NextStep::Cut(_)));
+        finished(world.on(&mut call, CallEvent::Ran(timed_out())));
         assert_eq!(world.breaker.state(&policy.breaker, world.now), breaker::State::HalfOpen);
     }
 }

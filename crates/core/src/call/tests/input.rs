@@ -1,12 +1,12 @@
-//! A tool that asks for input first: the question goes to its caller, and nothing is left of it.
+//! Tools that ask for input first: the question goes to the caller, and nothing of the call is kept.
 
 use super::probe::open_until_now;
 use super::*;
-use crate::guard::Layer;
-use crate::policy::Dangerous;
+use crate::guard::GuardLayer;
+use crate::policy::DangerousCommandPolicy;
 
-/// The same call with what was asked for, as a surface gives it: under a key of its own.
-fn next_round(policy: &Policy) -> Request {
+/// Returns the same call with the input, as a surface sends it: with a key of its own.
+fn next_round(policy: &CallPolicy) -> CallRequest {
     from_envelope(&keyed("k, second round"), policy)
 }
 
@@ -14,50 +14,54 @@ fn next_round(policy: &Policy) -> Request {
 fn a_question_is_given_to_its_caller_and_the_claim_is_given_back() {
     for class in [ToolClass::ReadOnly, ToolClass::Idempotent, ToolClass::Mutating, ToolClass::Unknown] {
         let policy = policy(class);
-        let mut world = World::new();
+        let mut world = CallTestWorld::new();
         let result = world.drive(request(&policy), &policy, &at_once(asks()));
         assert_eq!(result.ended, Ok(answer("which account?")), "{class:?}");
-        assert_eq!((result.stage, result.recorded), (Stage::InputRequired, Recorded::NotAsked), "{class:?}");
+        assert_eq!(
+            (result.stage, result.recorded),
+            (ResultStage::InputRequired, RecordStatus::NotAsked),
+            "{class:?}"
+        );
         assert_eq!(result.receipt, None, "nothing that could be delivered is stored");
         assert_eq!(world.steps, ["Claim", "Run", "Release", "Finish"], "{class:?}");
         assert_eq!(world.store.state(), "none", "{class:?}");
-        assert_eq!(world.count(|notice| *notice == Notice::InputRequired), 1);
+        assert_eq!(world.count(|notice| *notice == CallNotice::InputRequired), 1);
     }
 }
 
 #[test]
 fn a_fresh_call_after_a_question_is_asked_again_and_the_next_round_runs_once() {
     let policy = policy(ToolClass::Mutating);
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     for _ in 0..2 {
         world.drive(request(&policy), &policy, &at_once(asks()));
     }
     assert_eq!(world.runs, 2, "a question is never replayed");
     let first = world.drive(next_round(&policy), &policy, &at_once(paid()));
     let second = world.drive(next_round(&policy), &policy, &at_once(paid()));
-    assert_eq!((first.stage, second.stage), (Stage::Final, Stage::Final));
+    assert_eq!((first.stage, second.stage), (ResultStage::Final, ResultStage::Final));
     assert_eq!(world.runs, 3, "the deed is done once, and its answer is replayed");
     assert!(matches!(second.provenance, Provenance::Replayed { .. }));
 }
 
 #[test]
-fn who_follows_a_run_that_asks_claims_for_itself() {
+fn a_follower_of_a_run_that_asks_makes_its_own_claim() {
     let policy = policy(ToolClass::Mutating);
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     let (mut leader, _) = world.begin(request(&policy), &policy);
     let (mut follower, step) = world.begin(request(&policy), &policy);
-    assert!(matches!(step, Step::Follow(_)));
-    world.on(&mut leader, Event::Ran(asks()));
-    let step = world.on(&mut follower, Event::Woke(Wake::Changed));
-    assert!(matches!(step, Step::Run(_)), "the question was the other's: {step:?}");
-    let result = finished(world.on(&mut follower, Event::Ran(asks())));
-    assert_eq!((result.stage, result.provenance), (Stage::InputRequired, Provenance::Fresh));
+    assert!(matches!(step, NextStep::Follow(_)));
+    world.on(&mut leader, CallEvent::Ran(asks()));
+    let step = world.on(&mut follower, CallEvent::Woke(WakeReason::Changed));
+    assert!(matches!(step, NextStep::Run(_)), "the question was the other's: {step:?}");
+    let result = finished(world.on(&mut follower, CallEvent::Ran(asks())));
+    assert_eq!((result.stage, result.provenance), (ResultStage::InputRequired, Provenance::Fresh));
 }
 
 #[test]
 fn a_question_is_a_good_answer_for_the_breaker() {
     let policy = policy(ToolClass::Mutating);
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     open_until_now(&mut world, &policy);
     for _ in 0..2 {
         world.drive(request(&policy), &policy, &at_once(asks()));
@@ -68,52 +72,57 @@ fn a_question_is_a_good_answer_for_the_breaker() {
 #[test]
 fn a_question_is_neither_a_success_nor_a_failure_for_the_guard() {
     let policy = policy(ToolClass::Mutating);
-    let mut world = World::new();
-    let trips = |world: &World| world.count(|notice| matches!(notice, Notice::GuardTripped { .. }));
+    let mut world = CallTestWorld::new();
+    let trips =
+        |world: &CallTestWorld| world.count(|notice| matches!(notice, CallNotice::GuardTripped { .. }));
     for _ in 0..8 {
         let result = world.drive(request(&policy), &policy, &at_once(asks()));
         assert_eq!(result.remarks, []);
     }
     assert_eq!(trips(&world), 0, "asking again and again is no loop of failures");
-    // A failure before and one after it are two in a row, whatever was asked in between.
+    // A failure before and one after it are two in a row, despite the question in between.
     let other = from_envelope(&keyed("other"), &policy);
     world.drive(from_envelope(&keyed("first"), &policy), &policy, &at_once(http(400)));
     world.drive(other, &policy, &at_once(asks()));
     let third = world.drive(from_envelope(&keyed("third"), &policy), &policy, &at_once(http(400)));
-    assert_eq!(third.remarks.iter().map(|remark| remark.layer).collect::<Vec<_>>(), [Layer::Loop]);
+    assert_eq!(third.remarks.iter().map(|remark| remark.layer).collect::<Vec<_>>(), [GuardLayer::Loop]);
 }
 
 #[test]
 fn a_question_says_nothing_about_trust_even_where_the_command_is_dangerous() {
     let mut policy = policy(ToolClass::Mutating);
-    policy.approval.dangerous = Dangerous::Record;
-    let mut world = World::new();
+    policy.approval.dangerous = DangerousCommandPolicy::Record;
+    let mut world = CallTestWorld::new();
     let envelope = envelope_with(&json!({ "payload": { "params": { "command": "rm -rf /" } } }));
     let request = from_envelope(&envelope, &policy);
     assert!(request.danger.is_some(), "the command of this test is a dangerous one");
     world.drive(request.clone(), &policy, &at_once(asks()));
-    assert_eq!(world.count(|notice| matches!(notice, Notice::TrustChanged(_))), 0);
+    assert_eq!(world.count(|notice| matches!(notice, CallNotice::TrustChanged(_))), 0);
     world.drive(request, &policy, &at_once(paid()));
-    assert_ne!(world.count(|notice| matches!(notice, Notice::TrustChanged(_))), 0, "when it ran, it counts");
+    assert_ne!(
+        world.count(|notice| matches!(notice, CallNotice::TrustChanged(_))),
+        0,
+        "when it ran, it counts"
+    );
 }
 
-/// A person approved the call, and the tool wants to know something first: the same person is not asked again for it.
+/// The call was approved, and the tool asks for input first: the approver is not asked again.
 #[test]
 fn a_grant_for_one_call_is_given_back_when_the_tool_only_asks() {
     let mut policy = policy(ToolClass::Mutating);
-    policy.approval.when = AskWhen::Always;
-    let mut world = World::new();
+    policy.approval.when = ApprovalTrigger::Always;
+    let mut world = CallTestWorld::new();
     world.grant_once(&request(&policy), &policy);
     let (mut call, _) = world.begin(request(&policy), &policy);
-    let (result, kept) = finished_keeping(world.on(&mut call, Event::Ran(asks())));
-    assert_eq!(result.stage, Stage::InputRequired);
-    let [Kept::GiveBack { grant, owner }] = &kept[..] else { panic!("{kept:?}") };
-    world.approvals.give_back(*grant, Digest::of(b"somebody else"));
+    let (result, kept) = finished_keeping(world.on(&mut call, CallEvent::Ran(asks())));
+    assert_eq!(result.stage, ResultStage::InputRequired);
+    let [DeferredWrite::GiveBack { grant, owner }] = &kept[..] else { panic!("{kept:?}") };
+    world.approvals.return_grant(*grant, Digest::of(b"another owner"));
     assert_eq!(code(&world.drive(next_round(&policy), &policy, &[])), Some(Code::ApprovalRequired));
-    world.approvals.give_back(*grant, owner.digest());
+    world.approvals.return_grant(*grant, owner.digest());
     let (mut call, _) = world.begin(next_round(&policy), &policy);
-    let (result, kept) = finished_keeping(world.on(&mut call, Event::Ran(paid())));
-    assert_eq!((result.stage, kept), (Stage::Final, vec![]));
+    let (result, kept) = finished_keeping(world.on(&mut call, CallEvent::Ran(paid())));
+    assert_eq!((result.stage, kept), (ResultStage::Final, vec![]));
     assert_eq!(
         code(&world.drive(request(&policy), &policy, &[])),
         Some(Code::ApprovalRequired),
@@ -121,52 +130,52 @@ fn a_grant_for_one_call_is_given_back_when_the_tool_only_asks() {
     );
     assert_eq!(world.runs, 2);
 
-    // Where an attempt before it may have done it, it stays spent.
+    // If an earlier attempt may have done it, the grant stays spent.
     let mut policy = super::policy(ToolClass::Idempotent);
-    policy.approval.when = AskWhen::Always;
-    let mut world = World::new();
+    policy.approval.when = ApprovalTrigger::Always;
+    let mut world = CallTestWorld::new();
     world.grant_once(&request(&policy), &policy);
     let (mut call, _) = world.begin(request(&policy), &policy);
-    assert_eq!(name_of(&world.on(&mut call, Event::Ran(http(502)))), "Wait");
+    assert_eq!(name_of(&world.on(&mut call, CallEvent::Ran(http(502)))), "Wait");
     world.wake(&mut call);
-    let (_, kept) = finished_keeping(world.on(&mut call, Event::Ran(asks())));
+    let (_, kept) = finished_keeping(world.on(&mut call, CallEvent::Ran(asks())));
     assert_eq!(kept, vec![]);
 }
 
 #[test]
 fn a_question_that_comes_too_late_leaves_nothing_unknown() {
     let policy = policy(ToolClass::Mutating);
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(request(&policy), &policy);
     let (told, _) = answered(world.cut(&mut call));
     assert_eq!(code(&told), Some(Code::OutcomeUnknown));
     assert_eq!(world.store.state(), "unknown");
-    finished(world.on(&mut call, Event::Ran(asks())));
+    finished(world.on(&mut call, CallEvent::Ran(asks())));
     assert_eq!(world.store.state(), "none", "it has done nothing, so the next call may run");
 }
 
 #[test]
 fn a_claim_that_cannot_be_given_back_is_kept_until_it_can() {
     let policy = policy(ToolClass::Mutating);
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(request(&policy), &policy);
     world.store.faults.push_back(Some(StoreFault::NotDone));
-    let (result, kept) = finished_keeping(world.on(&mut call, Event::Ran(asks())));
-    assert_eq!(result.stage, Stage::InputRequired);
-    assert!(matches!(kept.as_slice(), [Kept::Release(_)]), "{kept:?}");
+    let (result, kept) = finished_keeping(world.on(&mut call, CallEvent::Ran(asks())));
+    assert_eq!(result.stage, ResultStage::InputRequired);
+    assert!(matches!(kept.as_slice(), [DeferredWrite::Release(_)]), "{kept:?}");
 }
 
 #[test]
 fn an_approval_that_the_caller_itself_is_asked_for_leaves_nothing_claimed() {
     let mut policy = policy(ToolClass::Mutating);
-    policy.approval.when = AskWhen::Always;
-    let mut world = World::new();
-    let request = from_envelope_on(&keyed("k"), &policy, Channel::Interactive);
+    policy.approval.when = ApprovalTrigger::Always;
+    let mut world = CallTestWorld::new();
+    let request = from_envelope_on(&keyed("k"), &policy, ApprovalChannel::Interactive);
     let (mut call, step) = world.begin(request, &policy);
-    assert!(matches!(step, Step::Ask(_)), "{step:?}");
-    let question = Event::Answered(Approval::PutToCaller(answer("may it run?")));
+    assert!(matches!(step, NextStep::Ask(_)), "{step:?}");
+    let question = CallEvent::Answered(ApprovalOutcome::PutToCaller(answer("may it run?")));
     let (result, kept) = finished_keeping(world.on(&mut call, question));
-    assert_eq!((result.ended, result.stage), (Ok(answer("may it run?")), Stage::InputRequired));
+    assert_eq!((result.ended, result.stage), (Ok(answer("may it run?")), ResultStage::InputRequired));
     assert_eq!((world.store.state(), world.runs, kept), ("none", 0, Vec::new()));
-    assert!(world.has(&Notice::ApprovalEnded { granted: false }), "nobody waits any more");
+    assert!(world.has(&CallNotice::ApprovalEnded { granted: false }), "no approval is pending any more");
 }

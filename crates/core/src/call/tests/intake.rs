@@ -1,32 +1,37 @@
 //! From an envelope to a request, and from a result to an envelope.
 
 use super::*;
-use crate::code::Status;
-use crate::envelope::MatchedOn;
-use crate::guard::{Layer, Remark};
+use crate::code::CallStatus;
+use crate::envelope::CacheMatch;
+use crate::guard::{GuardLayer, GuardRemark};
 use crate::id::ToolCallId;
-use crate::json::{Document, Limits, Value};
-use crate::key::{Scope, computed_key, explicit_key, separate_key};
-use crate::policy::{ComputedKeys, Conflict, KeyScope};
+use crate::json::{JsonDocument, JsonLimits, JsonValue};
+use crate::key::{KeyInputs, computed_key, explicit_key, separate_key};
+use crate::policy::{ComputedKeyPolicy, KeyConflictPolicy, KeyScope};
 
-fn of(envelope: &Json, policy: &Policy, hook_key: Option<&str>, input_schema: Option<Value<'_>>) -> Request {
-    let envelope = CallEnvelope::parse(envelope.to_string().as_bytes(), UnknownFields::Keep).unwrap();
+fn of(
+    envelope: &Json,
+    policy: &CallPolicy,
+    hook_key: Option<&str>,
+    input_schema: Option<JsonValue<'_>>,
+) -> CallRequest {
+    let envelope = CallEnvelope::parse(envelope.to_string().as_bytes(), UnknownFieldPolicy::Keep).unwrap();
     let (run, process) = (RunId("run-1".into()), process());
-    let channel = Channel::Interactive;
-    let intake = Intake { number: 3, channel, hook_key, input_schema, ..intake(&process, &run) };
-    Request::from_envelope(&envelope, policy, intake).unwrap()
+    let channel = ApprovalChannel::Interactive;
+    let intake = IntakeContext { number: 3, channel, hook_key, input_schema, ..intake(&process, &run) };
+    CallRequest::from_envelope(&envelope, policy, intake).unwrap()
 }
 
-fn dedupe(envelope: &Json, policy: &Policy, hook_key: Option<&str>) -> Duplicates {
+fn dedupe(envelope: &Json, policy: &CallPolicy, hook_key: Option<&str>) -> Deduplication {
     of(envelope, policy, hook_key, None).duplicates
 }
 
-/// The key that a call of the plain envelope has.
-fn key_by(make: impl FnOnce(&Scope<'_>) -> Key) -> Address {
+/// Returns the key of a call of the plain envelope.
+fn key_by(make: impl FnOnce(&KeyInputs<'_>) -> RecordKey) -> RecordAddress {
     let policy = policy(ToolClass::Mutating);
     let tool = from_envelope(&envelope(), &policy).tool;
     let (session, actor) = (SessionKey::new("s-1").unwrap(), ActorId::new("bob").unwrap());
-    let scope = Scope {
+    let scope = KeyInputs {
         tool: &tool,
         tenant: None,
         workspace: None,
@@ -34,7 +39,7 @@ fn key_by(make: impl FnOnce(&Scope<'_>) -> Key) -> Address {
         actor: Some(&actor),
         continuation: None,
     };
-    Address::Explicit(make(&scope))
+    RecordAddress::Explicit(make(&scope))
 }
 
 #[test]
@@ -44,11 +49,11 @@ fn the_caller_s_key_counts_before_the_hook_s_and_that_before_the_computed_one() 
     let enforced = envelope_with(&json!({ "transport": { "dedupeMode": "enforced" } }));
     let computed = key_by(|scope| computed_key(scope, digest, ToolClass::Mutating, &policy.dedupe));
     let explicit = |text| key_by(|scope| explicit_key(scope, text));
-    assert_eq!(dedupe(&keyed("mine"), &policy, Some("hook")), Duplicates::Joined(explicit("mine")));
-    assert_eq!(dedupe(&enforced, &policy, Some("hook")), Duplicates::Joined(explicit("hook")));
-    assert_eq!(dedupe(&envelope(), &policy, Some("hook")), Duplicates::Joined(explicit("hook")));
-    assert_eq!(dedupe(&enforced, &policy, None), Duplicates::Joined(computed));
-    assert_eq!(dedupe(&envelope(), &policy, None), Duplicates::Allowed);
+    assert_eq!(dedupe(&keyed("mine"), &policy, Some("hook")), Deduplication::Joined(explicit("mine")));
+    assert_eq!(dedupe(&enforced, &policy, Some("hook")), Deduplication::Joined(explicit("hook")));
+    assert_eq!(dedupe(&envelope(), &policy, Some("hook")), Deduplication::Joined(explicit("hook")));
+    assert_eq!(dedupe(&enforced, &policy, None), Deduplication::Joined(computed));
+    assert_eq!(dedupe(&envelope(), &policy, None), Deduplication::Allowed);
 }
 
 #[test]
@@ -56,11 +61,11 @@ fn duplicates_are_dealt_with_as_the_caller_asks() {
     let policy = policy(ToolClass::Mutating);
     let explicit = key_by(|scope| explicit_key(scope, "k"));
     for (mode, expected) in [
-        (json!(null), Duplicates::Joined(explicit)),
-        (json!("enforced"), Duplicates::Joined(explicit)),
-        (json!("enabled"), Duplicates::Joined(explicit)),
-        (json!("bestEffort"), Duplicates::Refused(explicit)),
-        (json!("disabled"), Duplicates::Allowed),
+        (json!(null), Deduplication::Joined(explicit)),
+        (json!("enforced"), Deduplication::Joined(explicit)),
+        (json!("enabled"), Deduplication::Joined(explicit)),
+        (json!("bestEffort"), Deduplication::Refused(explicit)),
+        (json!("disabled"), Deduplication::Allowed),
     ] {
         let envelope = envelope_with(
             &json!({ "payload": { "idempotencyKey": "k" }, "transport": { "dedupeMode": mode } }),
@@ -101,62 +106,68 @@ fn a_computed_key_is_shared_between_sessions_only_for_tools_that_change_nothing(
 #[test]
 fn where_no_key_may_be_computed_only_those_that_are_given_count() {
     let mut policy = policy(ToolClass::Mutating);
-    policy.dedupe.computed_keys = ComputedKeys::Never;
-    let explicit = |text| Duplicates::Joined(key_by(|scope| explicit_key(scope, text)));
+    policy.dedupe.computed_keys = ComputedKeyPolicy::Never;
+    let explicit = |text| Deduplication::Joined(key_by(|scope| explicit_key(scope, text)));
     let asking = |mode: &str| envelope_with(&json!({ "transport": { "dedupeMode": mode } }));
     assert_eq!(dedupe(&keyed("mine"), &policy, None), explicit("mine"));
     assert_eq!(dedupe(&asking("enforced"), &policy, Some("hook")), explicit("hook"));
     for mode in ["enforced", "bestEffort"] {
-        assert_eq!(dedupe(&asking(mode), &policy, None), Duplicates::Allowed, "{mode}");
+        assert_eq!(dedupe(&asking(mode), &policy, None), Deduplication::Allowed, "{mode}");
     }
-    // Such a call is a call of its own: nothing is looked up, nothing is kept.
-    let mut world = World::new();
+    // Such a call runs on its own: nothing is looked up, nothing is stored.
+    let mut world = CallTestWorld::new();
     for _ in 0..2 {
         assert!(!world.post(&asking("enforced"), &policy, &at_once(paid())).from_cache);
     }
     assert_eq!((world.runs, world.store.writes), (2, 0));
 }
 
-/// How duplicates of a call are found that a surface such as the gateway takes in.
+/// Returns the deduplication of a call that a surface such as the gateway accepts.
 fn taken_in(
     changes: &Json,
-    policy: &Policy,
-    equal_calls: EqualCalls,
+    policy: &CallPolicy,
+    equal_calls: EqualCallPolicy,
     call_id: Option<&CallId>,
-) -> Duplicates {
+) -> Deduplication {
     let text = envelope_with(changes).to_string();
-    let envelope = CallEnvelope::parse(text.as_bytes(), UnknownFields::Keep).unwrap();
+    let envelope = CallEnvelope::parse(text.as_bytes(), UnknownFieldPolicy::Keep).unwrap();
     let (run, process) = (RunId("run-1".into()), process());
-    let intake = Intake { equal_calls, call_id, ..intake(&process, &run) };
-    Request::from_envelope(&envelope, policy, intake).unwrap().duplicates
+    let intake = IntakeContext { equal_calls, call_id, ..intake(&process, &run) };
+    CallRequest::from_envelope(&envelope, policy, intake).unwrap().duplicates
 }
 
 #[test]
 fn a_call_without_a_key_is_found_by_its_call_id_and_by_equal_arguments_as_far_as_they_may_be_used() {
-    use EqualCalls::{Apart, Joined, JoinedIfRepeatable};
+    use EqualCallPolicy::{Joined, JoinedIfRepeatable, Separate};
     let unique = CallId::Unique(ToolCallId::new("toolu_1").unwrap());
     let mut policy = policy(ToolClass::Mutating);
-    let plain = |policy: &Policy, equal, id| taken_in(&json!({}), policy, equal, id);
-    let Duplicates::Joined(Address::Keyless { run, index }) = plain(&policy, Joined, None) else { panic!() };
+    let plain = |policy: &CallPolicy, equal, id| taken_in(&json!({}), policy, equal, id);
+    let Deduplication::Joined(RecordAddress::Keyless { run, index }) = plain(&policy, Joined, None) else {
+        panic!()
+    };
     assert_eq!(run.home(), index.home(), "one store operation touches both");
-    let Duplicates::Joined(Address::CallId { id, index: same }) = plain(&policy, Joined, Some(&unique))
+    let Deduplication::Joined(RecordAddress::CallId { id, index: same }) =
+        plain(&policy, Joined, Some(&unique))
     else {
         panic!()
     };
     assert_eq!(same, index);
-    // Where equal arguments do not count, an index of its own leads to nothing but this dispatch.
-    let alone = Duplicates::Joined(Address::CallId { id, index: id });
-    for equal in [Apart, JoinedIfRepeatable] {
-        assert_eq!(plain(&policy, equal, None), Duplicates::Allowed, "{equal:?}");
+    // If equal arguments do not count, a separate index finds only this dispatch.
+    let alone = Deduplication::Joined(RecordAddress::CallId { id, index: id });
+    for equal in [Separate, JoinedIfRepeatable] {
+        assert_eq!(plain(&policy, equal, None), Deduplication::Allowed, "{equal:?}");
         assert_eq!(plain(&policy, equal, Some(&unique)), alone, "{equal:?}");
     }
     for class in [ToolClass::ReadOnly, ToolClass::Idempotent] {
-        let harmless = Policy { class, ..policy.clone() };
+        let harmless = CallPolicy { class, ..policy.clone() };
         let found = plain(&harmless, JoinedIfRepeatable, None);
-        assert!(matches!(found, Duplicates::Joined(Address::Keyless { .. })), "{class:?}: {found:?}");
+        assert!(
+            matches!(found, Deduplication::Joined(RecordAddress::Keyless { .. })),
+            "{class:?}: {found:?}"
+        );
     }
-    policy.dedupe.computed_keys = ComputedKeys::Never;
-    assert_eq!(plain(&policy, Joined, None), Duplicates::Allowed);
+    policy.dedupe.computed_keys = ComputedKeyPolicy::Never;
+    assert_eq!(plain(&policy, Joined, None), Deduplication::Allowed);
     assert_eq!(plain(&policy, Joined, Some(&unique)), alone);
 }
 
@@ -164,13 +175,13 @@ fn a_call_without_a_key_is_found_by_its_call_id_and_by_equal_arguments_as_far_as
 fn what_a_caller_asks_for_counts_before_what_the_surface_does_with_equal_calls() {
     let policy = policy(ToolClass::Mutating);
     let id = CallId::Unique(ToolCallId::new("toolu_1").unwrap());
-    let asking = |changes: Json| taken_in(&changes, &policy, EqualCalls::Joined, Some(&id));
+    let asking = |changes: Json| taken_in(&changes, &policy, EqualCallPolicy::Joined, Some(&id));
     let explicit = key_by(|scope| explicit_key(scope, "k"));
-    assert_eq!(asking(json!({ "payload": { "idempotencyKey": "k" } })), Duplicates::Joined(explicit));
+    assert_eq!(asking(json!({ "payload": { "idempotencyKey": "k" } })), Deduplication::Joined(explicit));
     let mode = |mode: &str| asking(json!({ "transport": { "dedupeMode": mode } }));
-    assert_eq!(mode("disabled"), Duplicates::Allowed);
-    assert!(matches!(mode("enforced"), Duplicates::Joined(Address::Explicit(_))));
-    assert!(matches!(mode("bestEffort"), Duplicates::Refused(Address::Explicit(_))));
+    assert_eq!(mode("disabled"), Deduplication::Allowed);
+    assert!(matches!(mode("enforced"), Deduplication::Joined(RecordAddress::Explicit(_))));
+    assert!(matches!(mode("bestEffort"), Deduplication::Refused(RecordAddress::Explicit(_))));
 }
 
 #[test]
@@ -178,7 +189,8 @@ fn a_call_id_is_known_in_every_conversation_or_in_one() {
     let policy = policy(ToolClass::Mutating);
     let found = |id: &CallId, session: &str| {
         let changes = json!({ "target": { "sessionKey": session } });
-        let Duplicates::Joined(address) = taken_in(&changes, &policy, EqualCalls::Joined, Some(id)) else {
+        let Deduplication::Joined(address) = taken_in(&changes, &policy, EqualCallPolicy::Joined, Some(id))
+        else {
             panic!()
         };
         address.own()
@@ -193,12 +205,12 @@ fn a_call_id_is_known_in_every_conversation_or_in_one() {
 #[test]
 fn a_resend_of_a_dispatch_is_found_and_an_equal_call_under_another_id_is_not_where_keys_are_not_computed() {
     let mut policy = policy(ToolClass::Mutating);
-    policy.dedupe.computed_keys = ComputedKeys::Never;
-    let mut world = World::new();
+    policy.dedupe.computed_keys = ComputedKeyPolicy::Never;
+    let mut world = CallTestWorld::new();
     let mut post = |id: &str| {
         let id = CallId::Unique(ToolCallId::new(id).unwrap());
-        let duplicates = taken_in(&json!({}), &policy, EqualCalls::Joined, Some(&id));
-        let request = Request { duplicates, ..from_envelope(&envelope(), &policy) };
+        let duplicates = taken_in(&json!({}), &policy, EqualCallPolicy::Joined, Some(&id));
+        let request = CallRequest { duplicates, ..from_envelope(&envelope(), &policy) };
         matches!(world.drive(request, &policy, &at_once(paid())).provenance, Provenance::Replayed { .. })
     };
     assert_eq!([post("one"), post("one"), post("two"), post("one")], [false, true, false, true]);
@@ -207,12 +219,12 @@ fn a_resend_of_a_dispatch_is_found_and_an_equal_call_under_another_id_is_not_whe
 #[test]
 fn under_separate_other_parameters_make_it_another_call() {
     let mut policy = policy(ToolClass::Mutating);
-    policy.dedupe.conflict = Conflict::Separate;
+    policy.dedupe.conflict = KeyConflictPolicy::Separate;
     let digest = from_envelope(&envelope(), &policy).digest;
     let expected = key_by(|scope| separate_key(scope, "k", digest));
-    assert_eq!(dedupe(&keyed("k"), &policy, None), Duplicates::Joined(expected));
+    assert_eq!(dedupe(&keyed("k"), &policy, None), Deduplication::Joined(expected));
     let other = envelope_with(&json!({ "payload": { "idempotencyKey": "k", "params": { "amount": 6 } } }));
-    assert_ne!(dedupe(&other, &policy, None), Duplicates::Joined(expected));
+    assert_ne!(dedupe(&other, &policy, None), Deduplication::Joined(expected));
 }
 
 #[test]
@@ -234,8 +246,8 @@ fn a_request_has_all_that_the_envelope_says_and_the_surface_knows() {
     assert_eq!((request.session.unwrap().as_str(), request.actor.unwrap().as_str()), ("s-1", "bob"));
     assert_eq!((request.turn.unwrap().as_str(), request.model.unwrap().as_str()), ("t-7", "m"));
     assert_eq!((request.run, request.number, request.process), (RunId("run-1".into()), 3, process()));
-    assert_eq!(request.channel, Channel::Interactive);
-    assert_eq!(request.hints, Hints { expected_retry_safe: true, safety_critical: true });
+    assert_eq!(request.channel, ApprovalChannel::Interactive);
+    assert_eq!(request.hints, CallerHints { expected_retry_safe: true, safety_critical: true });
     assert_eq!(request.limits.attempts, Some(2));
     assert_eq!(request.limits.elapsed, Some(900 * MS));
     assert_eq!(request.limits.attempt, Some(1500 * MS));
@@ -278,7 +290,7 @@ fn arguments_are_held_against_the_schema_only_where_that_is_enforced() {
     let schema =
         json!({ "type": "object", "properties": { "iban": { "type": "string" } }, "required": ["iban"] })
             .to_string();
-    let schema = Document::parse(schema.as_bytes(), Limits::ENVELOPE).unwrap();
+    let schema = JsonDocument::parse(schema.as_bytes(), JsonLimits::ENVELOPE).unwrap();
     let problem = |check, known: bool| {
         let mut policy = policy(ToolClass::Mutating);
         policy.arguments = check;
@@ -294,11 +306,12 @@ fn arguments_are_held_against_the_schema_only_where_that_is_enforced() {
 
 #[test]
 fn parameters_that_are_no_json_make_no_request() {
-    let mut envelope = CallEnvelope::parse(envelope().to_string().as_bytes(), UnknownFields::Keep).unwrap();
+    let mut envelope =
+        CallEnvelope::parse(envelope().to_string().as_bytes(), UnknownFieldPolicy::Keep).unwrap();
     envelope.payload.params = RawJson::from_trusted("{\"a\":");
     let (run, process) = (RunId("run-1".into()), process());
-    let error =
-        Request::from_envelope(&envelope, &policy(ToolClass::Unknown), intake(&process, &run)).unwrap_err();
+    let error = CallRequest::from_envelope(&envelope, &policy(ToolClass::Unknown), intake(&process, &run))
+        .unwrap_err();
     assert_eq!(
         error.to_string(),
         "the arguments at line 1, column 6: expected a value, found the end of the text"
@@ -309,7 +322,7 @@ fn parameters_that_are_no_json_make_no_request() {
 
 fn failed(code: Code, retriable: bool, attempts: u32) -> CallResult {
     let policy = policy(ToolClass::Mutating);
-    let failure = Failure {
+    let failure = CallFailure {
         code,
         message: "no".into(),
         retriable,
@@ -319,7 +332,7 @@ fn failed(code: Code, retriable: bool, attempts: u32) -> CallResult {
         retry_after: Some(2 * SECOND),
         output: None,
     };
-    let (call, _) = World::new().begin_only(request(&policy), &policy);
+    let (call, _) = CallTestWorld::new().begin_only(request(&policy), &policy);
     CallResult { attempts, ..call.failed(failure, START) }
 }
 
@@ -331,7 +344,7 @@ fn the_status_follows_from_the_code_and_from_what_was_tried() {
                 failed(code, retriable, attempts).to_envelope(&request(&policy(ToolClass::Mutating)));
             let told = (envelope.status, envelope.error.unwrap().retriable);
             assert!(
-                !matches!(told, (Status::RetriableError, false) | (Status::Error, true)),
+                !matches!(told, (CallStatus::RetriableError, false) | (CallStatus::Error, true)),
                 "{code}: {told:?}"
             );
             if code != Code::CircuitOpen {
@@ -339,11 +352,11 @@ fn the_status_follows_from_the_code_and_from_what_was_tried() {
             }
         }
     }
-    assert_eq!(failed(Code::ToolError, false, 1).status(), Status::Error);
-    assert_eq!(failed(Code::CircuitOpen, true, 0).status(), Status::CircuitOpen);
+    assert_eq!(failed(Code::ToolError, false, 1).status(), CallStatus::Error);
+    assert_eq!(failed(Code::CircuitOpen, true, 0).status(), CallStatus::CircuitOpen);
     assert_eq!(
         failed(Code::CircuitOpen, true, 2).status(),
-        Status::RetryExhausted,
+        CallStatus::RetryExhausted,
         "it opened between attempts"
     );
 }
@@ -351,13 +364,18 @@ fn the_status_follows_from_the_code_and_from_what_was_tried() {
 #[test]
 fn an_envelope_says_why_there_is_no_answer_and_what_the_guard_adds() {
     let request = request(&policy(ToolClass::Mutating));
-    let remark = |text: &'static str| Remark { layer: Layer::Loop, text: text.into() };
+    let remark = |text: &'static str| GuardRemark { layer: GuardLayer::Loop, text: text.into() };
     let mut result = failed(Code::OutcomeUnknown, false, 1);
     result.remarks = vec![remark("[ONE] a"), remark("[TWO] b")];
-    result.recorded = Recorded::No;
+    result.recorded = RecordStatus::No;
     result.took = 1500 * MS;
     result.breaker = Some(breaker::State::Open);
-    result.retries.push(Retried { attempt: 1, latency: 20 * MS, delay: 200 * MS, reason: "http.503".into() });
+    result.retries.push(RetriedAttempt {
+        attempt: 1,
+        latency: 20 * MS,
+        delay: 200 * MS,
+        reason: "http.503".into(),
+    });
     assert_eq!(
         serde_json::to_value(result.to_envelope(&request)).unwrap(),
         json!({
@@ -370,11 +388,11 @@ fn an_envelope_says_why_there_is_no_answer_and_what_the_guard_adds() {
             "retriedBy": [{ "attempt": 1, "delayMs": 200, "reasonCode": "http.503", "latencyMs": 20 }],
         })
     );
-    assert_eq!(result.told().as_deref(), Some("no\n[ONE] a\n[TWO] b"));
+    assert_eq!(result.model_text().as_deref(), Some("no\n[ONE] a\n[TWO] b"));
 }
 
 #[test]
-fn what_the_guard_adds_to_a_success_stands_in_its_metadata() {
+fn remarks_on_a_success_are_in_its_metadata() {
     let request = request(&policy(ToolClass::Mutating));
     for (metadata, expected) in [
         (None, Some(json!({ "dev.steadfast/remarks": ["again \"x\""] }))),
@@ -383,36 +401,36 @@ fn what_the_guard_adds_to_a_success_stands_in_its_metadata() {
         (Some("[1]"), Some(json!([1]))),
     ] {
         let output =
-            Output { content: RawJson::string("paid"), metadata: metadata.map(RawJson::from_trusted) };
+            ToolOutput { content: RawJson::string("paid"), metadata: metadata.map(RawJson::from_trusted) };
         let mut result = CallResult { ended: Ok(output.clone()), ..failed(Code::Cancelled, false, 1) };
         assert_eq!(
             result.to_envelope(&request).output,
             Some(output),
             "nothing is added where there is nothing to say"
         );
-        assert_eq!(result.told(), None);
-        result.remarks = vec![Remark { layer: Layer::RepeatedSuccess, text: "again \"x\"".into() }];
+        assert_eq!(result.model_text(), None);
+        result.remarks = vec![GuardRemark { layer: GuardLayer::RepeatedSuccess, text: "again \"x\"".into() }];
         let envelope = serde_json::to_value(result.to_envelope(&request)).unwrap();
         assert_eq!(envelope["output"]["content"], json!("paid"));
         assert_eq!(envelope["output"].get("metadata").cloned(), expected);
-        assert_eq!(result.told().as_deref(), Some("again \"x\""));
+        assert_eq!(result.model_text().as_deref(), Some("again \"x\""));
     }
 }
 
 #[test]
 fn an_answer_from_elsewhere_says_so() {
     let policy = policy(ToolClass::Mutating);
-    let mut world = World::new();
+    let mut world = CallTestWorld::new();
     let (mut leader, _) = world.begin(request(&policy), &policy);
     let (mut follower, step) = world.begin(request(&policy), &policy);
     assert_eq!(name_of(&step), "Follow");
-    let first = finished(world.on(&mut leader, Event::Ran(paid())));
+    let first = finished(world.on(&mut leader, CallEvent::Ran(paid())));
     world.pass(40 * MS);
-    let followed =
-        finished(world.on(&mut follower, Event::Woke(Wake::Changed))).to_envelope(follower.request());
+    let followed = finished(world.on(&mut follower, CallEvent::Woke(WakeReason::Changed)))
+        .to_envelope(follower.request());
     let replayed = world.post(&keyed("k"), &policy, &[]);
     assert_eq!(first.to_envelope(leader.request()).cache, None);
-    for (envelope, matched) in [(followed, MatchedOn::Inflight), (replayed, MatchedOn::Completed)] {
+    for (envelope, matched) in [(followed, CacheMatch::Inflight), (replayed, CacheMatch::Completed)] {
         let hit = envelope.cache.unwrap();
         assert!(envelope.from_cache);
         assert_eq!((hit.matched_on, hit.age_ms, envelope.attempts), (matched, 40, 0));
@@ -430,13 +448,13 @@ fn a_key_that_is_given_counts_in_its_conversation_or_for_all_that_its_actor_does
             "target": { "sessionKey": session, "actorId": "somebody" },
             "payload": { "idempotencyKey": "mine" },
         }));
-        let envelope = CallEnvelope::parse(text.to_string().as_bytes(), UnknownFields::Keep).unwrap();
-        let intake = Intake { keys_of, ..intake(&process, &run) };
-        Request::from_envelope(&envelope, &policy, intake).unwrap().duplicates
+        let envelope = CallEnvelope::parse(text.to_string().as_bytes(), UnknownFieldPolicy::Keep).unwrap();
+        let intake = IntakeContext { keys_of, ..intake(&process, &run) };
+        CallRequest::from_envelope(&envelope, &policy, intake).unwrap().duplicates
     };
-    assert_ne!(found("one", KeysOf::Conversation), found("other", KeysOf::Conversation));
-    assert_eq!(found("one", KeysOf::Actor), found("other", KeysOf::Actor));
-    assert_ne!(found("one", KeysOf::Actor), found("one", KeysOf::Conversation));
+    assert_ne!(found("one", CallerKeyScope::Conversation), found("other", CallerKeyScope::Conversation));
+    assert_eq!(found("one", CallerKeyScope::Actor), found("other", CallerKeyScope::Actor));
+    assert_ne!(found("one", CallerKeyScope::Actor), found("one", CallerKeyScope::Conversation));
 }
 
 #[test]
@@ -445,9 +463,10 @@ fn the_next_round_of_a_call_that_asked_for_input_is_another_call_and_no_conflict
     let (run, process) = (RunId("run-1".into()), process());
     let made = |changes: &Json, continuation| {
         let envelope =
-            CallEnvelope::parse(envelope_with(changes).to_string().as_bytes(), UnknownFields::Keep);
-        let intake = Intake { continuation, equal_calls: EqualCalls::Joined, ..intake(&process, &run) };
-        Request::from_envelope(&envelope.unwrap(), &policy, intake).unwrap()
+            CallEnvelope::parse(envelope_with(changes).to_string().as_bytes(), UnknownFieldPolicy::Keep);
+        let intake =
+            IntakeContext { continuation, equal_calls: EqualCallPolicy::Joined, ..intake(&process, &run) };
+        CallRequest::from_envelope(&envelope.unwrap(), &policy, intake).unwrap()
     };
     let brought = Some(Digest::of(b"{\"answer\":1}"));
     for changes in [json!({}), json!({ "payload": { "idempotencyKey": "mine" } })] {

@@ -1,21 +1,21 @@
-//! What the path of a call promises, each promise a test.
+//! Tests of the call state machine: one test for each guarantee.
 //!
-//! | file | what is shown there |
+//! | file | subject |
 //! | --- | --- |
 //! | `table` | every state with every event |
 //! | `intake` | from an envelope to a request, from a result to an envelope |
 //! | `path` | refusals, duplicates, retries, time |
 //! | `late` | starts, timers and callers that are too late |
-//! | `store` | a store that fails, the fence, what is kept |
-//! | `cancel` | cancel, disconnect, time is up, can never answer |
-//! | `settle` | outcomes that are not known, from the cut to the end |
+//! | `store` | store failures, the fencing token, deferred writes |
+//! | `cancel` | cancel, disconnect, timeout, attempts that can never answer |
+//! | `settle` | unknown outcomes, from the cut to the end |
 //! | `host` | hosts that run the tool themselves |
-//! | `approval` | asking a person |
+//! | `approval` | approvals |
 //! | `input` | tools that ask for input first |
 //! | `modes` | off and shadow |
-//! | `answers` | what answers say and carry |
-//! | `counts` | what guard, trust, breakers and notices count of a call |
-//! | `requirements` | the requirements that the core alone can show |
+//! | `answers` | content of responses |
+//! | `counts` | counting by guard, trust, breakers and notices |
+//! | `requirements` | requirements that the core alone can show |
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "a test names what it wants and fails at anything else")]
 
@@ -42,35 +42,35 @@ use std::time::Duration;
 use serde_json::{Value as Json, json};
 
 use super::*;
-use crate::approval::{Channel, Decision, Grantor, Spend};
-use crate::classify::{Fault, RetryAfter, Source, Transport};
+use crate::approval::{ApprovalChannel, ApprovalDecision, Grantor, SpendVerdict};
+use crate::classify::{AttemptFault, FaultSource, RetryAfter, TransportError};
 use crate::dedupe::{
-    Absence, End, IndexMove, LeaseSight, Observed, Process, RecordState, Records, RunId, SaveVerdict,
-    UnknownOutcome, Unsettled, Write,
+    DedupeState, IndexUpdate, LeaseOwnerState, MemoryRecords, ProcessIdentity, RecordAbsence, RecordWrite,
+    RunId, SaveVerdict, SettleStatus, UnknownOutcome, UnknownOutcomeReason, UnknownOutcomeStatus,
 };
-use crate::envelope::{CallEnvelope, ResultEnvelope, UnknownFields};
+use crate::envelope::{CallEnvelope, ResultEnvelope, UnknownFieldPolicy};
 use crate::id::{ActorId, Digest, SessionKey};
-use crate::output::{Output, RawJson};
-use crate::policy::{Profile, Ratio};
+use crate::output::{RawJson, ToolOutput};
+use crate::policy::{PolicyProfile, Ratio};
 
 const START: Timestamp = Timestamp::from_millis(1_762_300_800_000);
 const SECOND: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
 
-/// A store made of the tables, and nothing else.
+/// A store of plain tables.
 #[derive(Debug)]
-struct Store {
-    records: Records,
-    /// What is known about the owners of records.
-    sight: LeaseSight,
-    /// What the process knows beside the records.
-    known: Known,
-    /// How the next operations fail; `None` is one that works. An unanswered one is done all the same.
+struct CallTestStore {
+    records: MemoryRecords,
+    /// Liveness of the owners of records.
+    sight: LeaseOwnerState,
+    /// Facts that the process knows beside the records.
+    known: LocalKnowledge,
+    /// Failures of the next operations; `None` is a success. An unanswered operation takes effect all the same.
     faults: VecDeque<Option<StoreFault>>,
     writes: u32,
 }
 
-impl Store {
+impl CallTestStore {
     fn claim(&mut self, claim: &Claim, now: Timestamp) -> ClaimVerdict {
         let sight = self.sight;
         let verdict = self.records.claim(claim, &self.known, |_| sight, now);
@@ -80,18 +80,18 @@ impl Store {
 
     fn renew(&mut self, call: &Call, now: Timestamp) -> RenewVerdict {
         let claimed = call.record().expect("only a call with a record renews");
-        let verdict = self.records.renew(claimed, &call.policy().dedupe.keep, Absence::Removed, now);
+        let verdict = self.records.renew(claimed, &call.policy().dedupe.keep, RecordAbsence::Removed, now);
         self.count_writes();
         verdict
     }
 
-    fn save(&mut self, save: &crate::dedupe::Save, now: Timestamp) -> SaveVerdict {
+    fn save(&mut self, save: &crate::dedupe::SaveRequest, now: Timestamp) -> SaveVerdict {
         let verdict = self.records.save(save, now);
         self.count_writes();
         verdict
     }
 
-    fn release(&mut self, release: &Release) {
+    fn release(&mut self, release: &ReleaseRequest) {
         self.records.release(release);
         self.count_writes();
     }
@@ -100,72 +100,72 @@ impl Store {
         self.writes += u32::from(!self.records.changed().is_empty());
     }
 
-    /// What stands in the only record.
+    /// Returns the state of the only record.
     fn state(&self) -> &'static str {
         assert!(self.records.len() <= 1, "one record expected: {:?}", self.records);
         match self.records.iter().next().map(|record| &record.state) {
             None => "none",
-            Some(RecordState::Inflight) => "inflight",
-            Some(RecordState::Done(_)) => "done",
-            Some(RecordState::Failed(_)) => "failed",
-            Some(RecordState::Unknown(_)) => "unknown",
-            Some(RecordState::Cancelled) => "cancelled",
+            Some(DedupeState::Inflight) => "inflight",
+            Some(DedupeState::Done(_)) => "done",
+            Some(DedupeState::Failed(_)) => "failed",
+            Some(DedupeState::Unknown(_)) => "unknown",
+            Some(DedupeState::Cancelled) => "cancelled",
         }
     }
 
-    /// The record now belongs to somebody else.
+    /// Gives the record to another owner.
     fn steal(&mut self) {
-        let stolen: Vec<Record> = self.records.iter().cloned().collect();
+        let stolen: Vec<DedupeRecord> = self.records.iter().cloned().collect();
         for mut record in stolen {
             record.owner.call = 99;
-            self.records.apply(Write::Put {
+            self.records.apply(RecordWrite::Put {
                 record: Arc::new(record),
-                index: IndexMove::Keep,
+                index: IndexUpdate::Keep,
                 remove: Vec::new(),
             });
         }
     }
 }
 
-/// Everything around the calls of a test: the time, the store, what they share.
-struct World {
+/// The environment of the calls of a test: the time, the store, the shared state machines.
+struct CallTestWorld {
     now: Timestamp,
-    store: Store,
-    breaker: Breaker,
-    dependency: Option<Breaker>,
+    store: CallTestStore,
+    breaker: CircuitBreaker,
+    dependency: Option<CircuitBreaker>,
     budget: RetryBudget,
     limiter: Limiter,
     dependency_limiter: Limiter,
     guard: LoopGuard,
     trust: TrustLedger,
-    approvals: Approvals,
-    notices: Vec<Notice>,
-    /// The steps that were given, by name.
+    approvals: ApprovalLedger,
+    notices: Vec<CallNotice>,
+    /// Names of the steps that were returned.
     steps: Vec<&'static str>,
-    /// Attempts that were made, in all.
+    /// Total number of attempts.
     runs: u32,
     calls: u64,
 }
 
-impl World {
+impl CallTestWorld {
     fn new() -> Self {
         Self {
             now: START,
-            store: Store {
-                records: Records::default(),
-                sight: LeaseSight::Alive,
-                known: Known::default(),
+            store: CallTestStore {
+                records: MemoryRecords::default(),
+                sight: LeaseOwnerState::Alive,
+                known: LocalKnowledge::default(),
                 faults: VecDeque::new(),
                 writes: 0,
             },
-            breaker: Breaker::default(),
+            breaker: CircuitBreaker::default(),
             dependency: None,
             budget: RetryBudget::default(),
             limiter: Limiter::default(),
             dependency_limiter: Limiter::default(),
             guard: LoopGuard::default(),
             trust: TrustLedger::default(),
-            approvals: Approvals::default(),
+            approvals: ApprovalLedger::default(),
             notices: Vec::new(),
             steps: Vec::new(),
             runs: 0,
@@ -173,8 +173,11 @@ impl World {
         }
     }
 
-    fn shared<R>(&mut self, act: impl FnOnce(&mut Shared<'_>, Timestamp, &mut Vec<Notice>) -> R) -> R {
-        let mut shared = Shared {
+    fn shared<R>(
+        &mut self,
+        act: impl FnOnce(&mut CallMechanisms<'_>, Timestamp, &mut Vec<CallNotice>) -> R,
+    ) -> R {
+        let mut shared = CallMechanisms {
             breaker: &mut self.breaker,
             dependency: self.dependency.as_mut(),
             budget: &mut self.budget,
@@ -187,13 +190,13 @@ impl World {
         act(&mut shared, self.now, &mut self.notices)
     }
 
-    /// A call comes; the first step, with no store at work.
-    fn begin_only(&mut self, mut request: Request, policy: &Policy) -> (Call, Step) {
+    /// Starts a call and returns its first step, without a store.
+    fn begin_only(&mut self, mut request: CallRequest, policy: &CallPolicy) -> (Call, NextStep) {
         self.calls += 1;
         request.number = self.calls;
         request.run = RunId(format!("run-{}", self.calls).into());
-        if let Duplicates::Joined(Address::Keyless { run, .. }) = &mut request.duplicates {
-            *run = Key(Digest::of(request.run.0.as_bytes()));
+        if let Deduplication::Joined(RecordAddress::Keyless { run, .. }) = &mut request.duplicates {
+            *run = RecordKey(Digest::of(request.run.0.as_bytes()));
         }
         let policy = Arc::new(policy.clone());
         let (call, step) =
@@ -202,86 +205,88 @@ impl World {
         (call, step)
     }
 
-    /// An event; the step that follows, with no store at work.
-    fn on_only(&mut self, call: &mut Call, event: Event) -> Result<Step, Misuse> {
-        let step = self.shared(|shared, now, notices| call.on(shared, now, event, notices))?;
+    /// Sends an event and returns the next step, without a store.
+    fn on_only(&mut self, call: &mut Call, event: CallEvent) -> Result<NextStep, CallMisuse> {
+        let step = self.shared(|shared, now, notices| call.handle_event(shared, now, event, notices))?;
         self.steps.push(name_of(&step));
         Ok(step)
     }
 
-    /// A call comes; the first step that is not the store's business.
-    fn begin(&mut self, request: Request, policy: &Policy) -> (Call, Step) {
+    /// Starts a call and returns its first step that is not for the store.
+    fn begin(&mut self, request: CallRequest, policy: &CallPolicy) -> (Call, NextStep) {
         let (mut call, step) = self.begin_only(request, policy);
         let step = self.serve(&mut call, step);
         (call, step)
     }
 
-    /// An event; the next step that is not the store's business.
-    fn on(&mut self, call: &mut Call, event: Event) -> Step {
+    /// Sends an event and returns the next step that is not for the store.
+    fn on(&mut self, call: &mut Call, event: CallEvent) -> NextStep {
         let step = self.on_only(call, event).expect("the event belongs to the state");
         self.serve(call, step)
     }
 
-    fn serve(&mut self, call: &mut Call, mut step: Step) -> Step {
+    fn serve(&mut self, call: &mut Call, mut step: NextStep) -> NextStep {
         while let Some(event) = self.store_event(call, &step) {
             step = self.on_only(call, event).expect("the store answers what it was asked");
         }
-        if let Step::Run(_) = step {
+        if let NextStep::Run(_) = step {
             self.runs += 1;
         }
         step
     }
 
-    fn store_event(&mut self, call: &Call, step: &Step) -> Option<Event> {
+    fn store_event(&mut self, call: &Call, step: &NextStep) -> Option<CallEvent> {
         let is_stores = matches!(
             step,
-            Step::Claim(_)
-                | Step::Spend { .. }
-                | Step::Start { .. }
-                | Step::Probe(_)
-                | Step::Renew
-                | Step::Save(_)
-                | Step::Release(_)
+            NextStep::Claim(_)
+                | NextStep::Spend { .. }
+                | NextStep::Start { .. }
+                | NextStep::Probe(_)
+                | NextStep::Renew
+                | NextStep::Save(_)
+                | NextStep::Release(_)
         );
         let fault = if is_stores { self.store.faults.pop_front().flatten() } else { None };
         if fault == Some(StoreFault::NotDone) {
-            return Some(Event::StoreFailed(StoreFault::NotDone));
+            return Some(CallEvent::StoreFailed(StoreFault::NotDone));
         }
         let now = self.now;
         let event = match step {
-            Step::Claim(claim) => Event::Claimed(self.store.claim(claim, now)),
-            Step::Spend { grant, owner } => Event::Spent(self.approvals.spend(*grant, owner.digest(), now)),
-            Step::Start { key, owner } => {
+            NextStep::Claim(claim) => CallEvent::Claimed(self.store.claim(claim, now)),
+            NextStep::Spend { grant, owner } => {
+                CallEvent::Spent(self.approvals.spend(*grant, owner.digest(), now))
+            }
+            NextStep::Start { key, owner } => {
                 let verdict = self.store.records.start(key, owner, now);
                 self.store.count_writes();
-                Event::Started(verdict)
+                CallEvent::Started(verdict)
             }
-            // Nobody shares the breaker in these tests, unless one takes the answer into its own hands.
-            Step::Probe(_) => Event::Probed,
-            Step::Renew => renewed(call, now, self.store.renew(call, now)),
-            Step::Save(save) => Event::Saved(self.store.save(save, now)),
-            Step::Release(release) => {
+            // The breaker is not shared in these tests, unless a test handles this step itself.
+            NextStep::Probe(_) => CallEvent::Probed,
+            NextStep::Renew => renewed(call, now, self.store.renew(call, now)),
+            NextStep::Save(save) => CallEvent::Saved(self.store.save(save, now)),
+            NextStep::Release(release) => {
                 self.store.release(release);
-                Event::Released
+                CallEvent::Released
             }
-            Step::Follow(_)
-            | Step::AwaitEnd(_)
-            | Step::Ask(_)
-            | Step::Run(_)
-            | Step::Cut(_)
-            | Step::Wait
-            | Step::Answer { .. }
-            | Step::CancelUpstream
-            | Step::Stay
-            | Step::Finish { .. } => {
+            NextStep::Follow(_)
+            | NextStep::AwaitEnd(_)
+            | NextStep::Ask(_)
+            | NextStep::Run(_)
+            | NextStep::Cut(_)
+            | NextStep::Wait
+            | NextStep::Answer { .. }
+            | NextStep::CancelUpstream
+            | NextStep::Stay
+            | NextStep::Finish { .. } => {
                 return None;
             }
         };
-        Some(fault.map_or(event, Event::StoreFailed))
+        Some(fault.map_or(event, CallEvent::StoreFailed))
     }
 
-    /// A renewal that was made aside, and what came of it.
-    fn renewed(&mut self, call: &mut Call, verdict: RenewVerdict) -> Step {
+    /// Sends the verdict on a renewal that ran concurrently.
+    fn renewed(&mut self, call: &mut Call, verdict: RenewVerdict) -> NextStep {
         let event = renewed(call, self.now, verdict);
         self.on(call, event)
     }
@@ -290,70 +295,83 @@ impl World {
         self.now = self.now + span;
     }
 
-    /// Its time is up: the tool is told to stop, and a moment later its caller what is known.
-    fn cut(&mut self, call: &mut Call) -> Step {
-        assert_eq!(self.wake(call), Step::CancelUpstream);
+    /// Lets the time of the call pass: the tool is asked to stop, and a moment later its caller is answered.
+    fn cut(&mut self, call: &mut Call) -> NextStep {
+        assert_eq!(self.wake(call), NextStep::CancelUpstream);
         self.wake(call)
     }
 
-    /// Goes to the moment that the call wants to be woken at, and wakes it.
-    fn wake(&mut self, call: &mut Call) -> Step {
+    /// Advances to the time at which the call wants to be woken, and wakes it.
+    fn wake(&mut self, call: &mut Call) -> NextStep {
         self.now = call.wake_at().expect("the call waits for a moment").max(self.now);
-        self.on(call, Event::Woke(Wake::Time))
+        self.on(call, CallEvent::Woke(WakeReason::Time))
     }
 
-    /// Drives a call to its end; each attempt takes so long and ends so. Past the end of the script the last one repeats.
-    fn drive(&mut self, request: Request, policy: &Policy, script: &[(Duration, Outcome)]) -> CallResult {
+    /// Drives a call to its end. Each attempt has a duration and an outcome. After the end of the script the last one
+    /// repeats.
+    fn drive(
+        &mut self,
+        request: CallRequest,
+        policy: &CallPolicy,
+        script: &[(Duration, AttemptReport)],
+    ) -> CallResult {
         let (mut call, mut step) = self.begin(request, policy);
         let mut script = script.iter();
         let mut last = None;
         loop {
             step = match step {
-                Step::Run(_) => {
+                NextStep::Run(_) => {
                     last = script.next().or(last);
                     let (took, outcome) = last.expect("the script has an attempt");
                     self.pass(*took);
-                    self.on(&mut call, Event::Ran(outcome.clone()))
+                    self.on(&mut call, CallEvent::Ran(outcome.clone()))
                 }
-                Step::Wait | Step::AwaitEnd(_) => self.wake(&mut call),
-                Step::Finish { result, .. } => return *result,
+                NextStep::Wait | NextStep::AwaitEnd(_) => self.wake(&mut call),
+                NextStep::Finish { result, .. } => return *result,
                 other => panic!("not in a straight run: {other:?}"),
             };
         }
     }
 
-    /// The same from envelope to envelope.
-    fn post(&mut self, envelope: &Json, policy: &Policy, script: &[(Duration, Outcome)]) -> ResultEnvelope {
+    /// The same, from envelope to envelope.
+    fn post(
+        &mut self,
+        envelope: &Json,
+        policy: &CallPolicy,
+        script: &[(Duration, AttemptReport)],
+    ) -> ResultEnvelope {
         let request = from_envelope(envelope, policy);
         self.drive(request.clone(), policy, script).to_envelope(&request)
     }
 
-    /// The answer has arrived at its client.
+    /// Marks the result as delivered to its client.
     fn deliver(&mut self, result: &CallResult) {
         if let Some(receipt) = &result.receipt {
-            self.store.records.delivered(receipt, self.now);
+            self.store.records.mark_delivered(receipt, self.now);
         }
     }
 
     fn blocked(&self, by: Code) -> bool {
-        self.notices.iter().any(|notice| matches!(notice, Notice::CallBlocked { code, .. } if *code == by))
+        self.notices
+            .iter()
+            .any(|notice| matches!(notice, CallNotice::CallBlocked { code, .. } if *code == by))
     }
 
-    fn has(&self, wanted: &Notice) -> bool {
+    fn has(&self, wanted: &CallNotice) -> bool {
         self.notices.contains(wanted)
     }
 
-    fn count(&self, is_meant: impl Fn(&Notice) -> bool) -> usize {
+    fn count(&self, is_meant: impl Fn(&CallNotice) -> bool) -> usize {
         self.notices.iter().filter(|notice| is_meant(notice)).count()
     }
 
-    fn breaker_state(&self, policy: &Policy) -> breaker::State {
+    fn breaker_state(&self, policy: &CallPolicy) -> breaker::State {
         self.breaker.state(&policy.breaker, self.now)
     }
 
-    /// A person grants a call once, beforehand; as an operator.
-    fn grant_once(&mut self, request: &Request, policy: &Policy) {
-        let wanted = Wanted {
+    /// Grants a call once, in advance, as an operator.
+    fn grant_once(&mut self, request: &CallRequest, policy: &CallPolicy) {
+        let wanted = ApprovalSubject {
             tool: &request.tool,
             arguments: request.digest,
             signature: &request.signature,
@@ -363,34 +381,34 @@ impl World {
         let asked =
             self.approvals.ask(wanted, &Escalation::routine(&request.tool), None, &policy.approval, self.now);
         self.approvals
-            .decide(asked.id, Decision::Once, Grantor::Operator, self.now)
+            .decide(asked.id, ApprovalDecision::Once, Grantor::Operator, self.now)
             .expect("the request is open");
     }
 }
 
-fn name_of(step: &Step) -> &'static str {
+fn name_of(step: &NextStep) -> &'static str {
     match step {
-        Step::Claim(claim) => match claim.intent {
-            Intent::Look => "Look",
-            Intent::Take { started: true } => "Claim",
-            Intent::Take { started: false } => "ClaimOnly",
+        NextStep::Claim(claim) => match claim.intent {
+            ClaimIntent::Look => "Look",
+            ClaimIntent::Take { started: true } => "Claim",
+            ClaimIntent::Take { started: false } => "ClaimOnly",
         },
-        Step::Follow(_) => "Follow",
-        Step::AwaitEnd(_) => "AwaitEnd",
-        Step::Ask(_) => "Ask",
-        Step::Spend { .. } => "Spend",
-        Step::Start { .. } => "Start",
-        Step::Probe(_) => "Probe",
-        Step::Renew => "Renew",
-        Step::Run(_) => "Run",
-        Step::Cut(_) => "Cut",
-        Step::Wait => "Wait",
-        Step::Save(_) => "Save",
-        Step::Release(_) => "Release",
-        Step::Answer { .. } => "Answer",
-        Step::CancelUpstream => "CancelUpstream",
-        Step::Stay => "Stay",
-        Step::Finish { .. } => "Finish",
+        NextStep::Follow(_) => "Follow",
+        NextStep::AwaitEnd(_) => "AwaitEnd",
+        NextStep::Ask(_) => "Ask",
+        NextStep::Spend { .. } => "Spend",
+        NextStep::Start { .. } => "Start",
+        NextStep::Probe(_) => "Probe",
+        NextStep::Renew => "Renew",
+        NextStep::Run(_) => "Run",
+        NextStep::Cut(_) => "Cut",
+        NextStep::Wait => "Wait",
+        NextStep::Save(_) => "Save",
+        NextStep::Release(_) => "Release",
+        NextStep::Answer { .. } => "Answer",
+        NextStep::CancelUpstream => "CancelUpstream",
+        NextStep::Stay => "Stay",
+        NextStep::Finish { .. } => "Finish",
     }
 }
 
@@ -407,7 +425,7 @@ fn envelope() -> Json {
     })
 }
 
-/// The envelope with members merged in.
+/// Returns the envelope with members merged in.
 fn envelope_with(more: &Json) -> Json {
     fn merge(into: &mut Json, more: &Json) {
         match (into, more) {
@@ -428,132 +446,133 @@ fn keyed(key: &str) -> Json {
     envelope_with(&json!({ "payload": { "idempotencyKey": key } }))
 }
 
-fn process() -> Process {
-    Process { boot: "boot".into(), pid: 1, started: 1 }
+fn process() -> ProcessIdentity {
+    ProcessIdentity { boot: "boot".into(), pid: 1, started: 1 }
 }
 
-fn from_envelope(envelope: &Json, policy: &Policy) -> Request {
-    from_envelope_on(envelope, policy, Channel::Headless)
+fn from_envelope(envelope: &Json, policy: &CallPolicy) -> CallRequest {
+    from_envelope_on(envelope, policy, ApprovalChannel::Headless)
 }
 
-fn from_envelope_on(envelope: &Json, policy: &Policy, channel: Channel) -> Request {
-    let envelope = CallEnvelope::parse(envelope.to_string().as_bytes(), UnknownFields::Keep).unwrap();
+fn from_envelope_on(envelope: &Json, policy: &CallPolicy, channel: ApprovalChannel) -> CallRequest {
+    let envelope = CallEnvelope::parse(envelope.to_string().as_bytes(), UnknownFieldPolicy::Keep).unwrap();
     let run = RunId("run".into());
     let process = process();
-    Request::from_envelope(&envelope, policy, Intake { channel, ..intake(&process, &run) }).unwrap()
+    CallRequest::from_envelope(&envelope, policy, IntakeContext { channel, ..intake(&process, &run) })
+        .unwrap()
 }
 
-/// What a surface knows that has nothing to tell.
-fn intake<'a>(process: &'a Process, run: &'a RunId) -> Intake<'a> {
-    Intake {
+/// Returns the facts of a surface that knows nothing more.
+fn intake<'a>(process: &'a ProcessIdentity, run: &'a RunId) -> IntakeContext<'a> {
+    IntakeContext {
         process,
         number: 0,
         run,
-        channel: Channel::Headless,
+        channel: ApprovalChannel::Headless,
         hook_key: None,
         in_turn: false,
-        equal_calls: EqualCalls::Apart,
+        equal_calls: EqualCallPolicy::Separate,
         call_id: None,
-        keys_of: KeysOf::Conversation,
-        waits: Waits::NotForLong,
+        keys_of: CallerKeyScope::Conversation,
+        waits: CallerPatience::MayGiveUp,
         continuation: None,
         trace: None,
         input_schema: None,
     }
 }
 
-/// A call with the key `k`.
-fn request(policy: &Policy) -> Request {
+/// Returns a call with the key `k`.
+fn request(policy: &CallPolicy) -> CallRequest {
     from_envelope(&keyed("k"), policy)
 }
 
-/// A call as the gateway makes it where nobody gave a key.
-fn keyless(policy: &Policy) -> Request {
-    let (run, index) = (Key(Digest::of(b"run")), Key(Digest::of(b"index")));
-    Request {
-        duplicates: Duplicates::Joined(Address::Keyless { run, index }),
+/// Returns a call without an idempotency key, as the gateway makes it.
+fn keyless(policy: &CallPolicy) -> CallRequest {
+    let (run, index) = (RecordKey(Digest::of(b"run")), RecordKey(Digest::of(b"index")));
+    CallRequest {
+        duplicates: Deduplication::Joined(RecordAddress::Keyless { run, index }),
         ..from_envelope(&envelope(), policy)
     }
 }
 
-/// No jitter, so that moments can be written down.
-fn policy(class: ToolClass) -> Policy {
-    let mut policy = Profile::Standard.policy(class);
+/// No jitter, so that times can be written down.
+fn policy(class: ToolClass) -> CallPolicy {
+    let mut policy = PolicyProfile::Standard.policy(class);
     policy.retry.jitter = crate::policy::Jitter::None;
     policy
 }
 
 // ---- outcomes ----
 
-fn paid() -> Outcome {
-    Outcome::Success { output: answer("paid"), concern: None }
+fn paid() -> AttemptReport {
+    AttemptReport::Success { output: answer("paid"), concern: None }
 }
 
-/// It wants to know something first.
-fn asks() -> Outcome {
-    Outcome::InputRequired { output: answer("which account?") }
+/// The tool asks for input first.
+fn asks() -> AttemptReport {
+    AttemptReport::InputRequired { output: answer("which account?") }
 }
 
-fn answer(text: &str) -> Output {
-    Output { content: RawJson::string(text), metadata: None }
+fn answer(text: &str) -> ToolOutput {
+    ToolOutput { content: RawJson::string(text), metadata: None }
 }
 
-fn fails(source: Source) -> Outcome {
-    Outcome::Failure { fault: Fault::new(source, "it failed"), output: None }
+fn fails(source: FaultSource) -> AttemptReport {
+    AttemptReport::Failure { fault: AttemptFault::new(source, "it failed"), output: None }
 }
 
-fn http(status: u16) -> Outcome {
-    fails(Source::Http { status })
+fn http(status: u16) -> AttemptReport {
+    fails(FaultSource::Http { status })
 }
 
-/// It never left.
-fn not_sent() -> Outcome {
-    fails(Source::Transport { error: Transport::Unreachable, written: false })
+/// The attempt was never sent.
+fn not_sent() -> AttemptReport {
+    fails(FaultSource::Transport { error: TransportError::Unreachable, written: false })
 }
 
-/// Our own clock cut it.
-fn timed_out() -> Outcome {
-    fails(Source::Timeout { after: 30 * SECOND })
+/// Steadfast's own clock cut the attempt.
+fn timed_out() -> AttemptReport {
+    fails(FaultSource::Timeout { after: 30 * SECOND })
 }
 
-/// The other side proved that it did not run, and said when to come again.
-fn busy(wait: Duration) -> Outcome {
-    let fault = Fault {
+/// The upstream proved that it did not run, and said when to call again.
+fn busy(wait: Duration) -> AttemptReport {
+    let fault = AttemptFault {
         retry_after: Some(RetryAfter::Delay(wait)),
-        ..Fault::new(Source::Http { status: 503 }, "busy")
+        ..AttemptFault::new(FaultSource::Http { status: 503 }, "busy")
     };
-    Outcome::Failure { fault, output: None }
+    AttemptReport::Failure { fault, output: None }
 }
 
-fn at_once(outcome: Outcome) -> Vec<(Duration, Outcome)> {
+fn at_once(outcome: AttemptReport) -> Vec<(Duration, AttemptReport)> {
     vec![(Duration::ZERO, outcome)]
 }
 
-/// The store's word on the lease of the record that the call has now.
-fn renewed(call: &Call, sent: Timestamp, verdict: RenewVerdict) -> Event {
-    let owner = call.claimed().map_or_else(|| call.owner(), |record| record.owner.clone());
-    Event::Renewed { owner, sent, verdict }
+/// Returns the store's verdict on the lease of the current record.
+fn renewed(call: &Call, sent: Timestamp, verdict: RenewVerdict) -> CallEvent {
+    let owner = call.claimed_record().map_or_else(|| call.owner(), |record| record.owner.clone());
+    CallEvent::Renewed { owner, sent, verdict }
 }
 
 // ---- results ----
 
-fn finished(step: Step) -> CallResult {
+fn finished(step: NextStep) -> CallResult {
     match step {
-        Step::Finish { result, .. } => *result,
+        NextStep::Finish { result, .. } => *result,
         other => panic!("the call should be over: {other:?}"),
     }
 }
 
-fn finished_keeping(step: Step) -> (CallResult, Vec<Kept>) {
+fn finished_keeping(step: NextStep) -> (CallResult, Vec<DeferredWrite>) {
     match step {
-        Step::Finish { result, kept } => (*result, kept),
+        NextStep::Finish { result, deferred: kept } => (*result, kept),
         other => panic!("the call should be over: {other:?}"),
     }
 }
 
-fn answered(step: Step) -> (CallResult, Upstream) {
+fn answered(step: NextStep) -> (CallResult, UpstreamSignal) {
     match step {
-        Step::Answer { result, upstream } => (*result, upstream),
+        NextStep::Answer { result, upstream } => (*result, upstream),
         other => panic!("the caller should be answered: {other:?}"),
     }
 }

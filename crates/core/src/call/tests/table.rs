@@ -43,7 +43,7 @@ const EVENTS: [&str; 16] = [
 ];
 
 /// One row per state, one column per event, in the order of [`STATES`] and [`EVENTS`]. `-` is a misuse; a step alone
-/// leaves the state as it is. The tool is mutating, nobody else waits, and no moment has come.
+/// leaves the state unchanged. The tool is mutating, no other caller waits, and no time limit has passed.
 #[rustfmt::skip]
 const TABLE: [[&str; 16]; 17] = [
     // Claimed             Woke                Answered           Spent             Started           Probed            Ran              Progressed Renewed  Saved              Released           StoreFailed          Cancelled            Disconnected         Settled            DriverEnds
@@ -66,7 +66,7 @@ const TABLE: [[&str; 16]; 17] = [
     ["-",                  "-",                "-",               "-",              "-",              "-",              "-",             "-",       "-",     "-",               "-",               "-",                 "-",                 "-", "-",               "-"],
 ];
 
-/// What an event brings can lead elsewhere than the table above; the rest is as there.
+/// Events whose content leads elsewhere than the table above; the rest is the same.
 #[rustfmt::skip]
 const VARIANTS: &[(&str, &str, &str)] = &[
     ("Looking", "Claimed nothing", "Finish Finished"),
@@ -142,7 +142,7 @@ fn every_state_answers_every_event_as_the_table_says() {
 }
 
 #[test]
-fn what_an_event_brings_leads_where_the_variants_say() {
+fn the_content_of_an_event_leads_where_the_variants_say() {
     for (state, event, expected) in VARIANTS {
         check(state, event, expected);
     }
@@ -162,13 +162,13 @@ fn the_table_names_every_state_and_every_event() {
 }
 
 #[test]
-fn a_misuse_says_what_does_not_belong_together() {
+fn a_misuse_names_its_event_and_state() {
     let (mut world, mut call) = in_state("Attempting");
-    let misuse = world.on_only(&mut call, Event::Released).unwrap_err();
-    assert_eq!(misuse, Misuse { state: "Attempting", event: "Released" });
+    let misuse = world.on_only(&mut call, CallEvent::Released).unwrap_err();
+    assert_eq!(misuse, CallMisuse { state: "Attempting", event: "Released" });
     assert_eq!(
         misuse.to_string(),
-        "the event Released does not belong to the state Attempting: the driver answered a step that it was not given"
+        "event Released is not valid in state Attempting: the driver answered a step that the call did not return"
     );
 }
 
@@ -192,14 +192,14 @@ fn check(state: &str, wanted: &str, expected: &str) {
     assert_eq!(found, expected, "{state} × {wanted}");
 }
 
-/// A call that has come as far as this state.
-fn in_state(state: &str) -> (World, Call) {
-    let mut world = World::new();
+/// Returns a call in this state.
+fn in_state(state: &str) -> (CallTestWorld, Call) {
+    let mut world = CallTestWorld::new();
     let mut policy = policy(ToolClass::Mutating);
     // Shorter than the first wait, so that a retry has to renew.
     policy.dedupe.keep.lease = 100 * MS;
     if matches!(state, "AwaitingApproval" | "Spending" | "Starting") {
-        policy.approval.when = AskWhen::Always;
+        policy.approval.when = ApprovalTrigger::Always;
     }
     if state == "Looking" {
         world.breaker.force_open(None, world.now);
@@ -208,14 +208,14 @@ fn in_state(state: &str) -> (World, Call) {
         open_until_now(&mut world, &policy);
     }
     if matches!(state, "AwaitingEnd" | "GivingBack") {
-        let request = from_envelope_on(&keyed("k"), &policy, Channel::Interactive);
+        let request = from_envelope_on(&keyed("k"), &policy, ApprovalChannel::Interactive);
         let (mut call, _) = world.begin_only(request, &policy);
         let claimed = match state {
             "AwaitingEnd" => event("Claimed unknown, soon over", &world, &call),
             _ => {
                 let mine = event("Claimed", &world, &call);
-                // Trust is lost while the claim is on its way.
-                Arc::make_mut(&mut call.policy).approval.when = AskWhen::Always;
+                // Trust is lost while the claim is in transit.
+                Arc::make_mut(&mut call.policy).approval.when = ApprovalTrigger::Always;
                 mine
             }
         };
@@ -225,7 +225,7 @@ fn in_state(state: &str) -> (World, Call) {
     if state == "Following" {
         world.begin(request(&policy), &policy);
     }
-    let request = from_envelope_on(&keyed("k"), &policy, Channel::Interactive);
+    let request = from_envelope_on(&keyed("k"), &policy, ApprovalChannel::Interactive);
     if matches!(state, "Looking" | "Claiming") {
         let (call, _) = world.begin_only(request, &policy);
         return (world, call);
@@ -257,78 +257,81 @@ fn in_state(state: &str) -> (World, Call) {
     (world, call)
 }
 
-fn event(name: &str, world: &World, call: &Call) -> Event {
-    let claim =
-        call.claim(Intent::Take { started: !name.ends_with("not started") }, Role::Fresh, world.now).unwrap();
-    let mine = decide_claim(&claim, Found::default(), &Known::default(), world.now).verdict;
-    let ClaimVerdict::Mine(record) = mine.clone() else { panic!("a claim that finds nothing is mine") };
-    let replay = crate::dedupe::Replay {
+fn event(name: &str, world: &CallTestWorld, call: &Call) -> CallEvent {
+    let claim = call
+        .claim(ClaimIntent::Take { started: !name.ends_with("not started") }, ClaimRole::Fresh, world.now)
+        .unwrap();
+    let mine = decide_claim(&claim, FoundRecords::default(), &LocalKnowledge::default(), world.now).verdict;
+    let ClaimVerdict::Acquired(record) = mine.clone() else { panic!("a claim that finds nothing is mine") };
+    let replay = crate::dedupe::ReplayedResult {
         answer: Ok(Some(answer("paid"))),
         reason: crate::dedupe::ReplayReason::SameKey,
         age: SECOND,
         receipt: record.receipt(),
     };
-    let refusal = say::store_unavailable(call.request());
-    let another_s = Owner { call: record.owner.call + 1, ..record.owner.clone() };
-    let unknown_of = |owner: &Owner, end| {
-        Event::Claimed(ClaimVerdict::Unknown(Box::new(Unsettled {
+    let refusal = messages::store_unavailable(call.request());
+    let another_s = ClaimOwner { call: record.owner.call + 1, ..record.owner.clone() };
+    let unknown_of = |owner: &ClaimOwner, end| {
+        CallEvent::Claimed(ClaimVerdict::Unknown(Box::new(UnknownOutcomeStatus {
             end,
-            observed: Observed::NoAnswer,
-            words: None,
+            observed: UnknownOutcomeReason::NoAnswer,
+            details: None,
             output: None,
             runs_in: None,
-            receipt: crate::dedupe::Receipt { owner: owner.clone(), ..record.receipt() },
+            receipt: crate::dedupe::DeliveryReceipt { owner: owner.clone(), ..record.receipt() },
         })))
     };
     let unknown = |end| unknown_of(&another_s, end);
     match name {
-        "Claimed" | "Claimed mine, not started" => Event::Claimed(mine),
-        "Claimed nothing" => Event::Claimed(ClaimVerdict::Nothing),
-        "Claimed full" => Event::Claimed(ClaimVerdict::Full),
-        "Claimed follow" => Event::Claimed(ClaimVerdict::Follow(record.key)),
-        "Claimed busy" => Event::Claimed(ClaimVerdict::Busy),
-        "Claimed replay" => Event::Claimed(ClaimVerdict::Replay(Box::new(replay))),
-        "Claimed unknown" => unknown(End::Settled),
-        "Claimed unknown, soon over" => unknown(End::NotYet(Some(SECOND))),
-        "Claimed unknown, not over for long" => unknown(End::NotYet(Some(3600 * SECOND))),
-        "Claimed its own as unknown" => unknown_of(&record.owner, End::Settled),
-        "Claimed conflict" => Event::Claimed(ClaimVerdict::Conflict),
-        "Woke" | "Woke due" => Event::Woke(Wake::Time),
-        "Woke changed" => Event::Woke(Wake::Changed),
-        "Woke refused" => Event::Woke(Wake::LeaderRefused(Box::new(refusal))),
-        "Answered" => Event::Answered(Approval::Granted(None)),
-        "Answered granted" => Event::Answered(Approval::Granted(Some(GrantId(1)))),
-        "Answered denied" => Event::Answered(Approval::Denied),
-        "Answered nobody" => Event::Answered(Approval::Nobody),
-        "Answered by asking the caller" => Event::Answered(Approval::PutToCaller(answer("may it run?"))),
-        "Spent" => Event::Spent(Spend::Spent),
-        "Spent already mine" => Event::Spent(Spend::AlreadyMine),
-        "Spent holds" => Event::Spent(Spend::Holds),
-        "Spent lost" => Event::Spent(Spend::Lost),
-        "Spent gone" => Event::Spent(Spend::Gone),
-        "Started" => Event::Started(StartVerdict::Started),
-        "Started lost" => Event::Started(StartVerdict::Lost),
-        "Probed" => Event::Probed,
-        "Ran" => Event::Ran(paid()),
-        "Ran time-out" => Event::Ran(timed_out()),
-        "Ran busy" => Event::Ran(busy(Duration::ZERO)),
-        "Ran refused for good" => Event::Ran(http(413)),
-        "Ran said no" => Event::Ran(http(400)),
-        "Ran asks" => Event::Ran(asks()),
-        "Progressed" => Event::Progressed,
+        "Claimed" | "Claimed mine, not started" => CallEvent::Claimed(mine),
+        "Claimed nothing" => CallEvent::Claimed(ClaimVerdict::Nothing),
+        "Claimed full" => CallEvent::Claimed(ClaimVerdict::Full),
+        "Claimed follow" => CallEvent::Claimed(ClaimVerdict::Follow(record.key)),
+        "Claimed busy" => CallEvent::Claimed(ClaimVerdict::Busy),
+        "Claimed replay" => CallEvent::Claimed(ClaimVerdict::Replay(Box::new(replay))),
+        "Claimed unknown" => unknown(SettleStatus::Settled),
+        "Claimed unknown, soon over" => unknown(SettleStatus::NotYet(Some(SECOND))),
+        "Claimed unknown, not over for long" => unknown(SettleStatus::NotYet(Some(3600 * SECOND))),
+        "Claimed its own as unknown" => unknown_of(&record.owner, SettleStatus::Settled),
+        "Claimed conflict" => CallEvent::Claimed(ClaimVerdict::Conflict),
+        "Woke" | "Woke due" => CallEvent::Woke(WakeReason::Time),
+        "Woke changed" => CallEvent::Woke(WakeReason::Changed),
+        "Woke refused" => CallEvent::Woke(WakeReason::LeaderRefused(Box::new(refusal))),
+        "Answered" => CallEvent::Answered(ApprovalOutcome::Granted(None)),
+        "Answered granted" => CallEvent::Answered(ApprovalOutcome::Granted(Some(GrantId(1)))),
+        "Answered denied" => CallEvent::Answered(ApprovalOutcome::Denied),
+        "Answered nobody" => CallEvent::Answered(ApprovalOutcome::Unreachable),
+        "Answered by asking the caller" => {
+            CallEvent::Answered(ApprovalOutcome::PutToCaller(answer("may it run?")))
+        }
+        "Spent" => CallEvent::Spent(SpendVerdict::Spent),
+        "Spent already mine" => CallEvent::Spent(SpendVerdict::AlreadyMine),
+        "Spent holds" => CallEvent::Spent(SpendVerdict::Holds),
+        "Spent lost" => CallEvent::Spent(SpendVerdict::Lost),
+        "Spent gone" => CallEvent::Spent(SpendVerdict::Gone),
+        "Started" => CallEvent::Started(StartVerdict::Started),
+        "Started lost" => CallEvent::Started(StartVerdict::Lost),
+        "Probed" => CallEvent::Probed,
+        "Ran" => CallEvent::Ran(paid()),
+        "Ran time-out" => CallEvent::Ran(timed_out()),
+        "Ran busy" => CallEvent::Ran(busy(Duration::ZERO)),
+        "Ran refused for good" => CallEvent::Ran(http(413)),
+        "Ran said no" => CallEvent::Ran(http(400)),
+        "Ran asks" => CallEvent::Ran(asks()),
+        "Progressed" => CallEvent::Progressed,
         "Renewed" => renewed(call, world.now, RenewVerdict::Renewed),
         "Renewed unknown" => renewed(call, world.now, RenewVerdict::MarkedUnknown),
         "Renewed lost" => renewed(call, world.now, RenewVerdict::Lost),
-        "Saved" => Event::Saved(SaveVerdict::Saved(record.receipt())),
-        "Saved fence lost" => Event::Saved(SaveVerdict::FenceLost),
-        "Released" => Event::Released,
-        "StoreFailed" => Event::StoreFailed(StoreFault::NotDone),
-        "Cancelled" => Event::Cancelled(Others::None),
-        "Cancelled, others wait" => Event::Cancelled(Others::Waiting),
-        "Disconnected" => Event::Disconnected(Others::None),
-        "Disconnected, others wait" => Event::Disconnected(Others::Waiting),
-        "Settled" => Event::Settled,
-        "DriverEnds" => Event::DriverEnds,
+        "Saved" => CallEvent::Saved(SaveVerdict::Saved(record.receipt())),
+        "Saved fence lost" => CallEvent::Saved(SaveVerdict::FenceLost),
+        "Released" => CallEvent::Released,
+        "StoreFailed" => CallEvent::StoreFailed(StoreFault::NotDone),
+        "Cancelled" => CallEvent::Cancelled(OtherWaiters::None),
+        "Cancelled, others wait" => CallEvent::Cancelled(OtherWaiters::Waiting),
+        "Disconnected" => CallEvent::Disconnected(OtherWaiters::None),
+        "Disconnected, others wait" => CallEvent::Disconnected(OtherWaiters::Waiting),
+        "Settled" => CallEvent::Settled,
+        "DriverEnds" => CallEvent::DriverEnds,
         other => panic!("no such event: {other}"),
     }
 }

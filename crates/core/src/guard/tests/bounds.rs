@@ -1,10 +1,10 @@
-//! What is kept, over a restart and against whoever tries to fill or to get around it.
+//! Stored state across a restart, and attempts to fill it or to get around it.
 
 use super::*;
 
 #[test]
 fn a_snapshot_keeps_the_loop_over_a_restart() {
-    let mut session = Session::new();
+    let mut session = GuardSession::new();
     let same = fails("same", "{}", DOWN).turn("1");
     session.steps(&[same, same, fails("a", "{}", "a").turn("1"), fails("b", "{}", "b").turn("1")]);
     session.guard.begin(
@@ -20,45 +20,46 @@ fn a_snapshot_keeps_the_loop_over_a_restart() {
 
     let newer = text.replacen("\"version\":1", "\"version\":2", 1);
     let refused = LoopGuard::restore(serde_json::from_str(&newer).unwrap()).map(|_| ());
-    assert_eq!(refused, Err(UnsupportedSnapshot { version: 2 }));
+    assert_eq!(refused, Err(UnsupportedGuardSnapshot { version: 2 }));
 }
 
 #[test]
-fn a_guard_in_use_hears_from_another_that_a_person_reset_it_and_nothing_else() {
+fn a_guard_in_use_adopts_only_a_reset_from_another_process() {
     let looping = || {
-        let mut session = Session::new();
+        let mut session = GuardSession::new();
         session.steps(&[fails("pay", "{}", DOWN), fails("pay", "{}", DOWN)]);
         session
     };
-    let stopped = |session: &Session| session.guard.stopped(&session.policy, session.now).len();
+    let stopped = |session: &GuardSession| session.guard.stopped(&session.policy, session.now).len();
     let (mut here, mut there) = (looping(), looping());
     here.guard.adopt(&LoopGuard::default().snapshot()).unwrap();
     assert_eq!(stopped(&here), 1, "one that knows nothing does not make others forget");
     there.guard.reset(there.now);
     let text = serde_json::to_string(&there.guard.snapshot()).unwrap();
-    let stored: Snapshot = serde_json::from_str(&text).unwrap();
+    let stored: GuardSnapshot = serde_json::from_str(&text).unwrap();
     here.guard.adopt(&stored).unwrap();
     assert_eq!(stopped(&here), 0);
 
-    // Once: what fails after that counts, here and after a restart.
+    // Once: failures after that count, here and after a restart.
     here.steps(&[fails("pay", "{}", DOWN), fails("pay", "{}", DOWN)]);
     here.guard.adopt(&stored).unwrap();
     here.guard = LoopGuard::restore(here.guard.snapshot()).unwrap();
     here.guard.adopt(&stored).unwrap();
     assert_eq!(stopped(&here), 1);
 
-    // The clock of the machine at which it is reset again is behind.
+    // The clock of the machine of the second reset is behind.
     there.guard.reset(Timestamp::from_millis(1));
     here.guard.adopt(&there.guard.snapshot()).unwrap();
     assert_eq!(stopped(&here), 0);
 
-    let newer: Snapshot = serde_json::from_str(&text.replacen("\"version\":1", "\"version\":2", 1)).unwrap();
-    assert_eq!(here.guard.adopt(&newer), Err(UnsupportedSnapshot { version: 2 }));
+    let newer: GuardSnapshot =
+        serde_json::from_str(&text.replacen("\"version\":1", "\"version\":2", 1)).unwrap();
+    assert_eq!(here.guard.adopt(&newer), Err(UnsupportedGuardSnapshot { version: 2 }));
 }
 
 #[test]
 fn a_snapshot_that_is_too_large_loses_its_oldest_part() {
-    let mut session = Session::new();
+    let mut session = GuardSession::new();
     session.steps(&[fails("old", "{}", DOWN), fails("old", "{}", DOWN)]);
     let mut snapshot = serde_json::to_value(session.guard.snapshot()).unwrap();
     let failing = snapshot["failing"].as_array_mut().unwrap();
@@ -74,9 +75,9 @@ fn a_snapshot_that_is_too_large_loses_its_oldest_part() {
 
 #[test]
 fn a_model_that_varies_everything_does_not_get_around_the_cap_of_a_turn() {
-    // Where the turn is only guessed, each of the seven tools may still show that it works.
+    // In a guessed turn each of the seven tools may still show that it works.
     for (turn, tried) in [(Some("1"), 5), (None, 7)] {
-        let mut session = Session::new();
+        let mut session = GuardSession::new();
         let policy = session.policy;
         let turn = turn.map(|turn| TurnId::new(turn).unwrap());
         let mut ran = 0;
@@ -95,7 +96,7 @@ fn a_model_that_varies_everything_does_not_get_around_the_cap_of_a_turn() {
                 session.guard.end(
                     &policy,
                     call,
-                    Ending::Failure { message: &message, mistake: None },
+                    GuardedResult::Failure { message: &message, mistake: None },
                     session.now,
                 );
             }
@@ -104,27 +105,28 @@ fn a_model_that_varies_everything_does_not_get_around_the_cap_of_a_turn() {
     }
 }
 
-fn any_step() -> impl Strategy<Value = Step> {
+fn any_step() -> impl Strategy<Value = GuardTestStep> {
     let tools = prop::sample::select(vec!["a", "b", "c"]);
     let arguments = prop::sample::select(vec!["1", "2", "3"]);
     let turn = prop::sample::select(vec![None, None, Some("1"), Some("2")]);
     let ending = prop::sample::select(vec![
-        Ending::Success { result: Some(Digest::from_bytes([1; 32])) },
-        Ending::Failure { message: "one", mistake: None },
-        Ending::Failure { message: "two", mistake: None },
-        Ending::Failure { message: "bad", mistake: Some(Mistake::Arguments) },
-        Ending::Failure { message: "gone", mistake: Some(Mistake::UnknownTool) },
+        GuardedResult::Success { result: Some(Digest::from_bytes([1; 32])) },
+        GuardedResult::Failure { message: "one", mistake: None },
+        GuardedResult::Failure { message: "two", mistake: None },
+        GuardedResult::Failure { message: "bad", mistake: Some(ModelMistake::Arguments) },
+        GuardedResult::Failure { message: "gone", mistake: Some(ModelMistake::UnknownTool) },
     ]);
-    (prop::sample::select(vec![0, 1, 30, 61, 100]), turn, tools, arguments, ending)
-        .prop_map(|(after, turn, tool, arguments, ending)| Step { after, turn, tool, arguments, ending })
+    (prop::sample::select(vec![0, 1, 30, 61, 100]), turn, tools, arguments, ending).prop_map(
+        |(after, turn, tool, arguments, ending)| GuardTestStep { after, turn, tool, arguments, ending },
+    )
 }
 
 fn any_policy() -> impl Strategy<Value = GuardPolicy> {
     let two = NonZeroU32::MIN.saturating_add(1);
     let repeated = prop::sample::select(vec![
-        RepeatedSuccess::Ignore,
-        RepeatedSuccess::Warn(two),
-        RepeatedSuccess::Refuse(two),
+        RepeatedSuccessPolicy::Ignore,
+        RepeatedSuccessPolicy::Warn(two),
+        RepeatedSuccessPolicy::Refuse(two),
     ]);
     (1_u32..4, 1_u32..8, repeated).prop_map(|(identical, per_turn, repeated_success)| GuardPolicy {
         identical: NonZeroU32::new(identical).unwrap(),
@@ -141,11 +143,11 @@ proptest! {
         history in prop::collection::vec(any_step(), 0..40),
         call in any_step(),
     ) {
-        let mut session = Session::under(policy);
+        let mut session = GuardSession::under(policy);
         session.steps(&history);
-        // A turn that the host told ends when the host says so; any other refusal ends by itself, also
-        // for a model that hammers without pause.
-        let stubborn = Step { after: 20, turn: call.turn.and(Some("new")), ..call };
+        // A turn named by the host ends when the host ends it. Any other refusal ends by itself, also for a model that
+        // keeps calling without pause.
+        let stubborn = GuardTestStep { after: 20, turn: call.turn.and(Some("new")), ..call };
         let tries = policy.longest_hold.as_secs() / stubborn.after + 2;
         let let_through = (0..tries).any(|_| {
             session.now = session.now + Duration::from_secs(stubborn.after);
@@ -153,7 +155,7 @@ proptest! {
             let turn = stubborn.turn.map(|turn| TurnId::new(turn).unwrap());
             let call = GuardedCall { tool: &tool, arguments: Digest::of(stubborn.arguments.as_bytes()), turn: turn.as_ref() };
             let refusal = session.guard.would_refuse(&policy, call, session.now);
-            // Within the new turn the refusals themselves reach the cap; that is not what is asked here.
+            // Within the new turn the refusals themselves reach the limit. That is not tested here.
             if stubborn.turn.is_none() {
                 return session.guard.check(&policy, call, session.now).is_ok();
             }
@@ -164,10 +166,10 @@ proptest! {
 
     #[test]
     fn successes_never_trip_anything(steps in prop::collection::vec(any_step(), 0..60)) {
-        let mut session = Session::new();
+        let mut session = GuardSession::new();
         for step in steps {
-            let step = Step { ending: Ending::Success { result: Some(Digest::from_bytes([1; 32])) }, ..step };
-            prop_assert_eq!(session.step(step), Came::Ran(vec![]));
+            let step = GuardTestStep { ending: GuardedResult::Success { result: Some(Digest::from_bytes([1; 32])) }, ..step };
+            prop_assert_eq!(session.step(step), GuardVerdict::Ran(vec![]));
         }
     }
 
@@ -177,11 +179,11 @@ proptest! {
         before in prop::collection::vec(any_step(), 0..20),
         after in prop::collection::vec(any_step(), 0..20),
     ) {
-        let mut session = Session::under(policy);
+        let mut session = GuardSession::under(policy);
         session.steps(&before);
         let text = serde_json::to_string(&session.guard.snapshot()).unwrap();
         let guard = LoopGuard::restore(serde_json::from_str(&text).unwrap()).unwrap();
-        let mut restarted = Session { guard, policy, now: session.now };
+        let mut restarted = GuardSession { guard, policy, now: session.now };
         prop_assert_eq!(session.steps(&after), restarted.steps(&after));
     }
 }
@@ -207,7 +209,7 @@ fn a_trace_is_a_turn_from_its_second_call_on_and_only_the_newest_are_known() {
 fn memory_stays_bounded_whatever_a_model_and_its_host_do() {
     let policy = GuardPolicy {
         per_turn: NonZeroU32::MAX,
-        repeated_success: RepeatedSuccess::Warn(NonZeroU32::MIN),
+        repeated_success: RepeatedSuccessPolicy::Warn(NonZeroU32::MIN),
         ..GuardPolicy::default()
     };
     let mut guard = LoopGuard::default();
@@ -221,12 +223,12 @@ fn memory_stays_bounded_whatever_a_model_and_its_host_do() {
         let never_ends = number % 5 == 0;
         if !never_ends {
             let message = format!("{}", char::from_u32(0x4e00 + number).unwrap());
-            guard.end(&policy, call, Ending::Failure { message: &message, mistake: None }, now);
+            guard.end(&policy, call, GuardedResult::Failure { message: &message, mistake: None }, now);
             let again = format!("{message} again");
-            guard.end(&policy, call, Ending::Failure { message: &again, mistake: None }, now);
+            guard.end(&policy, call, GuardedResult::Failure { message: &again, mistake: None }, now);
         }
         if number % 3 == 0 {
-            guard.end(&policy, call, Ending::Success { result: Some(Digest::of(b"")) }, now);
+            guard.end(&policy, call, GuardedResult::Success { result: Some(Digest::of(b"")) }, now);
         }
     }
     assert_eq!(guard.failing.len(), MOST_CALLS);

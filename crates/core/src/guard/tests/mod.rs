@@ -1,5 +1,5 @@
-//! The rules of D20 one by one, the scenarios of the requirements, and a corpus of honest work that must
-//! pass untouched.
+//! The rules of D20 one by one, the scenarios of the requirements, and a corpus of legitimate work that must not be
+//! affected.
 
 mod bounds;
 mod sequences;
@@ -14,21 +14,21 @@ use super::*;
 use crate::id::{Namespace, ToolName};
 
 /// A session with its clock.
-struct Session {
+struct GuardSession {
     guard: LoopGuard,
     policy: GuardPolicy,
     now: Timestamp,
 }
 
-/// What came of a call.
+/// The result of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Came {
-    Ran(Vec<Remark>),
-    Refused(Refusal),
+enum GuardVerdict {
+    Ran(Vec<GuardRemark>),
+    Refused(GuardRefusal),
 }
 
-impl Came {
-    /// The layers that spoke, and whether the call ran.
+impl GuardVerdict {
+    /// Returns the layers that added a remark, and `run` if the call ran.
     fn short(&self) -> String {
         match self {
             Self::Ran(remarks) if remarks.is_empty() => "ran".to_owned(),
@@ -51,35 +51,41 @@ impl Came {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Step {
+struct GuardTestStep {
     after: u64,
     turn: Option<&'static str>,
     tool: &'static str,
     arguments: &'static str,
-    ending: Ending<'static>,
+    ending: GuardedResult<'static>,
 }
 
-const fn ok(tool: &'static str, arguments: &'static str) -> Step {
-    Step { after: 1, turn: None, tool, arguments, ending: Ending::Success { result: None } }
+const fn ok(tool: &'static str, arguments: &'static str) -> GuardTestStep {
+    GuardTestStep { after: 1, turn: None, tool, arguments, ending: GuardedResult::Success { result: None } }
 }
 
-const fn fails(tool: &'static str, arguments: &'static str, message: &'static str) -> Step {
-    Step { after: 1, turn: None, tool, arguments, ending: Ending::Failure { message, mistake: None } }
+const fn fails(tool: &'static str, arguments: &'static str, message: &'static str) -> GuardTestStep {
+    GuardTestStep {
+        after: 1,
+        turn: None,
+        tool,
+        arguments,
+        ending: GuardedResult::Failure { message, mistake: None },
+    }
 }
 
-const fn malformed(tool: &'static str, arguments: &'static str, message: &'static str) -> Step {
-    let ending = Ending::Failure { message, mistake: Some(Mistake::Arguments) };
-    Step { after: 1, turn: None, tool, arguments, ending }
+const fn malformed(tool: &'static str, arguments: &'static str, message: &'static str) -> GuardTestStep {
+    let ending = GuardedResult::Failure { message, mistake: Some(ModelMistake::Arguments) };
+    GuardTestStep { after: 1, turn: None, tool, arguments, ending }
 }
 
-const fn unknown(tool: &'static str, arguments: &'static str) -> Step {
-    let ending = Ending::Failure { message: "no such tool", mistake: Some(Mistake::UnknownTool) };
-    Step { after: 1, turn: None, tool, arguments, ending }
+const fn unknown(tool: &'static str, arguments: &'static str) -> GuardTestStep {
+    let ending = GuardedResult::Failure { message: "no such tool", mistake: Some(ModelMistake::UnknownTool) };
+    GuardTestStep { after: 1, turn: None, tool, arguments, ending }
 }
 
-impl Step {
+impl GuardTestStep {
     const fn gives(self, result: &'static [u8; 32]) -> Self {
-        Self { ending: Ending::Success { result: Some(Digest::from_bytes(*result)) }, ..self }
+        Self { ending: GuardedResult::Success { result: Some(Digest::from_bytes(*result)) }, ..self }
     }
 
     const fn turn(self, turn: &'static str) -> Self {
@@ -91,7 +97,7 @@ impl Step {
     }
 }
 
-impl Session {
+impl GuardSession {
     fn new() -> Self {
         Self::under(GuardPolicy::default())
     }
@@ -100,7 +106,7 @@ impl Session {
         Self { guard: LoopGuard::default(), policy, now: Timestamp::from_millis(1_000_000) }
     }
 
-    fn step(&mut self, step: Step) -> Came {
+    fn step(&mut self, step: GuardTestStep) -> GuardVerdict {
         self.now = self.now + Duration::from_secs(step.after);
         let tool = tool(step.tool);
         let turn = step.turn.map(|turn| TurnId::new(turn).unwrap());
@@ -113,14 +119,14 @@ impl Session {
         if let Err(refusal) = self.guard.check(&self.policy, call, self.now) {
             let same = ahead.is_some_and(|ahead| (ahead.code, ahead.layer) == (refusal.code, refusal.layer));
             assert!(same, "the look ahead and the check disagree");
-            return Came::Refused(refusal);
+            return GuardVerdict::Refused(refusal);
         }
         assert_eq!(ahead, None);
         self.guard.begin(&self.policy, call, self.now);
-        Came::Ran(self.guard.end(&self.policy, call, step.ending, self.now))
+        GuardVerdict::Ran(self.guard.end(&self.policy, call, step.ending, self.now))
     }
 
-    fn steps(&mut self, steps: &[Step]) -> Vec<String> {
+    fn steps(&mut self, steps: &[GuardTestStep]) -> Vec<String> {
         steps.iter().map(|step| self.step(*step).short()).collect()
     }
 }
@@ -134,7 +140,7 @@ const DOWN: &str = "upstream answered 500";
 
 #[test]
 fn tg_1_an_identical_failure_loop_is_broken_after_the_second_call() {
-    let mut session = Session::new();
+    let mut session = GuardSession::new();
     let read = malformed("read", "{}", MISSING).turn("1");
     assert_eq!(session.step(read).short(), "ran non_retryable");
     let second = session.step(read);
@@ -144,29 +150,32 @@ fn tg_1_an_identical_failure_loop_is_broken_after_the_second_call() {
     {
         assert!(second.text().contains(part), "{part} in {}", second.text());
     }
-    let Came::Refused(third) = session.step(read) else { panic!("the third call ran") };
-    assert_eq!((third.code, third.layer), (Code::LoopDetected, Layer::Loop));
+    let GuardVerdict::Refused(third) = session.step(read) else { panic!("the third call ran") };
+    assert_eq!((third.code, third.layer), (Code::LoopDetected, GuardLayer::Loop));
     assert!(third.text.contains("[LOOP DETECTED]") && third.text.contains("not run"), "{}", third.text);
 }
 
 #[test]
 fn who_is_stopped_can_be_seen_and_set_free() {
-    let mut session = Session::new();
-    let stopped = |session: &Session| session.guard.stopped(&session.policy, session.now);
+    let mut session = GuardSession::new();
+    let stopped = |session: &GuardSession| session.guard.stopped(&session.policy, session.now);
     assert_eq!(stopped(&session), []);
     session.steps(&[fails("pay", "{}", DOWN), fails("pay", "{}", DOWN)]);
     let held = stopped(&session);
     assert_eq!(held.len(), 1);
-    assert_eq!((held[0].layer, held[0].tool.as_ref(), held[0].count), (Layer::Loop, Some(&tool("pay")), 2));
+    assert_eq!(
+        (held[0].layer, held[0].tool.as_ref(), held[0].count),
+        (GuardLayer::Loop, Some(&tool("pay")), 2)
+    );
     assert_eq!((held[0].since, held[0].until), (session.now, Some(session.now + session.policy.hold)));
     for _ in 0..4 {
         session.step(malformed("read", "{}", MISSING).turn("1"));
     }
     session.step(ok("list", "{}").turn("1"));
-    let turn = stopped(&session).into_iter().find(|stopped| stopped.layer == Layer::TurnLimit);
+    let turn = stopped(&session).into_iter().find(|stopped| stopped.layer == GuardLayer::TurnLimit);
     assert_eq!(turn, None, "four failures are not five");
     session.step(malformed("read", "{}", MISSING).turn("1"));
-    let turn = stopped(&session).into_iter().find(|stopped| stopped.layer == Layer::TurnLimit).unwrap();
+    let turn = stopped(&session).into_iter().find(|stopped| stopped.layer == GuardLayer::TurnLimit).unwrap();
     assert_eq!((turn.count, turn.until, turn.since), (5, None, session.now));
     assert_eq!(turn.turn.as_ref().map(TurnId::as_str), Some("1"));
     let restored = LoopGuard::restore(session.guard.snapshot()).unwrap();
@@ -181,24 +190,25 @@ fn who_is_stopped_can_be_seen_and_set_free() {
 
 #[test]
 fn a_tool_that_is_another_one_now_is_forgotten_and_others_are_not() {
-    let mut session = Session::new();
+    let mut session = GuardSession::new();
     let (bad, same) = (unknown("raed", "{}"), fails("same", "{}", DOWN));
     session.steps(&[bad, bad, same, same]);
     session.guard.forget_tool(&tool("raed"));
     assert_eq!(session.step(ok("raed", "{}")).short(), "ran");
-    let mut other = Session::new();
+    let mut other = GuardSession::new();
     other.steps(&[same, same]);
     other.guard.forget_tool(&tool("raed"));
     assert_eq!(other.step(same).short(), "refused loop");
 }
 
 #[test]
-fn repeats_and_alternations_of_a_forgotten_tool_start_anew_and_those_of_others_go_on() {
+fn repeats_and_alternations_of_a_forgotten_tool_restart_and_those_of_others_continue() {
     let poll = ok("poll", "{}").gives(&[1; 32]);
     let two = NonZeroU32::new(2).unwrap();
     for (forgotten, expected) in [("poll", "ran"), ("other", "ran repeated_success")] {
-        let policy = GuardPolicy { repeated_success: RepeatedSuccess::Warn(two), ..GuardPolicy::default() };
-        let mut session = Session::under(policy);
+        let policy =
+            GuardPolicy { repeated_success: RepeatedSuccessPolicy::Warn(two), ..GuardPolicy::default() };
+        let mut session = GuardSession::under(policy);
         session.step(poll);
         session.guard.forget_tool(&tool(forgotten));
         assert_eq!(session.step(poll).short(), expected, "{forgotten} was forgotten");
@@ -206,7 +216,7 @@ fn repeats_and_alternations_of_a_forgotten_tool_start_anew_and_those_of_others_g
 
     let failures = [fails("a", "{}", "one"), fails("b", "{}", "two"), fails("a", "{}", "three")];
     for (forgotten, expected) in [("a", "ran"), ("other", "ran ping_pong")] {
-        let mut session = Session::new();
+        let mut session = GuardSession::new();
         session.steps(&failures);
         session.guard.forget_tool(&tool(forgotten));
         assert_eq!(session.step(fails("b", "{}", "four")).short(), expected, "{forgotten} was forgotten");
@@ -215,21 +225,23 @@ fn repeats_and_alternations_of_a_forgotten_tool_start_anew_and_those_of_others_g
 
 #[test]
 fn tg_2_the_fifth_failure_of_a_turn_stops_the_turn() {
-    let mut session = Session::new();
+    let mut session = GuardSession::new();
     let tools = ["a", "b", "c", "d", "e"];
-    let came: Vec<Came> = tools.map(|name| session.step(fails(name, "{}", name).turn("1"))).into();
+    let came: Vec<GuardVerdict> = tools.map(|name| session.step(fails(name, "{}", name).turn("1"))).into();
     assert!(came[..4].iter().all(|came| came.short() == "ran"));
     assert_eq!(came[4].short(), "ran turn_limit");
     assert!(came[4].text().contains("[TOOL ERROR LIMIT] 5 tool calls"), "{}", came[4].text());
-    let Came::Refused(refusal) = session.step(ok("f", "{}").turn("1")) else { panic!("a sixth call ran") };
-    assert_eq!((refusal.code, refusal.layer), (Code::ToolErrorLimit, Layer::TurnLimit));
+    let GuardVerdict::Refused(refusal) = session.step(ok("f", "{}").turn("1")) else {
+        panic!("a sixth call ran")
+    };
+    assert_eq!((refusal.code, refusal.layer), (Code::ToolErrorLimit, GuardLayer::TurnLimit));
     assert!(refusal.text.contains("[TOOL ERROR LIMIT]"));
     assert!(session.step(ok("f", "{}").turn("1")).text().contains(" 6 tool calls"), "refusals count too");
 }
 
 #[test]
 fn tg_3_successes_do_not_count_towards_any_limit() {
-    let mut session = Session::new();
+    let mut session = GuardSession::new();
     for name in ["a", "b", "c", "d"] {
         assert_eq!(session.step(fails(name, "{}", name).turn("1")).short(), "ran");
         for _ in 0..20 {
@@ -241,15 +253,15 @@ fn tg_3_successes_do_not_count_towards_any_limit() {
 
 #[test]
 fn tg_4_only_deterministic_mistakes_are_marked_as_not_worth_a_retry() {
-    let mut session = Session::new();
+    let mut session = GuardSession::new();
     assert!(session.step(malformed("read", "{}", MISSING)).text().contains("[NON-RETRYABLE]"));
     assert!(session.step(unknown("raed", "{}")).text().contains("[NON-RETRYABLE]"));
     assert_eq!(session.step(fails("fetch", "{}", "timeout")).text(), "");
 }
 
 #[test]
-fn tg_6_a_new_turn_starts_counting_anew() {
-    let mut session = Session::new();
+fn tg_6_a_new_turn_restarts_the_count() {
+    let mut session = GuardSession::new();
     for turn in ["1", "2", "3"] {
         assert_eq!(session.step(fails("same", "{}", DOWN).turn(turn)).short(), "ran");
         for name in ["a", "b", "c"] {
@@ -265,23 +277,23 @@ fn tg_6_a_new_turn_starts_counting_anew() {
 fn tg_7_limits_of_the_policy_are_respected() {
     let most = |count| NonZeroU32::new(count).unwrap();
     let policy = GuardPolicy { identical: most(3), per_turn: most(7), ..GuardPolicy::default() };
-    let mut session = Session::under(policy);
+    let mut session = GuardSession::under(policy);
     let same = fails("same", "{}", DOWN).turn("1");
     assert_eq!(session.steps(&[same, same, same, same]), ["ran", "ran", "ran loop", "refused loop"]);
     let others = ["a", "b", "c"].map(|name| fails(name, "{}", name).turn("1"));
     assert_eq!(session.steps(&others), ["ran", "ran", "ran turn_limit"]);
 
-    let mut strict = Session::under(GuardPolicy { identical: most(1), ..policy });
+    let mut strict = GuardSession::under(GuardPolicy { identical: most(1), ..policy });
     assert_eq!(strict.steps(&[same, same]), ["ran loop", "refused loop"]);
 }
 
-/// What each rule of D20 does, as a story and what came of each step.
+/// Checks the effect of each rule of D20, as a sequence with the result of each step.
 #[test]
 fn d20_every_rule() {
     let same = fails("same", "{}", DOWN);
     let read = malformed("read", "{}", MISSING);
     let other = ok("other", "{}");
-    let stories: &[(&str, &[(Step, &str)])] = &[
+    let stories: &[(&str, &[(GuardTestStep, &str)])] = &[
         (
             "another identical call is refused at once",
             &[(same, "ran"), (same, "ran loop"), (same, "refused loop"), (same, "refused loop")],
@@ -478,7 +490,7 @@ fn d20_every_rule() {
         ),
     ];
     for (name, story) in stories {
-        let mut session = Session::new();
+        let mut session = GuardSession::new();
         for (number, (step, expected)) in story.iter().enumerate() {
             assert_eq!(session.step(*step).short(), *expected, "{name}, step {}", number + 1);
         }
@@ -492,7 +504,7 @@ fn d20_each_hold_is_twice_as_long_as_the_one_before_up_to_the_longest() {
         longest_hold: Duration::from_secs(200),
         ..GuardPolicy::default()
     };
-    let mut session = Session::under(policy);
+    let mut session = GuardSession::under(policy);
     let same = fails("same", "{}", DOWN).turn("1");
     assert_eq!(session.steps(&[same, same]), ["ran", "ran loop"]);
     for hold in [60, 120, 200, 200] {
@@ -502,8 +514,8 @@ fn d20_each_hold_is_twice_as_long_as_the_one_before_up_to_the_longest() {
 }
 
 #[test]
-fn a_try_that_is_never_heard_of_again_does_not_lock_the_call_out() {
-    let mut session = Session::new();
+fn a_try_without_a_result_does_not_lock_the_call_out() {
+    let mut session = GuardSession::new();
     let same = fails("same", "{}", DOWN);
     session.steps(&[same, same]);
     let tool = tool("same");
@@ -514,18 +526,19 @@ fn a_try_that_is_never_heard_of_again_does_not_lock_the_call_out() {
     assert_eq!(session.step(same.after(1)).short(), "ran loop");
 }
 
-/// Calls that overlap, so that `step` cannot tell their stories.
+/// Checks overlapping calls, which `step` cannot express.
 #[test]
 fn d20_what_happens_while_a_try_is_in_flight() {
     let held = || {
-        let mut session = Session::under(GuardPolicy { per_turn: NonZeroU32::MAX, ..GuardPolicy::default() });
+        let mut session =
+            GuardSession::under(GuardPolicy { per_turn: NonZeroU32::MAX, ..GuardPolicy::default() });
         let same = fails("same", "{}", DOWN);
         session.steps(&[same, same]);
         session
     };
     let tool = tool("same");
     let call = GuardedCall { tool: &tool, arguments: Digest::of(b"{}"), turn: None };
-    let failure = Ending::Failure { message: DOWN, mistake: None };
+    let failure = GuardedResult::Failure { message: DOWN, mistake: None };
 
     let mut session = held();
     session.step(ok("other", "{}"));
@@ -547,24 +560,29 @@ fn d20_what_happens_while_a_try_is_in_flight() {
 
 #[test]
 fn d20_the_limit_of_a_guessed_turn_while_calls_are_in_flight() {
-    let mut session = Session::new();
+    let mut session = GuardSession::new();
     let (policy, slow) = (session.policy, tool("a"));
     let call = |number: u8| GuardedCall { tool: &slow, arguments: Digest::of(&[number]), turn: None };
     session.guard.begin(&policy, call(1), session.now);
     session.guard.begin(&policy, call(2), session.now);
     session.steps(&["a", "b", "c", "d", "e"].map(|name| fails(name, "{}", name)));
-    session.guard.end(&policy, call(1), Ending::Success { result: None }, session.now);
+    session.guard.end(&policy, call(1), GuardedResult::Success { result: None }, session.now);
     let what = "a success that was under way all along proves nothing";
     assert_eq!(session.step(ok("b", "2").after(50)).short(), "refused turn_limit", "{what}");
-    session.guard.end(&policy, call(2), Ending::Failure { message: "slow", mistake: None }, session.now);
+    session.guard.end(
+        &policy,
+        call(2),
+        GuardedResult::Failure { message: "slow", mistake: None },
+        session.now,
+    );
     let what = "a failure that comes late makes it as long again";
     assert_eq!(session.step(ok("b", "2").after(59)).short(), "refused turn_limit", "{what}");
     assert_eq!(session.step(ok("b", "2").after(1)).short(), "ran");
 }
 
 #[test]
-fn the_count_in_the_text_starts_anew_with_the_turn() {
-    let mut session = Session::new();
+fn the_count_in_the_text_restarts_with_the_turn() {
+    let mut session = GuardSession::new();
     let same = fails("same", "{}", DOWN);
     session.steps(&[same.turn("1"), same.turn("2")]);
     assert!(session.step(same.turn("2")).text().contains("has failed 2 times"));
@@ -572,7 +590,7 @@ fn the_count_in_the_text_starts_anew_with_the_turn() {
 
 #[test]
 fn the_warning_of_a_guessed_turn_claims_no_limit() {
-    let mut session = Session::new();
+    let mut session = GuardSession::new();
     let mut last = String::new();
     for arguments in ["1", "2", "3", "4", "5"] {
         last = session.step(fails("a", arguments, "a")).text();
@@ -583,29 +601,29 @@ fn the_warning_of_a_guessed_turn_claims_no_limit() {
 
 #[test]
 fn the_refusal_that_is_the_fifth_failure_names_the_limit_as_well() {
-    let mut session = Session::new();
+    let mut session = GuardSession::new();
     let same = fails("same", "{}", DOWN).turn("1");
-    let came: Vec<Came> = (0..5).map(|_| session.step(same)).collect();
+    let came: Vec<GuardVerdict> = (0..5).map(|_| session.step(same)).collect();
     assert!(!came[3].text().contains("[TOOL ERROR LIMIT]"));
     assert!(came[4].text().contains("[LOOP DETECTED]") && came[4].text().contains("[TOOL ERROR LIMIT] 5 "));
 }
 
 #[test]
-fn repeated_successes_are_ignored_told_or_refused_as_the_policy_says() {
+fn repeated_successes_are_ignored_reported_or_refused_by_policy() {
     let three = NonZeroU32::new(3).unwrap();
     let poll = ok("poll", "{}").gives(&[1; 32]);
     let changed = ok("poll", "{}").gives(&[2; 32]);
     let failed = fails("poll", "{}", DOWN);
     let other = ok("other", "{}").gives(&[3; 32]);
     for (repeated_success, steps, came) in [
-        (RepeatedSuccess::Ignore, vec![poll; 4], vec!["ran"; 4]),
+        (RepeatedSuccessPolicy::Ignore, vec![poll; 4], vec!["ran"; 4]),
         (
-            RepeatedSuccess::Warn(three),
+            RepeatedSuccessPolicy::Warn(three),
             vec![poll, other, poll, poll, poll, changed, poll],
             vec!["ran", "ran", "ran", "ran repeated_success", "ran repeated_success", "ran", "ran"],
         ),
         (
-            RepeatedSuccess::Refuse(three),
+            RepeatedSuccessPolicy::Refuse(three),
             vec![poll, poll, poll, poll, other, poll, poll.after(60), poll, changed.after(120), changed],
             vec![
                 "ran",
@@ -620,27 +638,27 @@ fn repeated_successes_are_ignored_told_or_refused_as_the_policy_says() {
                 "ran",
             ],
         ),
-        (RepeatedSuccess::Warn(three), vec![poll, poll, failed, poll, poll], vec!["ran"; 5]),
+        (RepeatedSuccessPolicy::Warn(three), vec![poll, poll, failed, poll, poll], vec!["ran"; 5]),
         (
-            RepeatedSuccess::Refuse(three),
+            RepeatedSuccessPolicy::Refuse(three),
             vec![poll.turn("1"), poll.turn("1"), poll.turn("1"), poll.turn("2"), ok("poll", "{}").turn("2")],
             vec!["ran", "ran", "ran repeated_success", "ran", "ran"],
         ),
     ] {
-        let mut session = Session::under(GuardPolicy { repeated_success, ..GuardPolicy::default() });
+        let mut session = GuardSession::under(GuardPolicy { repeated_success, ..GuardPolicy::default() });
         assert_eq!(session.steps(&steps), came, "{repeated_success:?}");
     }
 }
 
 #[test]
 fn calls_in_flight_together_are_of_one_turn_however_long_they_take() {
-    let mut session = Session::new();
+    let mut session = GuardSession::new();
     let (slow, quick) = (tool("slow"), tool("quick"));
     let call = |tool, number: u8| GuardedCall { tool, arguments: Digest::of(&[number]), turn: None };
     let policy = session.policy;
     let begun = session.now;
     session.guard.begin(&policy, call(&slow, 0), begun);
-    let mistake = Ending::Failure { message: MISSING, mistake: Some(Mistake::Arguments) };
+    let mistake = GuardedResult::Failure { message: MISSING, mistake: Some(ModelMistake::Arguments) };
     for number in 0..5 {
         let now = begun + Duration::from_secs(1000 * u64::from(number));
         assert_eq!(session.guard.would_refuse(&policy, call(&quick, number), now), None, "{number}");
@@ -658,20 +676,20 @@ fn calls_in_flight_together_are_of_one_turn_however_long_they_take() {
 
 #[test]
 fn a_replayed_failure_counts_although_nothing_began() {
-    let mut session = Session::new();
+    let mut session = GuardSession::new();
     let tool = tool("same");
     let call = GuardedCall { tool: &tool, arguments: Digest::of(b"{}"), turn: None };
-    let failure = Ending::Failure { message: DOWN, mistake: None };
+    let failure = GuardedResult::Failure { message: DOWN, mistake: None };
     let (policy, now) = (session.policy, session.now);
     session.guard.begin(&policy, call, now);
     assert_eq!(session.guard.end(&policy, call, failure, now), []);
     let replayed = session.guard.end(&policy, call, failure, now);
-    assert_eq!(replayed.first().map(|remark| remark.layer), Some(Layer::Loop));
+    assert_eq!(replayed.first().map(|remark| remark.layer), Some(GuardLayer::Loop));
 }
 
 #[test]
 fn a_look_ahead_counts_nothing_and_spends_nothing() {
-    let mut session = Session::new();
+    let mut session = GuardSession::new();
     let same = fails("same", "{}", DOWN);
     session.steps(&[same, same]);
     let tool = tool("same");

@@ -1,14 +1,14 @@
-//! Work that is no loop, however it looks.
+//! Legitimate work that resembles a loop.
 
 use super::*;
 
-/// Honest work. Nothing of it is refused, and nothing is said about it.
+/// Legitimate work. No call is refused, and no remark is added.
 #[test]
 fn tg_9_legitimate_sequences_pass_untouched() {
     const CHURN: [&str; 12] = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11"];
     let read = ok("read", "a");
     let poll = ok("status", "{}").gives(&[7; 32]);
-    let corpus: Vec<(&str, Vec<Step>)> = vec![
+    let corpus: Vec<(&str, Vec<GuardTestStep>)> = vec![
         ("a retry after a transient fault that works", vec![fails("get", "a", "timed out"), ok("get", "a")]),
         (
             "the same again later: each transient fault is followed by a success",
@@ -99,18 +99,18 @@ fn tg_9_legitimate_sequences_pass_untouched() {
         ("calls of many sessions' worth of tools", (0..300).map(|_| ok("t", "x").after(0)).collect()),
     ];
     for (name, steps) in corpus {
-        let mut session = Session::new();
+        let mut session = GuardSession::new();
         for (number, step) in steps.iter().enumerate() {
-            assert_eq!(session.step(*step), Came::Ran(vec![]), "{name}, step {}", number + 1);
+            assert_eq!(session.step(*step), GuardVerdict::Ran(vec![]), "{name}, step {}", number + 1);
         }
     }
 }
 
-/// What honest work may be told, but must never be refused for.
+/// Legitimate work that may get remarks, but must never be refused.
 #[test]
-fn tg_9_work_that_looks_odd_is_told_at_most_and_never_refused() {
+fn tg_9_unusual_work_gets_remarks_at_most_and_is_never_refused() {
     let test = fails("test", "{}", "3 tests failed");
-    let corpus: Vec<(&str, Vec<Step>)> = vec![
+    let corpus: Vec<(&str, Vec<GuardTestStep>)> = vec![
         ("one malformed call, corrected", vec![malformed("read", "{}", MISSING), ok("read", "a")]),
         (
             "editing and testing in a guessed turn of hours, always with the same failure",
@@ -124,10 +124,10 @@ fn tg_9_work_that_looks_odd_is_told_at_most_and_never_refused() {
         ),
     ];
     for (name, steps) in corpus {
-        let mut session = Session::new();
+        let mut session = GuardSession::new();
         for (number, step) in steps.iter().enumerate() {
             let came = session.step(*step);
-            assert!(matches!(came, Came::Ran(_)), "{name}, step {}: {came:?}", number + 1);
+            assert!(matches!(came, GuardVerdict::Ran(_)), "{name}, step {}: {came:?}", number + 1);
             assert!(!came.text().contains("[TOOL ERROR LIMIT]"), "{name}, step {}", number + 1);
         }
     }

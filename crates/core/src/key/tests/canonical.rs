@@ -12,13 +12,13 @@ fn exact(text: &str) -> String {
 }
 
 #[derive(Deserialize)]
-struct Vectors {
-    accept: Vec<Accepted>,
-    refuse: Vec<Refused>,
+struct CanonicalVectors {
+    accept: Vec<AcceptedInput>,
+    refuse: Vec<RefusedInput>,
 }
 
 #[derive(Deserialize)]
-struct Accepted {
+struct AcceptedInput {
     name: String,
     input: String,
     strings: StringRule,
@@ -29,14 +29,14 @@ struct Accepted {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Refused {
+struct RefusedInput {
     name: String,
     input: Option<String>,
     input_hex: Option<String>,
     offset: usize,
 }
 
-fn vectors() -> Vectors {
+fn vectors() -> CanonicalVectors {
     serde_json::from_str(include_str!("../../../../../tests/vectors/canonical.json")).unwrap()
 }
 
@@ -48,7 +48,7 @@ fn names_that_begin_alike_are_sorted_by_how_they_go_on() {
 }
 
 #[test]
-fn white_space_goes_from_either_end_and_from_runs_only_if_the_rule_says_so() {
+fn white_space_is_removed_from_ends_and_runs_only_if_the_rule_requires_it() {
     for (text, trimmed, collapsed) in [
         ("\" a\"", "\"a\"", "\"a\""),
         ("\"a \"", "\"a\"", "\"a\""),
@@ -71,7 +71,7 @@ fn sixteen_digits_may_be_more_than_a_double_keeps() {
 fn the_vectors_that_all_languages_share_hold() {
     let mut canonicalizer = Canonicalizer::default();
     for vector in vectors().accept {
-        let form = Form { strings: vector.strings, volatile: &vector.volatile };
+        let form = CanonicalForm { strings: vector.strings, volatile: &vector.volatile };
         let text = with_value(&vector.input, |value| canonicalizer.write(value, form).to_owned());
         assert_eq!(text, vector.canonical, "{}", vector.name);
         assert_eq!(Digest::of(text.as_bytes()), vector.sha256, "{}", vector.name);
@@ -96,7 +96,7 @@ fn sf_5_the_vectors_of_refused_texts_are_refused() {
                 .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
                 .collect(),
         };
-        let error = Document::parse(&bytes, Limits::ENVELOPE).expect_err(&vector.name);
+        let error = JsonDocument::parse(&bytes, JsonLimits::ENVELOPE).expect_err(&vector.name);
         assert_eq!(error.offset, vector.offset, "{}: {error}", vector.name);
     }
 }
@@ -105,8 +105,9 @@ fn sf_5_the_vectors_of_refused_texts_are_refused() {
 fn a_deep_document_does_not_exhaust_the_stack() {
     let depth = 1 << 18;
     let text = format!("{}1{}", "[{\"a\":".repeat(depth), "}]".repeat(depth));
-    let document = Document::parse(text.as_bytes(), Limits { bytes: usize::MAX, depth: usize::MAX }).unwrap();
-    assert_eq!(Canonicalizer::default().write(document.root(), Form::EXACT), text);
+    let document =
+        JsonDocument::parse(text.as_bytes(), JsonLimits { bytes: usize::MAX, depth: usize::MAX }).unwrap();
+    assert_eq!(Canonicalizer::default().write(document.root(), CanonicalForm::EXACT), text);
 }
 
 #[test]
@@ -117,18 +118,18 @@ fn a_number_of_half_a_million_digits_is_written_in_no_time() {
     assert_eq!(exact(&format!("{digits}.{digits}")).len(), 2 * digits.len() + 1 + "e+262143".len());
 }
 
-/// The same value, spelled as differently as JSON allows.
-fn respell(value: Value<'_>) -> String {
+/// Returns the same value, spelled as differently as JSON allows.
+fn respell(value: JsonValue<'_>) -> String {
     let string = |text: &str| {
         let escaped: String = text.encode_utf16().map(|unit| format!("\\u{unit:04X}")).collect();
         format!("\"{escaped}\"")
     };
     match value.kind() {
-        Kind::Null | Kind::Bool(_) => value.raw().to_owned(),
-        Kind::Number(text) => respell_number(text),
-        Kind::String(text) => string(&text),
-        Kind::Array(items) => format!("[ {} ]", items.map(respell).collect::<Vec<_>>().join(" ,\n")),
-        Kind::Object(members) => {
+        JsonKind::Null | JsonKind::Bool(_) => value.raw().to_owned(),
+        JsonKind::Number(text) => respell_number(text),
+        JsonKind::String(text) => string(&text),
+        JsonKind::Array(items) => format!("[ {} ]", items.map(respell).collect::<Vec<_>>().join(" ,\n")),
+        JsonKind::Object(members) => {
             let members: Vec<String> =
                 members.map(|(name, value)| format!("{} : {}", string(&name), respell(value))).collect();
             format!("{{\t{}}}", members.into_iter().rev().collect::<Vec<_>>().join(","))
@@ -136,7 +137,7 @@ fn respell(value: Value<'_>) -> String {
     }
 }
 
-/// The same number with its point moved.
+/// Returns the same number with its point moved.
 fn respell_number(text: &str) -> String {
     let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
     let exponent: i64 = exponent.parse().unwrap();
@@ -149,7 +150,7 @@ fn respell_number(text: &str) -> String {
 proptest! {
     #[test]
     fn the_canonical_form_is_a_fixed_point(text in json_text()) {
-        if Document::parse(text.as_bytes(), Limits::ENVELOPE).is_ok() {
+        if JsonDocument::parse(text.as_bytes(), JsonLimits::ENVELOPE).is_ok() {
             for rule in RULES {
                 let once = canonical(&text, rule);
                 prop_assert_eq!(canonical(&once, rule), once);
@@ -159,7 +160,7 @@ proptest! {
 
     #[test]
     fn other_spellings_of_a_value_have_the_same_form(text in json_text()) {
-        if let Ok(document) = Document::parse(text.as_bytes(), Limits::ENVELOPE) {
+        if let Ok(document) = JsonDocument::parse(text.as_bytes(), JsonLimits::ENVELOPE) {
             let other = respell(document.root());
             for rule in RULES {
                 prop_assert_eq!(canonical(&other, rule), canonical(&text, rule), "{}", other);
@@ -186,7 +187,7 @@ proptest! {
     fn short_decimals_have_the_text_of_the_rfc(text in "-?(0|[1-9][0-9]{0,12})\\.(0{0,8}[0-9]{1,9}|[0-9]{1,4})") {
         let digits = text.bytes().filter(u8::is_ascii_digit).count();
         let double: f64 = text.parse().unwrap();
-        // Beyond fifteen digits a fraction may round to a whole number, which has rules of its own.
+        // Beyond fifteen digits a fraction may round to a whole number, which has its own rules.
         prop_assume!(digits <= 15 || double.fract() != 0.0);
         let expected = ryu_js::Buffer::new().format_finite(double + 0.0).to_owned();
         prop_assert_eq!(exact(&text), expected);
@@ -210,7 +211,7 @@ proptest! {
     fn numbers_that_differ_in_value_differ_in_form_beyond_doubles(
         digits in "[1-9]{1,4}", a in -800_i64..800, b in -800_i64..800,
     ) {
-        // Between them lie whole numbers, fractions, and what is zero or infinite as a double.
+        // Between them are whole numbers, fractions, and numbers that are zero or infinite as a double.
         let is_double = |exponent: i64| (-300..300).contains(&exponent);
         prop_assume!(a != b && !(is_double(a) && is_double(b)));
         prop_assert_ne!(exact(&format!("{digits}e{a}")), exact(&format!("{digits}e{b}")));
@@ -247,7 +248,7 @@ proptest! {
     }
 }
 
-/// The digits of a whole number in canonical form, written out.
+/// Returns all digits of a whole number in canonical form.
 fn expand(form: &str) -> String {
     let Some((mantissa, exponent)) = form.split_once("e+") else { return form.to_owned() };
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
@@ -255,7 +256,7 @@ fn expand(form: &str) -> String {
     format!("{whole}{fraction}{}", "0".repeat(zeros))
 }
 
-/// Names around the places where the orders of UTF-8 and UTF-16 differ.
+/// Returns names around the places where the orders of UTF-8 and UTF-16 differ.
 fn name() -> impl Strategy<Value = String> {
     let characters =
         vec!['a', 'b', '\r', '\u{80}', 'ö', '\u{d7ff}', '\u{e000}', '\u{ffff}', '\u{10000}', '😀'];
@@ -264,7 +265,7 @@ fn name() -> impl Strategy<Value = String> {
     prop_oneof![3 => short.clone(), 1 => "[ab]{6,10}", 1 => ("[ab]{7,8}", short).prop_map(|(a, b)| a + &b)]
 }
 
-/// Values that RFC 8785 is about: doubles, and strings that D7 leaves alone.
+/// Returns values that RFC 8785 covers: doubles, and strings that D7 does not change.
 fn rfc_value() -> impl Strategy<Value = serde_json::Value> {
     let string = || any::<String>().prop_filter("CRLF is ours", |text| !text.contains('\r'));
     let leaf = prop_oneof![

@@ -13,7 +13,7 @@ const CLASSES: [ToolClass; 4] =
 
 /// A scope that owns its parts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Owned {
+struct OwnedKeyInputs {
     tool: ToolRef,
     tenant: Option<TenantId>,
     workspace: Option<WorkspaceId>,
@@ -22,7 +22,7 @@ struct Owned {
     continuation: Option<Digest>,
 }
 
-impl Owned {
+impl OwnedKeyInputs {
     fn of(namespace: &str, tool: &str) -> Self {
         let tool =
             ToolRef { namespace: Namespace::new(namespace).unwrap(), tool: ToolName::new(tool).unwrap() };
@@ -39,8 +39,8 @@ impl Owned {
         }
     }
 
-    fn scope(&self) -> Scope<'_> {
-        Scope {
+    fn scope(&self) -> KeyInputs<'_> {
+        KeyInputs {
             tool: &self.tool,
             tenant: self.tenant.as_ref(),
             workspace: self.workspace.as_ref(),
@@ -55,18 +55,18 @@ fn digest(params: &str, class: ToolClass) -> Digest {
     with_value(params, |value| arguments_digest(value, class, &DedupePolicy::default()))
 }
 
-fn computed(owned: &Owned, params: &str, class: ToolClass) -> Key {
+fn computed(owned: &OwnedKeyInputs, params: &str, class: ToolClass) -> RecordKey {
     computed_key(&owned.scope(), digest(params, class), class, &DedupePolicy::default())
 }
 
 #[derive(Deserialize)]
-struct Vectors {
-    keys: Vec<Vector>,
+struct KeyVectors {
+    keys: Vec<KeyVector>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Vector {
+struct KeyVector {
     name: String,
     kind: String,
     namespace: String,
@@ -83,28 +83,28 @@ struct Vector {
     input_responses: Option<String>,
     request_state: Option<String>,
     key_text: String,
-    key: Key,
+    key: RecordKey,
     fingerprint: String,
 }
 
 #[test]
 fn the_vectors_that_all_languages_share_hold() {
-    let vectors: Vectors =
+    let vectors: KeyVectors =
         serde_json::from_str(include_str!("../../../../../tests/vectors/keys.json")).unwrap();
     for vector in vectors.keys {
-        let read = |text: &'static str| Document::parse(text.as_bytes(), Limits::ENVELOPE).unwrap();
+        let read = |text: &'static str| JsonDocument::parse(text.as_bytes(), JsonLimits::ENVELOPE).unwrap();
         let read = |text: &Option<String>| text.clone().map(|text| read(text.leak()));
         let (responses, state) = (read(&vector.input_responses), read(&vector.request_state));
-        let owned = Owned {
+        let owned = OwnedKeyInputs {
             tenant: vector.tenant,
             workspace: vector.workspace,
             session: vector.session,
             actor: vector.actor,
             continuation: continuation_digest(
-                responses.as_ref().map(Document::root),
-                state.as_ref().map(Document::root),
+                responses.as_ref().map(JsonDocument::root),
+                state.as_ref().map(JsonDocument::root),
             ),
-            ..Owned::of(&vector.namespace, &vector.tool)
+            ..OwnedKeyInputs::of(&vector.namespace, &vector.tool)
         };
         let class = vector.class.unwrap_or(ToolClass::Unknown);
         let policy =
@@ -130,17 +130,17 @@ fn the_vectors_that_all_languages_share_hold() {
 }
 
 #[test]
-fn tr_4_other_parameters_under_one_key_are_seen_by_their_digest() {
-    let scope = Owned::full();
+fn tr_4_other_parameters_with_the_same_key_are_detected_by_their_digest() {
+    let scope = OwnedKeyInputs::full();
     let (one, other) = (r#"{"amount":1}"#, r#"{"amount":2}"#);
     let class = ToolClass::Mutating;
     assert_eq!(explicit_key(&scope.scope(), "k"), explicit_key(&scope.scope(), "k"));
     assert_ne!(digest(one, class), digest(other, class));
     assert_eq!(digest(one, class), digest(r#"{ "amount": 1.0, "retryCount": 3 }"#, class));
 
-    // Where they are to be separate calls, digest and tool join the key.
-    let separate = |owned: &Owned, params| separate_key(&owned.scope(), "k", digest(params, class));
-    let elsewhere = Owned { tool: Owned::of("files", "write").tool, ..scope.clone() };
+    // If they have to be separate calls, digest and tool join the key.
+    let separate = |owned: &OwnedKeyInputs, params| separate_key(&owned.scope(), "k", digest(params, class));
+    let elsewhere = OwnedKeyInputs { tool: OwnedKeyInputs::of("files", "write").tool, ..scope.clone() };
     assert_eq!(separate(&scope, one), separate(&scope, one));
     assert_ne!(separate(&scope, one), separate(&scope, other));
     assert_ne!(separate(&scope, one), separate(&elsewhere, one));
@@ -149,17 +149,18 @@ fn tr_4_other_parameters_under_one_key_are_seen_by_their_digest() {
 
 #[test]
 fn a_call_id_that_comes_with_another_tool_or_other_arguments_is_another_dispatch() {
-    let read = Owned::full();
-    let write = Owned { tool: Owned::of("files", "write").tool, ..read.clone() };
-    let key = |owned: &Owned, params| call_id_key(&owned.scope(), "7", digest(params, ToolClass::Unknown));
+    let read = OwnedKeyInputs::full();
+    let write = OwnedKeyInputs { tool: OwnedKeyInputs::of("files", "write").tool, ..read.clone() };
+    let key =
+        |owned: &OwnedKeyInputs, params| call_id_key(&owned.scope(), "7", digest(params, ToolClass::Unknown));
     assert_eq!(key(&read, r#"{"a":1}"#), key(&read, r#"{ "a": 1.0, "retryCount": 3 }"#), "a resend");
     assert_ne!(key(&read, r#"{"a":1}"#), key(&read, r#"{"a":2}"#));
     assert_ne!(key(&read, r#"{"a":1}"#), key(&write, r#"{"a":1}"#));
 }
 
 #[test]
-fn what_an_mcp_client_brings_back_joins_the_key_but_not_the_digest() {
-    let first = Owned::full();
+fn continuation_fields_join_the_key_but_not_the_digest() {
+    let first = OwnedKeyInputs::full();
     let state = |text: &str| with_value(text, |value| continuation_digest(None, Some(value)));
     let responses = |text: &str| with_value(text, |value| continuation_digest(Some(value), None));
     assert_eq!(continuation_digest(None, None), None);
@@ -167,7 +168,7 @@ fn what_an_mcp_client_brings_back_joins_the_key_but_not_the_digest() {
     assert_eq!(responses(r#"{"a":1,"b":2}"#), responses(r#"{"b":2,"a":1}"#));
     assert_ne!(responses(r#"{"a":"x  y"}"#), responses(r#"{"a":"x y"}"#));
 
-    let second = Owned { continuation: responses("{}"), ..first.clone() };
+    let second = OwnedKeyInputs { continuation: responses("{}"), ..first.clone() };
     assert_ne!(explicit_key(&first.scope(), "k"), explicit_key(&second.scope(), "k"));
     let none = digest("{}", ToolClass::Unknown);
     assert_ne!(call_id_key(&first.scope(), "k", none), call_id_key(&second.scope(), "k", none));
@@ -175,20 +176,22 @@ fn what_an_mcp_client_brings_back_joins_the_key_but_not_the_digest() {
 }
 
 #[test]
-fn global_scope_is_heeded_for_read_only_tools_alone_and_never_crosses_tenants_or_workspaces() {
+fn global_scope_applies_to_read_only_tools_alone_and_never_crosses_tenants_or_workspaces() {
     let policy = DedupePolicy { scope: KeyScope::Global, ..DedupePolicy::default() };
-    let key = |owned: &Owned, class| computed_key(&owned.scope(), digest("{}", class), class, &policy);
-    let ann = Owned::full();
-    let bob = Owned { actor: ActorId::new("bob").ok(), session: SessionKey::new("t").ok(), ..ann.clone() };
+    let key =
+        |owned: &OwnedKeyInputs, class| computed_key(&owned.scope(), digest("{}", class), class, &policy);
+    let ann = OwnedKeyInputs::full();
+    let bob =
+        OwnedKeyInputs { actor: ActorId::new("bob").ok(), session: SessionKey::new("t").ok(), ..ann.clone() };
     for class in CLASSES {
         assert_eq!(key(&ann, class) == key(&bob, class), class == ToolClass::ReadOnly, "{class:?}");
     }
-    let other_tenant = Owned { tenant: TenantId::new("other").ok(), ..ann.clone() };
-    let other_workspace = Owned { workspace: WorkspaceId::new("other").ok(), ..ann.clone() };
+    let other_tenant = OwnedKeyInputs { tenant: TenantId::new("other").ok(), ..ann.clone() };
+    let other_workspace = OwnedKeyInputs { workspace: WorkspaceId::new("other").ok(), ..ann.clone() };
     assert_ne!(key(&ann, ToolClass::ReadOnly), key(&other_tenant, ToolClass::ReadOnly));
     assert_ne!(key(&ann, ToolClass::ReadOnly), key(&other_workspace, ToolClass::ReadOnly));
-    // A shared answer is not found by those who did not ask to share, even if they say nothing of themselves.
-    let nobody = Owned { session: None, actor: None, ..ann };
+    // A caller that did not ask to share does not find a shared result, even without a session and an actor.
+    let nobody = OwnedKeyInputs { session: None, actor: None, ..ann };
     assert_ne!(key(&nobody, ToolClass::ReadOnly), computed(&nobody, "{}", ToolClass::ReadOnly));
 }
 
@@ -207,7 +210,7 @@ fn strings_are_compared_loosely_for_read_only_tools_unless_set_otherwise() {
     }
 }
 
-/// Parameters that all mean different things to a tool that changes something.
+/// Returns parameters that all have different meanings for a tool that changes something.
 fn different_intents() -> Vec<String> {
     let mut intents: Vec<String> = [
         "null",
@@ -238,7 +241,7 @@ fn different_intents() -> Vec<String> {
     ]
     .map(str::to_owned)
     .into();
-    // Whole numbers that are one double, fractions beside whole numbers, and beyond the range of doubles.
+    // Whole numbers that are the same double, fractions beside whole numbers, and numbers beyond the range of doubles.
     let big = (9_007_199_254_740_990_u64..9_007_199_254_741_010).map(|number| number.to_string());
     let ids = (0..50).map(|number| format!("1234567890123456789{number:02}"));
     let far = [
@@ -256,7 +259,7 @@ fn different_intents() -> Vec<String> {
     intents.extend(
         numbers.flat_map(|number| [format!("{{\"id\":{number}}}"), format!("{{\"id\":\"{number}\"}}")]),
     );
-    // Edits that differ in white space, line ends and look-alikes only.
+    // Edits that differ only in white space, line ends and look-alikes.
     let edits = [
         "if x:\n    y()",
         "if x:\n  y()",
@@ -292,8 +295,8 @@ fn different_intents() -> Vec<String> {
     intents
 }
 
-/// Scopes that differ in how the same characters are spread over their parts.
-fn different_scopes() -> Vec<Owned> {
+/// Returns scopes that distribute the same characters differently over their parts.
+fn different_scopes() -> Vec<OwnedKeyInputs> {
     let splits = [
         ("a::b", "c"),
         ("a", "b::c"),
@@ -309,13 +312,13 @@ fn different_scopes() -> Vec<Owned> {
     for (namespace, tool) in splits {
         for session in parts {
             for actor in parts {
-                let owned = Owned {
+                let owned = OwnedKeyInputs {
                     session: session.and_then(|text| SessionKey::new(text).ok()),
                     actor: actor.and_then(|text| ActorId::new(text).ok()),
-                    ..Owned::of(namespace, tool)
+                    ..OwnedKeyInputs::of(namespace, tool)
                 };
-                scopes.push(Owned { tenant: TenantId::new("s").ok(), ..owned.clone() });
-                scopes.push(Owned { workspace: WorkspaceId::new("s").ok(), ..owned.clone() });
+                scopes.push(OwnedKeyInputs { tenant: TenantId::new("s").ok(), ..owned.clone() });
+                scopes.push(OwnedKeyInputs { workspace: WorkspaceId::new("s").ok(), ..owned.clone() });
                 scopes.push(owned);
             }
         }
@@ -325,16 +328,17 @@ fn different_scopes() -> Vec<Owned> {
 
 #[test]
 fn different_intents_never_share_a_key() {
-    let mut seen: BTreeMap<Key, String> = BTreeMap::new();
-    let mut add = |key: Key, what: String| {
+    let mut seen: BTreeMap<RecordKey, String> = BTreeMap::new();
+    let mut add = |key: RecordKey, what: String| {
         if let Some(before) = seen.insert(key, what.clone()) {
             panic!("one key for\n{before}\nand\n{what}");
         }
     };
     let intents = different_intents();
     for params in &intents {
-        add(computed(&Owned::full(), params, ToolClass::Mutating), format!("computed {params}"));
-        let separate = separate_key(&Owned::full().scope(), "k", digest(params, ToolClass::Mutating));
+        add(computed(&OwnedKeyInputs::full(), params, ToolClass::Mutating), format!("computed {params}"));
+        let separate =
+            separate_key(&OwnedKeyInputs::full().scope(), "k", digest(params, ToolClass::Mutating));
         add(separate, format!("separate {params}"));
     }
     for owned in different_scopes() {
@@ -342,8 +346,8 @@ fn different_intents_never_share_a_key() {
             add(computed(&owned, params, ToolClass::Unknown), format!("computed {owned:?} {params}"));
         }
     }
-    // The workspace and the tool have no say in keys that someone gave, so that scopes are told apart without.
-    let given: BTreeMap<_, Owned> = different_scopes()
+    // Workspace and tool are not a part of explicit keys, so scopes are compared without them.
+    let given: BTreeMap<_, OwnedKeyInputs> = different_scopes()
         .into_iter()
         .map(|owned| {
             let parts = (
@@ -392,7 +396,8 @@ fn equal_intents_share_a_key() {
     ];
     for group in groups {
         for class in CLASSES {
-            let keys: Vec<Key> = group.iter().map(|params| computed(&Owned::full(), params, class)).collect();
+            let keys: Vec<RecordKey> =
+                group.iter().map(|params| computed(&OwnedKeyInputs::full(), params, class)).collect();
             assert!(keys.iter().all(|key| Some(key) == keys.first()), "{group:?}");
         }
     }
@@ -402,14 +407,14 @@ fn part() -> impl Strategy<Value = Option<String>> {
     prop_oneof![Just(None), "[:a\\\\]{1,3}".prop_map(Some)]
 }
 
-fn scope() -> impl Strategy<Value = Owned> {
+fn scope() -> impl Strategy<Value = OwnedKeyInputs> {
     ("[:a\\\\]{1,3}", "[:a\\\\]{1,3}", part(), part(), part(), part()).prop_map(
-        |(namespace, tool, tenant, workspace, session, actor)| Owned {
+        |(namespace, tool, tenant, workspace, session, actor)| OwnedKeyInputs {
             tenant: tenant.and_then(|text| TenantId::new(text).ok()),
             workspace: workspace.and_then(|text| WorkspaceId::new(text).ok()),
             session: session.and_then(|text| SessionKey::new(text).ok()),
             actor: actor.and_then(|text| ActorId::new(text).ok()),
-            ..Owned::of(&namespace, &tool)
+            ..OwnedKeyInputs::of(&namespace, &tool)
         },
     )
 }
@@ -417,17 +422,17 @@ fn scope() -> impl Strategy<Value = Owned> {
 proptest! {
     #[test]
     fn scopes_are_equal_if_and_only_if_their_keys_are(a in scope(), b in scope()) {
-        let key = |owned: &Owned| computed(owned, "{}", ToolClass::Unknown);
+        let key = |owned: &OwnedKeyInputs| computed(owned, "{}", ToolClass::Unknown);
         prop_assert_eq!(key(&a) == key(&b), a == b);
         prop_assert_eq!(key(&a), key(&a.clone()));
-        let given = |owned: &Owned| (owned.tenant.clone(), owned.tool.namespace.clone(), owned.session.clone(), owned.actor.clone());
+        let given = |owned: &OwnedKeyInputs| (owned.tenant.clone(), owned.tool.namespace.clone(), owned.session.clone(), owned.actor.clone());
         prop_assert_eq!(explicit_key(&a.scope(), "k") == explicit_key(&b.scope(), "k"), given(&a) == given(&b));
     }
 }
 
 #[test]
-fn what_one_atomic_operation_touches_lives_in_one_place() {
-    let owned = Owned::full();
+fn keys_of_one_atomic_operation_share_a_home() {
+    let owned = OwnedKeyInputs::full();
     let scope = owned.scope();
     let index = computed(&owned, "{}", ToolClass::Mutating);
     let run = run_key(index, &RunId("run-1".into()));
@@ -441,6 +446,6 @@ fn what_one_atomic_operation_touches_lives_in_one_place() {
         assert_eq!(key.home(), index.home());
         assert_ne!(key, index);
     }
-    let other = Owned { actor: ActorId::new("bob").ok(), ..owned.clone() };
+    let other = OwnedKeyInputs { actor: ActorId::new("bob").ok(), ..owned.clone() };
     assert_ne!(computed(&other, "{}", ToolClass::Mutating).home(), index.home());
 }

@@ -1,44 +1,44 @@
-//! What keys and canonical forms promise, each promise a test.
+//! Tests of the guarantees of keys and canonical forms, one test for each.
 
 mod canonical;
 mod keys;
 
 use super::*;
-use crate::json::{Document, Kind, Limits, Value};
+use crate::json::{JsonDocument, JsonKind, JsonLimits, JsonValue};
 use crate::policy::StringRule;
 
-/// Reads a text that must be JSON and does something with it.
-fn with_value<T>(text: &str, use_it: impl FnOnce(Value<'_>) -> T) -> T {
-    use_it(Document::parse(text.as_bytes(), Limits::ENVELOPE).unwrap().root())
+/// Parses a text that must be JSON and passes it to a function.
+fn with_value<T>(text: &str, use_it: impl FnOnce(JsonValue<'_>) -> T) -> T {
+    use_it(JsonDocument::parse(text.as_bytes(), JsonLimits::ENVELOPE).unwrap().root())
 }
 
 fn canonical(text: &str, strings: StringRule) -> String {
     with_value(text, |value| {
-        Canonicalizer::default().write(value, Form { strings, volatile: &[] }).to_owned()
+        Canonicalizer::default().write(value, CanonicalForm { strings, volatile: &[] }).to_owned()
     })
 }
 
 #[test]
 fn the_caller_s_key_counts_before_the_hook_s_and_that_before_none() {
-    assert_eq!(GivenKey::choose(Some("a"), Some("b")), GivenKey::ByCaller("a"));
-    assert_eq!(GivenKey::choose(Some("a"), None), GivenKey::ByCaller("a"));
-    assert_eq!(GivenKey::choose(None, Some("b")), GivenKey::ByHook("b"));
-    assert_eq!(GivenKey::choose(None, None), GivenKey::None);
-    assert_eq!(GivenKey::ByCaller("a").explicit(), Some("a"));
-    assert_eq!(GivenKey::ByHook("b").explicit(), Some("b"));
-    assert_eq!(GivenKey::None.explicit(), None);
+    assert_eq!(KeySource::choose(Some("a"), Some("b")), KeySource::ByCaller("a"));
+    assert_eq!(KeySource::choose(Some("a"), None), KeySource::ByCaller("a"));
+    assert_eq!(KeySource::choose(None, Some("b")), KeySource::ByHook("b"));
+    assert_eq!(KeySource::choose(None, None), KeySource::None);
+    assert_eq!(KeySource::ByCaller("a").explicit(), Some("a"));
+    assert_eq!(KeySource::ByHook("b").explicit(), Some("b"));
+    assert_eq!(KeySource::None.explicit(), None);
 }
 
 #[test]
-fn duplicates_are_dealt_with_as_asked_else_by_whether_a_key_was_given() {
-    for given in [GivenKey::ByCaller("a"), GivenKey::ByHook("b"), GivenKey::None] {
+fn the_mode_is_the_requested_one_or_follows_the_key() {
+    for given in [KeySource::ByCaller("a"), KeySource::ByHook("b"), KeySource::None] {
         for mode in [DedupeMode::Enforced, DedupeMode::BestEffort, DedupeMode::Disabled] {
             assert_eq!(DedupeMode::resolve(Some(mode), given), mode);
         }
     }
-    assert_eq!(DedupeMode::resolve(None, GivenKey::ByCaller("a")), DedupeMode::Enforced);
-    assert_eq!(DedupeMode::resolve(None, GivenKey::ByHook("b")), DedupeMode::Enforced);
-    assert_eq!(DedupeMode::resolve(None, GivenKey::None), DedupeMode::Disabled);
+    assert_eq!(DedupeMode::resolve(None, KeySource::ByCaller("a")), DedupeMode::Enforced);
+    assert_eq!(DedupeMode::resolve(None, KeySource::ByHook("b")), DedupeMode::Enforced);
+    assert_eq!(DedupeMode::resolve(None, KeySource::None), DedupeMode::Disabled);
 }
 
 #[test]

@@ -1,23 +1,25 @@
-//! What is kept: across a restart, and when there is too much of it.
+//! Stored data: across a restart, and beyond the limits.
 
 use super::*;
-use crate::trust::{Bounds, Report, ReportedFailure, Snapshot, SnapshotError, Target};
+use crate::trust::{
+    ReportedFailure, TrustBounds, TrustReport, TrustSnapshot, TrustSnapshotError, TrustTarget,
+};
 
-const BAD: Finished = Finished::Failure { severity: Severity::Crash, recoverable: true };
+const BAD: FinishedOutcome = FinishedOutcome::Failure { severity: Severity::Crash, recoverable: true };
 
 fn restarted(ledger: &TrustLedger, second: u64) -> TrustLedger {
     let text = serde_json::to_string(&ledger.snapshot(at(second))).unwrap();
-    TrustLedger::restore(Snapshot::read(&text).unwrap(), Bounds::default()).unwrap()
+    TrustLedger::restore(TrustSnapshot::read(&text).unwrap(), TrustBounds::default()).unwrap()
 }
 
 #[test]
 fn rp_11_only_what_is_not_trusted_is_stored_with_a_version_and_under_the_known_names() {
-    let mut one = One::escalated(TrustRule::default(), 0);
+    let mut one = SingleToolLedger::escalated(TrustRule::default(), 0);
     let other = tool("p", "fine");
-    let rules = Rules { signature: &one.rule, domain: None };
+    let rules = TrustRules { signature: &one.rule, domain: None };
     let fine = signature("fine");
     let host = domain("h");
-    let subject = Subject { tool: &other, signature: &fine, domain: Some(&host) };
+    let subject = TrustSubject { tool: &other, signature: &fine, domain: Some(&host) };
     one.ledger.record(rules, subject, BAD, at(1));
     one.ledger.record(rules, subject, OK, at(2));
     let stored = serde_json::to_value(one.ledger.snapshot(at(60))).unwrap();
@@ -56,7 +58,7 @@ fn rp_11_only_what_is_not_trusted_is_stored_with_a_version_and_under_the_known_n
 
 #[test]
 fn rp_11_failures_of_a_trusted_tool_count_on_after_a_restart() {
-    let mut one = One::new(TrustRule::default());
+    let mut one = SingleToolLedger::new(TrustRule::default());
     one.records(&[BAD; 2], 0);
     one.ledger = restarted(&one.ledger, 1);
     assert_eq!(one.state(1), TrustState::Trusted);
@@ -65,11 +67,11 @@ fn rp_11_failures_of_a_trusted_tool_count_on_after_a_restart() {
 }
 
 #[test]
-fn rp_11_forgiven_failures_stay_forgiven_after_a_restart() {
-    let mut recovered = One::escalated(TrustRule::default(), 0);
+fn rp_11_cleared_failures_stay_cleared_after_a_restart() {
+    let mut recovered = SingleToolLedger::escalated(TrustRule::default(), 0);
     recovered.records(&[OK; 3], 1800);
-    let mut reset = One::escalated(TrustRule::default(), 1800);
-    reset.ledger.reset(Target::Signature(&reset.tool, &reset.signature), at(1800));
+    let mut reset = SingleToolLedger::escalated(TrustRule::default(), 1800);
+    reset.ledger.reset(TrustTarget::Signature(&reset.tool, &reset.signature), at(1800));
     for mut one in [recovered, reset] {
         one.ledger = restarted(&one.ledger, 1800);
         one.records(&[BAD; 2], 1801);
@@ -78,17 +80,22 @@ fn rp_11_forgiven_failures_stay_forgiven_after_a_restart() {
     }
 }
 
-/// A host reported the tool without its namespace. What it won back under its full name, or by a reset of that, came back after
-/// a restart.
+/// Regression: a host reported the tool without its namespace. Its failures counted again after a restart, although
+/// trust had been restored under its full name, or by a reset of that name.
 #[test]
-fn rp_11_failures_of_a_tool_in_any_namespace_stay_forgiven_after_a_restart() {
+fn rp_11_cleared_failures_of_a_tool_in_any_namespace_stay_cleared_after_a_restart() {
     let reported = || {
-        let mut one = One::new(TrustRule::default());
+        let mut one = SingleToolLedger::new(TrustRule::default());
         let any = ToolRef::in_any_namespace(one.tool.tool.clone());
-        let report = Report { tool: &any, signature: None, domain: None, service: None };
+        let report = TrustReport { tool: &any, signature: None, domain: None, service: None };
         let failed = ReportedFailure { classified: Severity::Crash, severity: None, recoverable: true };
         for _ in 0..3 {
-            one.ledger.report_failure(Rules { signature: &one.rule, domain: None }, report, failed, at(0));
+            one.ledger.report_failure(
+                TrustRules { signature: &one.rule, domain: None },
+                report,
+                failed,
+                at(0),
+            );
         }
         assert_eq!(one.state(0), TrustState::Escalated);
         one
@@ -96,15 +103,15 @@ fn rp_11_failures_of_a_tool_in_any_namespace_stay_forgiven_after_a_restart() {
     let mut recovered = reported();
     recovered.records(&[OK; 3], 1800);
     let mut reset = reported();
-    reset.ledger.reset(Target::Tool(&reset.tool), at(1800));
+    reset.ledger.reset(TrustTarget::Tool(&reset.tool), at(1800));
     for mut one in [recovered, reset] {
         assert!(one.ledger.history(None).all(|entry| !entry.counts_for_call));
         one.ledger = restarted(&one.ledger, 1800);
         let any = ToolRef::in_any_namespace(one.tool.tool.clone());
-        let report = Report { tool: &any, signature: None, domain: None, service: None };
+        let report = TrustReport { tool: &any, signature: None, domain: None, service: None };
         let failed = ReportedFailure { classified: Severity::Crash, severity: None, recoverable: true };
         for second in [1801, 1802] {
-            let rules = Rules { signature: &one.rule, domain: None };
+            let rules = TrustRules { signature: &one.rule, domain: None };
             assert_eq!(one.ledger.report_failure(rules, report, failed, at(second)), []);
         }
     }
@@ -113,7 +120,7 @@ fn rp_11_failures_of_a_tool_in_any_namespace_stay_forgiven_after_a_restart() {
 #[test]
 fn rp_11_a_share_of_failures_is_not_made_up_of_failures_alone_after_a_restart() {
     let rate = Some(crate::policy::Ratio::percent(50));
-    let mut one = One::new(TrustRule { count: None, rate, ..TrustRule::default() });
+    let mut one = SingleToolLedger::new(TrustRule { count: None, rate, ..TrustRule::default() });
     one.records(&[OK; 50], 0);
     one.records(&[BAD; 20], 0);
     one.ledger = restarted(&one.ledger, 1);
@@ -126,12 +133,12 @@ fn rp_11_every_state_survives_a_restart() {
     let host = domain("h");
     let of_host = TrustRule { count: Some(n(2)), ..TrustRule::default() };
     let (t, s, blocked) = (tool("p", "t"), signature("t"), tool("p", "blocked"));
-    let subject = Subject { tool: &t, signature: &s, domain: Some(&host) };
-    let by = Rules { signature: &of_host, domain: Some(&of_host) };
+    let subject = TrustSubject { tool: &t, signature: &s, domain: Some(&host) };
+    let by = TrustRules { signature: &of_host, domain: Some(&of_host) };
     let mut ledger = TrustLedger::default();
     ledger.record(by, subject, BAD, at(0));
     ledger.record(by, subject, BAD, at(0));
-    ledger.record(by, Subject { tool: &blocked, ..subject }, failure(Severity::Security), at(0));
+    ledger.record(by, TrustSubject { tool: &blocked, ..subject }, failure(Severity::Security), at(0));
     ledger.record(by, subject, OK, at(1900));
     let again = restarted(&ledger, 1901);
     assert_eq!(again.snapshot(at(1901)), ledger.snapshot(at(1901)));
@@ -142,46 +149,51 @@ fn rp_11_every_state_survives_a_restart() {
 }
 
 #[test]
-fn rp_11_what_cannot_be_read_is_a_typed_error_that_says_where() {
-    let good = serde_json::to_value(One::escalated(TrustRule::default(), 0).ledger.snapshot(at(0))).unwrap();
+fn rp_11_an_unreadable_snapshot_is_a_typed_error_with_a_position() {
+    let good =
+        serde_json::to_value(SingleToolLedger::escalated(TrustRule::default(), 0).ledger.snapshot(at(0)))
+            .unwrap();
     let entry = good["tool_states"].as_object().unwrap().keys().next().unwrap().clone();
     let changed = |change: &dyn Fn(&mut serde_json::Value)| {
         let mut value = good.clone();
         change(&mut value);
-        Snapshot::read(&value.to_string())
-            .and_then(|snapshot| TrustLedger::restore(snapshot, Bounds::default()))
+        TrustSnapshot::read(&value.to_string())
+            .and_then(|snapshot| TrustLedger::restore(snapshot, TrustBounds::default()))
             .err()
     };
     assert_eq!(changed(&|_| ()), None);
     assert_eq!(
         changed(&|value| value["version"] = 2.into()),
-        Some(SnapshotError::UnknownVersion { found: 2 })
+        Some(TrustSnapshotError::UnknownVersion { found: 2 })
     );
     for lost in ["escalation_expires", "tool_name", "signature"] {
         let error = changed(&|value| {
             value["tool_states"][&entry].as_object_mut().unwrap().remove(lost);
         });
-        assert!(matches!(error, Some(SnapshotError::Inconsistent { .. })), "{lost}: {error:?}");
+        assert!(matches!(error, Some(TrustSnapshotError::Inconsistent { .. })), "{lost}: {error:?}");
     }
     for broken in ["", "null", "[]", "{\"version\":\"x\"}", "{\"version\":1,"] {
-        assert!(matches!(Snapshot::read(broken), Err(SnapshotError::Unreadable { .. })), "{broken:?}");
+        assert!(
+            matches!(TrustSnapshot::read(broken), Err(TrustSnapshotError::Unreadable { .. })),
+            "{broken:?}"
+        );
     }
-    let Err(SnapshotError::Unreadable { line, problem, .. }) =
-        Snapshot::read("{\"version\": 1,\n \"tool_states\": 7}")
+    let Err(TrustSnapshotError::Unreadable { line, problem, .. }) =
+        TrustSnapshot::read("{\"version\": 1,\n \"tool_states\": 7}")
     else {
         panic!("it cannot be read")
     };
     assert!(line == 2 && problem.contains("invalid type"), "{line}: {problem}");
-    // A file without a version is of the first one.
+    // A file without a version has version 1.
     let mut old = good.clone();
     old.as_object_mut().unwrap().remove("version");
-    assert!(Snapshot::read(&old.to_string()).is_ok());
-    // Doubled entries would make one of them win by chance.
+    assert!(TrustSnapshot::read(&old.to_string()).is_ok());
+    // With duplicate entries the winner would be arbitrary.
     let doubled = changed(&|value| value["tool_states"]["again"] = value["tool_states"][&entry].clone());
-    assert!(matches!(doubled, Some(SnapshotError::Inconsistent { .. })));
+    assert!(matches!(doubled, Some(TrustSnapshotError::Inconsistent { .. })));
 }
 
-/// As the reliability plugin of seed 004 saves it, with `json.dumps(default=str)`.
+/// A file as the reliability plugin of seed 004 saves it, with `json.dumps(default=str)`.
 const OF_A_HOST: &str = r#"{
   "version": 1,
   "tool_states": {
@@ -210,30 +222,30 @@ const OF_A_HOST: &str = r#"{
 
 #[test]
 fn rp_12_a_file_as_a_host_writes_it_is_read_without_scopes_plugins_and_our_dates() {
-    let snapshot = Snapshot::read(OF_A_HOST).unwrap();
+    let snapshot = TrustSnapshot::read(OF_A_HOST).unwrap();
     assert_eq!(snapshot.failure_history[0].severity, Severity::ServerError);
-    let mut ledger = TrustLedger::restore(snapshot, Bounds::default()).unwrap();
+    let mut ledger = TrustLedger::restore(snapshot, TrustBounds::default()).unwrap();
     let then = Timestamp::parse_iso("2026-11-18T10:10:00Z").unwrap();
     let rule = TrustRule::default();
-    let rules = Rules { signature: &rule, domain: None };
+    let rules = TrustRules { signature: &rule, domain: None };
     let (here, signature) = (signature("any"), |name: &str| tool("whichever", name));
-    let state = |ledger: &TrustLedger, name: &str, at| match ledger.standing(
+    let state = |ledger: &TrustLedger, name: &str, at| match ledger.check(
         rules,
-        Subject { tool: &signature(name), signature: &here, domain: None },
+        TrustSubject { tool: &signature(name), signature: &here, domain: None },
         at,
     ) {
-        Standing::Free(state) => state,
-        Standing::Ask(_) => TrustState::Escalated,
-        Standing::Blocked(_) => TrustState::Blocked,
+        TrustDecision::Allowed(state) => state,
+        TrustDecision::NeedsApproval(_) => TrustState::Escalated,
+        TrustDecision::Blocked(_) => TrustState::Blocked,
     };
-    // A tool of that name is meant, whichever server it belongs to; of several entries the worst counts.
+    // The tool of that name is meant in any server. The worst of several entries counts.
     assert_eq!(state(&ledger, "http_request", then), TrustState::Escalated);
     assert_eq!(state(&ledger, "bash", then), TrustState::Blocked);
     assert_eq!(state(&ledger, "fine", then), TrustState::Trusted);
     // The offset of the date counts: 12:30 there is 10:30 here.
     let later = Timestamp::parse_iso("2026-11-18T10:30:00Z").unwrap();
     assert_eq!(state(&ledger, "http_request", later), TrustState::Recovering);
-    // It is stored under its own name again, and won back and reset like any other.
+    // It is stored under its own name again, and recovers and is reset like any other.
     let stored = ledger.snapshot(then);
     let names: Vec<_> = stored.tool_states.keys().map(String::as_str).collect();
     assert_eq!(names, ["bash", "http_request"]);
@@ -241,15 +253,15 @@ fn rp_12_a_file_as_a_host_writes_it_is_read_without_scopes_plugins_and_our_dates
     assert_eq!(stored.created, then);
     let web = signature("http_request");
     for _ in 0..3 {
-        let subject = Subject { tool: &web, signature: &here, domain: None };
+        let subject = TrustSubject { tool: &web, signature: &here, domain: None };
         ledger.record(rules, subject, OK, later);
     }
     assert_eq!(state(&ledger, "http_request", later), TrustState::Trusted);
-    ledger.reset(Target::Tool(&signature("bash")), later);
+    ledger.reset(TrustTarget::Tool(&signature("bash")), later);
     assert_eq!(state(&ledger, "bash", later), TrustState::Trusted);
-    // A date that is none says where.
+    // An invalid date is reported with its position.
     let wrong = OF_A_HOST.replace("2026-11-18T12:30:00+02:00", "tomorrow");
-    let Err(SnapshotError::Unreadable { line, problem, .. }) = Snapshot::read(&wrong) else {
+    let Err(TrustSnapshotError::Unreadable { line, problem, .. }) = TrustSnapshot::read(&wrong) else {
         panic!("it is read")
     };
     assert!(line == 8 && problem.contains("tomorrow") && problem.contains("ISO 8601"), "{line}: {problem}");
@@ -257,39 +269,39 @@ fn rp_12_a_file_as_a_host_writes_it_is_read_without_scopes_plugins_and_our_dates
 
 #[test]
 fn rp_11_more_states_than_fit_are_refused_and_not_dropped() {
-    let one = One::escalated(TrustRule::default(), 0);
-    let bounds = Bounds { signatures: 0, ..Bounds::default() };
+    let one = SingleToolLedger::escalated(TrustRule::default(), 0);
+    let bounds = TrustBounds { signatures: 0, ..TrustBounds::default() };
     let error = TrustLedger::restore(one.ledger.snapshot(at(0)), bounds).err();
     assert_eq!(
         error,
-        Some(SnapshotError::TooMany { what: crate::trust::Scope::Signature, found: 1, allowed: 0 })
+        Some(TrustSnapshotError::TooMany { what: crate::trust::TrustScope::Signature, found: 1, allowed: 0 })
     );
 }
 
 #[test]
 fn rp_11_history_is_bounded_and_keeps_the_newest() {
-    let mut one = One::new(TrustRule::default());
-    one.ledger = TrustLedger::new(Bounds { history: 5, ..Bounds::default() });
+    let mut one = SingleToolLedger::new(TrustRule::default());
+    one.ledger = TrustLedger::new(TrustBounds { history: 5, ..TrustBounds::default() });
     for second in 0..20 {
         one.record(failure(Severity::NotFound), second);
     }
     let kept: Vec<_> = one.ledger.history(None).map(|entry| entry.timestamp).collect();
     assert_eq!(kept, [15, 16, 17, 18, 19].map(at));
-    let smaller = Bounds { history: 2, ..Bounds::default() };
+    let smaller = TrustBounds { history: 2, ..TrustBounds::default() };
     let restored = TrustLedger::restore(one.ledger.snapshot(at(20)), smaller).unwrap();
     assert_eq!(restored.history(None).map(|entry| entry.timestamp).collect::<Vec<_>>(), [18, 19].map(at));
 }
 
 /// Calls with their own signature each, in a ledger with room for four.
-struct Crowd {
+struct SignatureCrowd {
     ledger: TrustLedger,
     rule: TrustRule,
     tool: ToolRef,
 }
 
-impl Crowd {
+impl SignatureCrowd {
     fn new() -> Self {
-        let bounds = Bounds { signatures: 4, tools: 1, domains: 2, history: 10 };
+        let bounds = TrustBounds { signatures: 4, tools: 1, domains: 2, history: 10 };
         let rule = TrustRule {
             count: Some(n(2)),
             block_after: n(1),
@@ -299,24 +311,29 @@ impl Crowd {
         Self { ledger: TrustLedger::new(bounds), rule, tool: tool("p", "t") }
     }
 
-    fn record(&mut self, name: &str, finished: &[Finished], second: u64) {
+    fn record(&mut self, name: &str, finished: &[FinishedOutcome], second: u64) {
         let signature = signature(name);
-        let subject = Subject { tool: &self.tool, signature: &signature, domain: None };
+        let subject = TrustSubject { tool: &self.tool, signature: &signature, domain: None };
         for finished in finished {
-            self.ledger.record(Rules { signature: &self.rule, domain: None }, subject, *finished, at(second));
+            self.ledger.record(
+                TrustRules { signature: &self.rule, domain: None },
+                subject,
+                *finished,
+                at(second),
+            );
         }
     }
 
     fn state(&self, name: &str, second: u64) -> TrustState {
         let signature = signature(name);
-        let subject = Subject { tool: &self.tool, signature: &signature, domain: None };
-        state_of(&self.ledger.standing(Rules { signature: &self.rule, domain: None }, subject, at(second)))
+        let subject = TrustSubject { tool: &self.tool, signature: &signature, domain: None };
+        state_of(&self.ledger.check(TrustRules { signature: &self.rule, domain: None }, subject, at(second)))
     }
 }
 
 #[test]
 fn what_is_trusted_is_forgotten_before_what_is_not() {
-    let mut crowd = Crowd::new();
+    let mut crowd = SignatureCrowd::new();
     crowd.record("blocked", &[BAD; 3], 0);
     crowd.record("escalated", &[BAD; 2], 1);
     for name in 0..100 {
@@ -324,14 +341,14 @@ fn what_is_trusted_is_forgotten_before_what_is_not() {
     }
     assert_eq!(crowd.state("blocked", 102), TrustState::Blocked);
     assert_eq!(crowd.state("escalated", 102), TrustState::Escalated);
-    // The last one is remembered: its second failure escalates it.
+    // The last one is stored: its second failure escalates it.
     crowd.record("passing 99", &[BAD], 103);
     assert_eq!(crowd.state("passing 99", 103), TrustState::Escalated);
 }
 
 #[test]
 fn then_goes_the_oldest_on_trial_and_never_a_block_or_a_running_escalation() {
-    let mut crowd = Crowd::new();
+    let mut crowd = SignatureCrowd::new();
     crowd.record("blocked", &[BAD; 3], 0);
     crowd.record("trial 1", &[BAD; 2], 1);
     crowd.record("trial 2", &[BAD; 2], 2);
@@ -346,10 +363,10 @@ fn then_goes_the_oldest_on_trial_and_never_a_block_or_a_running_escalation() {
     for (name, state) in [("blocked", TrustState::Blocked), ("trial 2", TrustState::Escalated)] {
         assert_eq!(crowd.state(name, 1805), state);
     }
-    // Now everything is escalated or blocked: a newcomer finds no room.
+    // Now everything is escalated or blocked, so there is no room for a new account.
     crowd.record("late", &[BAD; 2], 1806);
     assert_eq!(crowd.state("late", 1806), TrustState::Trusted);
-    // An escalation whose time is over makes room again.
+    // An expired escalation makes room again.
     crowd.record("later", &[BAD; 2], 1803 + 1800);
     assert_eq!(crowd.state("later", 1803 + 1800), TrustState::Escalated);
     assert_eq!(crowd.state("blocked", 1803 + 1800), TrustState::Blocked);
@@ -357,30 +374,30 @@ fn then_goes_the_oldest_on_trial_and_never_a_block_or_a_running_escalation() {
 
 #[test]
 fn a_block_that_finds_no_room_blocks_everything_until_all_is_reset() {
-    let mut crowd = Crowd::new();
+    let mut crowd = SignatureCrowd::new();
     crowd.record("a", &[failure(Severity::Security)], 0);
     let second = tool("p", "second");
-    crowd.ledger.block_tool(&second, "security concern", crate::trust::Notify::Yes, at(1));
+    crowd.ledger.block_tool(&second, "security concern", crate::trust::NotifyChoice::Yes, at(1));
     crowd.tool = tool("p", "third");
     assert_eq!(crowd.state("a", 2), TrustState::Blocked);
     let status = crowd.ledger.status(|_, _| TrustRule::default(), at(2));
     assert_eq!(status.iter().filter(|one| one.standing.tool().is_none()).count(), 1);
     crowd.ledger = restarted(&crowd.ledger, 2);
     assert_eq!(crowd.state("a", 2), TrustState::Blocked);
-    crowd.ledger.reset(Target::Tool(&second), at(3));
+    crowd.ledger.reset(TrustTarget::Tool(&second), at(3));
     assert_eq!(crowd.state("a", 3), TrustState::Blocked);
-    crowd.ledger.reset(Target::All, at(4));
+    crowd.ledger.reset(TrustTarget::All, at(4));
     assert_eq!(crowd.state("a", 4), TrustState::Trusted);
 }
 
 #[test]
 fn statistics_of_domains_are_bounded() {
-    let mut crowd = Crowd::new();
+    let mut crowd = SignatureCrowd::new();
     let signature = signature("s");
     for second in 0..50 {
         let host = domain(&format!("host{second}"));
-        let subject = Subject { tool: &crowd.tool, signature: &signature, domain: Some(&host) };
-        crowd.ledger.record(Rules { signature: &crowd.rule, domain: None }, subject, OK, at(second));
+        let subject = TrustSubject { tool: &crowd.tool, signature: &signature, domain: Some(&host) };
+        crowd.ledger.record(TrustRules { signature: &crowd.rule, domain: None }, subject, OK, at(second));
     }
     let kept: Vec<_> = crowd.ledger.snapshot(at(50)).domain_stats.into_keys().collect();
     assert_eq!(kept, [domain("host48"), domain("host49")]);
@@ -388,7 +405,7 @@ fn statistics_of_domains_are_bounded() {
 
 #[test]
 fn a_success_leaves_no_trace_where_nothing_needs_it() {
-    let mut crowd = Crowd::new();
+    let mut crowd = SignatureCrowd::new();
     for name in 0..1000 {
         crowd.record(&format!("fine {name}"), &[OK], name);
     }
@@ -397,17 +414,17 @@ fn a_success_leaves_no_trace_where_nothing_needs_it() {
 
 #[test]
 fn rp_11_two_processes_learn_from_each_other_and_the_newer_word_counts() {
-    let escalated = One::escalated(TrustRule::default(), 10);
-    let mut other = One::new(TrustRule::default());
+    let escalated = SingleToolLedger::escalated(TrustRule::default(), 10);
+    let mut other = SingleToolLedger::new(TrustRule::default());
     other.records(&[BAD; 2], 5);
     other.ledger.adopt(escalated.ledger.snapshot(at(20))).unwrap();
     assert_eq!(other.state(20), TrustState::Escalated, "it was escalated elsewhere");
 
-    // Reset there: what is stored no longer names it.
+    // After a reset in the other process the snapshot no longer has it.
     let mut reset = escalated.ledger.clone();
-    reset.reset(Target::Signature(&other.tool, &other.signature), at(30));
+    reset.reset(TrustTarget::Signature(&other.tool, &other.signature), at(30));
     let stored = reset.snapshot(at(30));
-    let mut failed_since = One::new(TrustRule::default());
+    let mut failed_since = SingleToolLedger::new(TrustRule::default());
     failed_since.ledger = other.ledger.clone();
     failed_since.record(BAD, 31);
     other.ledger.adopt(stored.clone()).unwrap();
@@ -416,23 +433,23 @@ fn rp_11_two_processes_learn_from_each_other_and_the_newer_word_counts() {
     assert_eq!(failed_since.state(32), TrustState::Escalated, "something happened here after the reset");
 }
 
-/// What was stored while it was not trusted is read again before what is known now is written.
+/// A snapshot from before the restored trust is read again before the current state is written.
 #[test]
-fn rp_11_trust_that_was_won_or_given_back_is_not_taken_by_what_was_stored_before() {
+fn rp_11_restored_trust_survives_an_older_snapshot() {
     for second in [10, 1810] {
-        let mut one = One::escalated(TrustRule::default(), 10);
+        let mut one = SingleToolLedger::escalated(TrustRule::default(), 10);
         one.record(OK, second);
         let before = one.ledger.snapshot(at(second));
-        let mut forgiven = One::new(TrustRule::default());
+        let mut forgiven = SingleToolLedger::new(TrustRule::default());
         forgiven.ledger = one.ledger.clone();
-        forgiven.ledger.reset(Target::All, at(1811));
+        forgiven.ledger.reset(TrustTarget::All, at(1811));
         one.records(&[OK; 3], 1811);
         for (who, how) in [(&mut one, "won"), (&mut forgiven, "given back")] {
             assert_eq!(who.state(1811), TrustState::Trusted, "{how}");
             who.ledger.adopt(before.clone()).unwrap();
             assert_eq!(who.state(1812), TrustState::Trusted, "{how}, and stored at {second}");
-            // Trouble that is new counts.
-            let later = One::escalated(TrustRule::default(), 1820);
+            // A new failure counts.
+            let later = SingleToolLedger::escalated(TrustRule::default(), 1820);
             who.ledger.adopt(later.ledger.snapshot(at(1821))).unwrap();
             assert_eq!(who.state(1822), TrustState::Escalated, "{how}");
         }

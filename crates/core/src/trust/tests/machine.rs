@@ -1,29 +1,31 @@
-//! Every state with every event, and random sequences against a model that keeps everything.
+//! Every state with every event, and random sequences against a model that stores everything.
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::policy::Recovery;
-use crate::trust::{Notify, Target};
+use crate::policy::TrustRecovery;
+use crate::trust::{NotifyChoice, TrustTarget};
 
-const BAD: Finished = Finished::Failure { severity: Severity::ServerError, recoverable: true };
-const HOPELESS: Finished = Finished::Failure { severity: Severity::ServerError, recoverable: false };
-const MISTAKE: Finished = Finished::Failure { severity: Severity::InvalidInput, recoverable: true };
+const BAD: FinishedOutcome = FinishedOutcome::Failure { severity: Severity::ServerError, recoverable: true };
+const HOPELESS: FinishedOutcome =
+    FinishedOutcome::Failure { severity: Severity::ServerError, recoverable: false };
+const MISTAKE: FinishedOutcome =
+    FinishedOutcome::Failure { severity: Severity::InvalidInput, recoverable: true };
 
 /// Half an hour after the escalation at second 0, when recovery may begin.
 const DUE: u64 = 1800;
 
-fn in_state(state: TrustState) -> One {
+fn in_state(state: TrustState) -> SingleToolLedger {
     match state {
-        TrustState::Trusted => One::new(TrustRule::default()),
-        TrustState::Escalated => One::escalated(TrustRule::default(), 0),
+        TrustState::Trusted => SingleToolLedger::new(TrustRule::default()),
+        TrustState::Escalated => SingleToolLedger::escalated(TrustRule::default(), 0),
         TrustState::Recovering => {
-            let mut one = One::escalated(TrustRule::default(), 0);
+            let mut one = SingleToolLedger::escalated(TrustRule::default(), 0);
             one.record(OK, DUE);
             one
         }
         TrustState::Blocked => {
-            let mut one = One::escalated(TrustRule::default(), 0);
+            let mut one = SingleToolLedger::escalated(TrustRule::default(), 0);
             one.records(&[BAD; 10], 0);
             one
         }
@@ -31,10 +33,10 @@ fn in_state(state: TrustState) -> One {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Event {
-    /// With how many times the outcome arrives.
-    Calls(Finished, usize),
-    /// Nothing but time, until the recovery is due.
+enum LedgerTestEvent {
+    /// A number of calls with this result.
+    Calls(FinishedOutcome, usize),
+    /// Time until the recovery is due.
     Time,
     ApproveRecovery,
     Reset,
@@ -48,19 +50,19 @@ fn rp_6_every_state_with_every_event() {
     #[rustfmt::skip]
     let table = [
         // event                        TRUSTED    ESCALATED   RECOVERING  BLOCKED
-        (Event::Calls(OK, 1),          [Trusted,   Escalated,  Recovering, Blocked]),
-        (Event::Calls(OK, 2),          [Trusted,   Escalated,  Trusted,    Blocked]),
-        (Event::Calls(BAD, 1),         [Trusted,   Escalated,  Escalated,  Blocked]),
-        (Event::Calls(BAD, 3),         [Escalated, Escalated,  Escalated,  Blocked]),
-        (Event::Calls(BAD, 9),         [Escalated, Escalated,  Escalated,  Blocked]),
-        (Event::Calls(BAD, 10),        [Escalated, Blocked,    Escalated,  Blocked]),
-        (Event::Calls(BAD, 13),        [Blocked,   Blocked,    Blocked,    Blocked]),
-        (Event::Calls(MISTAKE, 20),    [Trusted,   Escalated,  Recovering, Blocked]),
-        (Event::Calls(denied, 1),      [Escalated, Escalated,  Escalated,  Blocked]),
-        (Event::Calls(security, 1),    [Blocked,   Blocked,    Blocked,    Blocked]),
-        (Event::Time,                  [Trusted,   Recovering, Recovering, Blocked]),
-        (Event::ApproveRecovery,       [Trusted,   Recovering, Recovering, Blocked]),
-        (Event::Reset,                 [Trusted,   Trusted,    Trusted,    Trusted]),
+        (LedgerTestEvent::Calls(OK, 1),          [Trusted,   Escalated,  Recovering, Blocked]),
+        (LedgerTestEvent::Calls(OK, 2),          [Trusted,   Escalated,  Trusted,    Blocked]),
+        (LedgerTestEvent::Calls(BAD, 1),         [Trusted,   Escalated,  Escalated,  Blocked]),
+        (LedgerTestEvent::Calls(BAD, 3),         [Escalated, Escalated,  Escalated,  Blocked]),
+        (LedgerTestEvent::Calls(BAD, 9),         [Escalated, Escalated,  Escalated,  Blocked]),
+        (LedgerTestEvent::Calls(BAD, 10),        [Escalated, Blocked,    Escalated,  Blocked]),
+        (LedgerTestEvent::Calls(BAD, 13),        [Blocked,   Blocked,    Blocked,    Blocked]),
+        (LedgerTestEvent::Calls(MISTAKE, 20),    [Trusted,   Escalated,  Recovering, Blocked]),
+        (LedgerTestEvent::Calls(denied, 1),      [Escalated, Escalated,  Escalated,  Blocked]),
+        (LedgerTestEvent::Calls(security, 1),    [Blocked,   Blocked,    Blocked,    Blocked]),
+        (LedgerTestEvent::Time,                  [Trusted,   Recovering, Recovering, Blocked]),
+        (LedgerTestEvent::ApproveRecovery,       [Trusted,   Recovering, Recovering, Blocked]),
+        (LedgerTestEvent::Reset,                 [Trusted,   Trusted,    Trusted,    Trusted]),
     ];
     for (event, expected) in table {
         for (from, to) in [Trusted, Escalated, Recovering, Blocked].into_iter().zip(expected) {
@@ -69,13 +71,13 @@ fn rp_6_every_state_with_every_event() {
             assert_eq!(one.state(start), from);
             let mut now = start;
             match event {
-                Event::Calls(finished, times) => one.records(&vec![finished; times], now),
-                Event::Time => now = start + DUE,
-                Event::ApproveRecovery => {
-                    one.ledger.approve_recovery(Target::Signature(&one.tool, &one.signature), at(now));
+                LedgerTestEvent::Calls(finished, times) => one.records(&vec![finished; times], now),
+                LedgerTestEvent::Time => now = start + DUE,
+                LedgerTestEvent::ApproveRecovery => {
+                    one.ledger.approve_recovery(TrustTarget::Signature(&one.tool, &one.signature), at(now));
                 }
-                Event::Reset => {
-                    one.ledger.reset(Target::Tool(&one.tool), at(now));
+                LedgerTestEvent::Reset => {
+                    one.ledger.reset(TrustTarget::Tool(&one.tool), at(now));
                 }
             }
             assert_eq!(one.state(now), to, "{from} with {event:?}");
@@ -85,7 +87,7 @@ fn rp_6_every_state_with_every_event() {
 
 #[test]
 fn rp_6_recovery_begins_at_the_later_of_expiry_and_cool_down() {
-    let mut one = One::escalated(TrustRule::default(), 0);
+    let mut one = SingleToolLedger::escalated(TrustRule::default(), 0);
     assert_eq!((one.state(1799), one.state(1800)), (TrustState::Escalated, TrustState::Recovering));
     one.record(BAD, 1000);
     assert_eq!(
@@ -100,14 +102,14 @@ fn rp_6_recovery_begins_at_the_later_of_expiry_and_cool_down() {
 
 #[test]
 fn rp_6_looking_does_not_change_anything() {
-    let one = One::escalated(TrustRule::default(), 0);
+    let one = SingleToolLedger::escalated(TrustRule::default(), 0);
     assert_eq!(one.state(5000), TrustState::Recovering);
     assert_eq!(one.state(10), TrustState::Escalated);
 }
 
 #[test]
 fn rp_6_a_failure_on_trial_escalates_with_a_fresh_expiry() {
-    let mut one = One::escalated(TrustRule::default(), 0);
+    let mut one = SingleToolLedger::escalated(TrustRule::default(), 0);
     one.record(OK, 2000);
     let changes = one.record(BAD, 2001);
     assert_eq!(one.reason(2001), "failed again while recovering (server_error)");
@@ -119,8 +121,8 @@ fn rp_6_a_failure_on_trial_escalates_with_a_fresh_expiry() {
 }
 
 #[test]
-fn rp_6_recovery_starts_its_count_anew_each_time() {
-    let mut one = One::escalated(TrustRule::default(), 0);
+fn rp_6_recovery_restarts_its_count_each_time() {
+    let mut one = SingleToolLedger::escalated(TrustRule::default(), 0);
     one.records(&[OK, OK, BAD], 2000);
     one.record(OK, 4000);
     assert_eq!(one.state(4000), TrustState::Recovering);
@@ -130,10 +132,11 @@ fn rp_6_recovery_starts_its_count_anew_each_time() {
 
 #[test]
 fn rp_6_old_failures_do_not_count_again_after_recovery_or_reset() {
-    let mut recovered = One::escalated(TrustRule::default(), 0);
+    let mut recovered = SingleToolLedger::escalated(TrustRule::default(), 0);
     recovered.records(&[OK; 3], 1800);
-    let mut reset = One::escalated(TrustRule { consecutive: Some(n(3)), ..TrustRule::default() }, 1800);
-    reset.ledger.reset(Target::All, at(1801));
+    let mut reset =
+        SingleToolLedger::escalated(TrustRule { consecutive: Some(n(3)), ..TrustRule::default() }, 1800);
+    reset.ledger.reset(TrustTarget::All, at(1801));
     for mut one in [recovered, reset] {
         one.records(&[BAD, BAD], 1802);
         assert_eq!(one.state(1802), TrustState::Trusted);
@@ -143,12 +146,12 @@ fn rp_6_old_failures_do_not_count_again_after_recovery_or_reset() {
 }
 
 #[test]
-fn rp_6_recovery_by_asking_waits_for_a_person() {
-    let rule = TrustRule { recovery: Recovery::Ask, ..TrustRule::default() };
-    let mut one = One::escalated(rule, 0);
+fn rp_6_manual_recovery_waits_for_an_operator() {
+    let rule = TrustRule { recovery: TrustRecovery::Ask, ..TrustRule::default() };
+    let mut one = SingleToolLedger::escalated(rule, 0);
     one.records(&[OK; 10], 90_000);
     assert_eq!(one.state(90_000), TrustState::Escalated);
-    let changes = one.ledger.approve_recovery(Target::Tool(&one.tool), at(90_001));
+    let changes = one.ledger.approve_recovery(TrustTarget::Tool(&one.tool), at(90_001));
     assert_eq!((changes.len(), changes[0].to, changes[0].notify), (1, TrustState::Recovering, false));
     assert_eq!(one.state(90_001), TrustState::Recovering);
     one.records(&[OK; 3], 90_002);
@@ -157,51 +160,52 @@ fn rp_6_recovery_by_asking_waits_for_a_person() {
 
 #[test]
 fn rp_6_changing_the_rule_to_automatic_recovery_frees_what_was_waiting() {
-    let mut one = One::escalated(TrustRule { recovery: Recovery::Ask, ..TrustRule::default() }, 0);
+    let mut one =
+        SingleToolLedger::escalated(TrustRule { recovery: TrustRecovery::Ask, ..TrustRule::default() }, 0);
     assert_eq!(one.state(5000), TrustState::Escalated);
-    one.rule.recovery = Recovery::Auto;
+    one.rule.recovery = TrustRecovery::Auto;
     assert_eq!(one.state(5000), TrustState::Recovering);
 }
 
 #[test]
 fn rp_6_what_cannot_heal_by_itself_ends_only_by_hand() {
-    let mut before = One::new(TrustRule::default());
+    let mut before = SingleToolLedger::new(TrustRule::default());
     before.records(&[HOPELESS, BAD, BAD], 0);
-    let mut during = One::escalated(TrustRule::default(), 0);
+    let mut during = SingleToolLedger::escalated(TrustRule::default(), 0);
     during.record(HOPELESS, 10);
-    let mut on_trial = One::escalated(TrustRule::default(), 0);
+    let mut on_trial = SingleToolLedger::escalated(TrustRule::default(), 0);
     on_trial.record(HOPELESS, 1800);
     for mut one in [before, during, on_trial] {
         assert_eq!(one.state(1_000_000), TrustState::Escalated);
-        let Standing::Ask(prompt) = one.standing(1_000_000) else { panic!("it asks") };
+        let TrustDecision::NeedsApproval(prompt) = one.standing(1_000_000) else { panic!("it asks") };
         assert!(
-            prompt.recovery_hint.starts_with("a person has to let it recover"),
+            prompt.recovery_hint.starts_with("an operator has to approve its recovery"),
             "{}",
             prompt.recovery_hint
         );
-        one.ledger.approve_recovery(Target::Signature(&one.tool, &one.signature), at(1_000_000));
+        one.ledger.approve_recovery(TrustTarget::Signature(&one.tool, &one.signature), at(1_000_000));
         assert_eq!(one.state(1_000_000), TrustState::Recovering);
     }
 }
 
 #[test]
 fn rp_6_a_blocked_tool_keeps_its_reason() {
-    let mut one = One::escalated(TrustRule::default(), 0);
+    let mut one = SingleToolLedger::escalated(TrustRule::default(), 0);
     one.records(&[BAD; 10], 5);
     assert_eq!(one.reason(5), "10 more failures while approval was needed (first: 3 failures in 1 h)");
     one.records(&[OK; 10], 1_000_000);
     assert_eq!(one.state(1_000_000), TrustState::Blocked);
 }
 
-/// A burst of parallel calls to a host that just died: the calls were all under way when the third of them
-/// came back with its failure. Counting them as defiance would leave a tool blocked that is merely down.
+/// A burst of parallel calls to a host that just died: all of them were in flight when the third one failed. If they
+/// counted towards a block, a tool that is merely down would be blocked.
 #[test]
-fn calls_that_were_under_way_when_trust_was_lost_do_not_block() {
-    let mut one = One::new(TrustRule::default());
-    let rules = Rules { signature: &one.rule, domain: None };
-    let subject = Subject { tool: &one.tool, signature: &one.signature, domain: None };
+fn calls_in_flight_when_trust_was_lost_do_not_block() {
+    let mut one = SingleToolLedger::new(TrustRule::default());
+    let rules = TrustRules { signature: &one.rule, domain: None };
+    let subject = TrustSubject { tool: &one.tool, signature: &one.signature, domain: None };
     for _ in 0..64 {
-        one.ledger.record_begun(rules, subject, BAD, at(0), at(30));
+        one.ledger.record_with_start(rules, subject, BAD, at(0), at(30));
     }
     assert_eq!(one.state(30), TrustState::Escalated);
     one.records(&[BAD; 10], 31);
@@ -209,19 +213,20 @@ fn calls_that_were_under_way_when_trust_was_lost_do_not_block() {
 }
 
 #[test]
-fn rp_8_the_status_says_what_leads_back_under_the_rule_that_is_given() {
+fn rp_8_the_status_has_the_way_to_recovery_under_the_given_rule() {
     let rule = TrustRule { window: MINUTE, cooldown: HOUR, ..TrustRule::default() };
-    let mut one = One::escalated(rule, 0);
+    let mut one = SingleToolLedger::escalated(rule, 0);
     let blocked = tool("web", "blocked");
-    one.ledger.block_tool(&blocked, "by hand", Notify::Yes, at(0));
-    let shown = |one: &One, rule: &TrustRule, now| one.ledger.status(|_, _| rule.clone(), at(now));
+    one.ledger.block_tool(&blocked, "by hand", NotifyChoice::Yes, at(0));
+    let shown =
+        |one: &SingleToolLedger, rule: &TrustRule, now| one.ledger.status(|_, _| rule.clone(), at(now));
     let status = shown(&one, &one.rule, 0);
     let states: Vec<_> = status.iter().map(|one| one.standing.state).collect();
     assert_eq!(states, [TrustState::Blocked, TrustState::Escalated], "the worst first");
     let ends: Vec<_> = status.iter().map(|one| (one.recovers_at, one.waits_for_approval)).collect();
     assert_eq!(ends, [(None, false), (Some(at(3600)), false)]);
     assert_eq!((status[0].window_ms, status[0].cooldown_ms), (60_000, 3_600_000));
-    // At that moment it recovers, and until then it does not.
+    // At that time it recovers, and not before.
     for (now, state, recovers_at) in
         [(3599, TrustState::Escalated, Some(at(3600))), (3600, TrustState::Recovering, None)]
     {
@@ -231,8 +236,8 @@ fn rp_8_the_status_says_what_leads_back_under_the_rule_that_is_given() {
             (state, recovers_at, false)
         );
     }
-    // Where a person is asked, no time leads back.
-    let asks = TrustRule { recovery: Recovery::Ask, ..one.rule.clone() };
+    // With manual recovery no time leads back.
+    let asks = TrustRule { recovery: TrustRecovery::Ask, ..one.rule.clone() };
     let seen = &shown(&one, &asks, 1_000_000)[1];
     assert_eq!((seen.standing.state, seen.recovers_at), (TrustState::Escalated, None));
     assert!(seen.waits_for_approval);
@@ -248,22 +253,22 @@ fn rp_8_the_status_says_what_leads_back_under_the_rule_that_is_given() {
     assert_eq!(asked.into_inner(), [(true, false), (true, false)]);
 }
 
-/// The same decisions, made from a list of everything that ever happened.
+/// The same decisions, derived from a list of all events.
 #[derive(Default)]
-struct Model {
-    state: Option<Lost>,
+struct LedgerModel {
+    state: Option<ModelTrustLoss>,
     failures: Vec<u64>,
     run: u32,
 }
 
-enum Lost {
+enum ModelTrustLoss {
     Escalated { expires: u64, last: u64, further: u32 },
     Recovering { successes: u32 },
     Blocked,
 }
 
-impl Model {
-    // The window outlasts a recovery, so that a forgotten fence shows.
+impl LedgerModel {
+    // The window outlasts a recovery, so that a failure that was not cleared shows.
     const WINDOW: u64 = 100;
     const DURATION: u64 = 20;
     const COOLDOWN: u64 = 15;
@@ -283,17 +288,17 @@ impl Model {
     }
 
     fn let_time_pass(&mut self, now: u64) {
-        if let Some(Lost::Escalated { expires, last, .. }) = self.state
+        if let Some(ModelTrustLoss::Escalated { expires, last, .. }) = self.state
             && now >= expires.max(last + Self::COOLDOWN)
         {
-            self.state = Some(Lost::Recovering { successes: 0 });
+            self.state = Some(ModelTrustLoss::Recovering { successes: 0 });
         }
     }
 
     fn success(&mut self, now: u64) {
         self.let_time_pass(now);
         self.run = 0;
-        if let Some(Lost::Recovering { successes }) = &mut self.state {
+        if let Some(ModelTrustLoss::Recovering { successes }) = &mut self.state {
             *successes += 1;
             if *successes == 2 {
                 *self = Self::default();
@@ -305,7 +310,7 @@ impl Model {
         self.let_time_pass(now);
         self.failures.push(now);
         self.run += 1;
-        let fresh = Lost::Escalated { expires: now + Self::DURATION, last: now, further: 0 };
+        let fresh = ModelTrustLoss::Escalated { expires: now + Self::DURATION, last: now, further: 0 };
         match &mut self.state {
             None => {
                 let within = |failure: &&u64| **failure + Self::WINDOW >= now;
@@ -315,24 +320,24 @@ impl Model {
                     self.state = Some(fresh);
                 }
             }
-            Some(Lost::Recovering { .. }) => self.state = Some(fresh),
-            Some(Lost::Escalated { last, further, .. }) => {
+            Some(ModelTrustLoss::Recovering { .. }) => self.state = Some(fresh),
+            Some(ModelTrustLoss::Escalated { last, further, .. }) => {
                 *last = now;
                 *further += 1;
                 if *further == 3 {
-                    self.state = Some(Lost::Blocked);
+                    self.state = Some(ModelTrustLoss::Blocked);
                 }
             }
-            Some(Lost::Blocked) => {}
+            Some(ModelTrustLoss::Blocked) => {}
         }
     }
 
     fn name(&self) -> TrustState {
         match self.state {
             None => TrustState::Trusted,
-            Some(Lost::Escalated { .. }) => TrustState::Escalated,
-            Some(Lost::Recovering { .. }) => TrustState::Recovering,
-            Some(Lost::Blocked) => TrustState::Blocked,
+            Some(ModelTrustLoss::Escalated { .. }) => TrustState::Escalated,
+            Some(ModelTrustLoss::Recovering { .. }) => TrustState::Recovering,
+            Some(ModelTrustLoss::Blocked) => TrustState::Blocked,
         }
     }
 }
@@ -342,8 +347,8 @@ proptest! {
     fn any_sequence_of_calls_goes_as_the_model_says(
         steps in prop::collection::vec((0_u64..16, 0_u8..12), 1..80),
     ) {
-        let mut one = One::new(Model::rule());
-        let mut model = Model::default();
+        let mut one = SingleToolLedger::new(LedgerModel::rule());
+        let mut model = LedgerModel::default();
         let mut now = 0;
         for (passed, what) in steps {
             now += passed;
@@ -362,13 +367,13 @@ proptest! {
                     one.record(MISTAKE, now)
                 }
                 _ => {
-                    model = Model::default();
-                    one.ledger.reset(Target::Signature(&one.tool, &one.signature), at(now))
+                    model = LedgerModel::default();
+                    one.ledger.reset(TrustTarget::Signature(&one.tool, &one.signature), at(now))
                 }
             };
             model.let_time_pass(now);
             prop_assert_eq!(one.state(now), model.name());
-            // What is told is what happened: each change starts where the one before it ended.
+            // Changes are consistent: each change starts where the one before it ended.
             for pair in changes.windows(2) {
                 prop_assert_eq!(pair[0].to, pair[1].from);
             }
@@ -376,9 +381,9 @@ proptest! {
                 Some(last) => prop_assert_eq!(last.to, one.state(now)),
                 None => prop_assert_eq!(before, one.state(now)),
             }
-            // A restart in between changes nothing that the state is made of.
-            let restored = TrustLedger::restore(one.ledger.snapshot(at(now)), crate::trust::Bounds::default());
-            let kept = One { ledger: restored.unwrap(), rule: Model::rule(), ..One::new(Model::rule()) };
+            // A restart in between does not change the state.
+            let restored = TrustLedger::restore(one.ledger.snapshot(at(now)), crate::trust::TrustBounds::default());
+            let kept = SingleToolLedger { ledger: restored.unwrap(), rule: LedgerModel::rule(), ..SingleToolLedger::new(LedgerModel::rule()) };
             prop_assert_eq!(kept.standing(now), one.standing(now));
         }
     }

@@ -1,4 +1,4 @@
-//! What the ledger promises, by requirement.
+//! Tests of the trust ledger, by requirement.
 
 mod facts;
 mod keeping;
@@ -9,7 +9,9 @@ mod thresholds;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use super::{Finished, Rules, Signature, Standing, Subject, TrustChange, TrustLedger, TrustState};
+use super::{
+    FinishedOutcome, Signature, TrustChange, TrustDecision, TrustLedger, TrustRules, TrustState, TrustSubject,
+};
 use crate::Timestamp;
 use crate::classify::Severity;
 use crate::id::{Domain, Namespace, ToolName, ToolRef};
@@ -18,9 +20,9 @@ use crate::policy::TrustRule;
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 
-const OK: Finished = Finished::Success;
+const OK: FinishedOutcome = FinishedOutcome::Success;
 
-/// A moment so many seconds after the test began.
+/// Returns the time this number of seconds after the start of the test.
 fn at(seconds: u64) -> Timestamp {
     Timestamp::from_millis(1_762_300_800_000 + seconds * 1000)
 }
@@ -29,8 +31,8 @@ fn n(value: u32) -> NonZeroU32 {
     NonZeroU32::new(value).unwrap()
 }
 
-fn failure(severity: Severity) -> Finished {
-    Finished::Failure { severity, recoverable: true }
+fn failure(severity: Severity) -> FinishedOutcome {
+    FinishedOutcome::Failure { severity, recoverable: true }
 }
 
 fn tool(namespace: &str, tool: &str) -> ToolRef {
@@ -45,22 +47,22 @@ fn domain(text: &str) -> Domain {
     Domain::new(text).unwrap()
 }
 
-/// One tool with one signature, and a ledger that knows only these.
-struct One {
+/// One tool with one signature, and a ledger for only these.
+struct SingleToolLedger {
     ledger: TrustLedger,
     rule: TrustRule,
     tool: ToolRef,
     signature: Signature,
 }
 
-impl One {
+impl SingleToolLedger {
     fn new(rule: TrustRule) -> Self {
         let (tool, signature) =
             (tool("web", "http_request"), signature("http_request|domain=api.example.com"));
         Self { ledger: TrustLedger::default(), rule, tool, signature }
     }
 
-    /// One that has lost trust at the given second.
+    /// Returns one that lost trust at the given second.
     fn escalated(rule: TrustRule, second: u64) -> Self {
         let mut one = Self::new(rule);
         for _ in 0..3 {
@@ -70,20 +72,20 @@ impl One {
         one
     }
 
-    fn record(&mut self, finished: Finished, second: u64) -> Vec<TrustChange> {
-        let subject = Subject { tool: &self.tool, signature: &self.signature, domain: None };
-        self.ledger.record(Rules { signature: &self.rule, domain: None }, subject, finished, at(second))
+    fn record(&mut self, finished: FinishedOutcome, second: u64) -> Vec<TrustChange> {
+        let subject = TrustSubject { tool: &self.tool, signature: &self.signature, domain: None };
+        self.ledger.record(TrustRules { signature: &self.rule, domain: None }, subject, finished, at(second))
     }
 
-    fn records(&mut self, finished: &[Finished], second: u64) {
+    fn records(&mut self, finished: &[FinishedOutcome], second: u64) {
         for one in finished {
             self.record(*one, second);
         }
     }
 
-    fn standing(&self, second: u64) -> Standing {
-        let subject = Subject { tool: &self.tool, signature: &self.signature, domain: None };
-        self.ledger.standing(Rules { signature: &self.rule, domain: None }, subject, at(second))
+    fn standing(&self, second: u64) -> TrustDecision {
+        let subject = TrustSubject { tool: &self.tool, signature: &self.signature, domain: None };
+        self.ledger.check(TrustRules { signature: &self.rule, domain: None }, subject, at(second))
     }
 
     fn state(&self, second: u64) -> TrustState {
@@ -92,20 +94,22 @@ impl One {
 
     fn reason(&self, second: u64) -> String {
         match self.standing(second) {
-            Standing::Ask(escalation) | Standing::Blocked(escalation) => escalation.reason,
-            Standing::Free(state) => format!("free: {state}"),
+            TrustDecision::NeedsApproval(escalation) | TrustDecision::Blocked(escalation) => {
+                escalation.reason
+            }
+            TrustDecision::Allowed(state) => format!("free: {state}"),
         }
     }
 }
 
-fn state_of(standing: &Standing) -> TrustState {
+fn state_of(standing: &TrustDecision) -> TrustState {
     match standing {
-        Standing::Free(state) => *state,
-        Standing::Ask(escalation) => {
+        TrustDecision::Allowed(state) => *state,
+        TrustDecision::NeedsApproval(escalation) => {
             assert_eq!(escalation.state, TrustState::Escalated);
             TrustState::Escalated
         }
-        Standing::Blocked(escalation) => {
+        TrustDecision::Blocked(escalation) => {
             assert_eq!(escalation.state, TrustState::Blocked);
             TrustState::Blocked
         }

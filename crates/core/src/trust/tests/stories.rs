@@ -1,17 +1,18 @@
-//! The stories that the requirements tell, step by step, and what people are told on the way.
+//! The scenarios of the requirements, step by step, with their notifications.
 
 use super::*;
-use crate::trust::{Level, Report, ReportedFailure, Scope, Target};
+use crate::trust::{PromptLevel, ReportedFailure, TrustReport, TrustScope, TrustTarget};
 
-const UNAVAILABLE: Finished = Finished::Failure { severity: Severity::ServerError, recoverable: true };
+const UNAVAILABLE: FinishedOutcome =
+    FinishedOutcome::Failure { severity: Severity::ServerError, recoverable: true };
 
 #[test]
 fn rp_14_a_service_degrades_and_comes_back() {
-    let mut one = One::new(TrustRule::default());
+    let mut one = SingleToolLedger::new(TrustRule::default());
     let host = domain("api.example.com");
-    let call = |one: &mut One, finished, second| {
-        let subject = Subject { tool: &one.tool, signature: &one.signature, domain: Some(&host) };
-        one.ledger.record(Rules { signature: &one.rule, domain: None }, subject, finished, at(second))
+    let call = |one: &mut SingleToolLedger, finished, second| {
+        let subject = TrustSubject { tool: &one.tool, signature: &one.signature, domain: Some(&host) };
+        one.ledger.record(TrustRules { signature: &one.rule, domain: None }, subject, finished, at(second))
     };
 
     // Turns 1 and 2: the service answers 503.
@@ -20,7 +21,7 @@ fn rp_14_a_service_degrades_and_comes_back() {
     assert!(call(&mut one, UNAVAILABLE, 60).is_empty());
     assert_eq!(one.state(60), TrustState::Trusted);
 
-    // Turn 3: the third failure costs it our trust, and people are told.
+    // Turn 3: trust is lost with the third failure, and a notification is sent.
     let changes = call(&mut one, UNAVAILABLE, 120);
     assert_eq!(one.state(120), TrustState::Escalated);
     assert_eq!(changes.len(), 1);
@@ -32,20 +33,20 @@ fn rp_14_a_service_degrades_and_comes_back() {
          3 successful calls after that restore trust"
     );
 
-    // Turn 4: a person lets it run once; it fails again and is still escalated.
-    let Standing::Ask(prompt) = one.standing(180) else { panic!("it asks") };
+    // Turn 4: one call is approved; it fails again and the tool is still escalated.
+    let TrustDecision::NeedsApproval(prompt) = one.standing(180) else { panic!("it asks") };
     assert_eq!((prompt.reason.as_str(), prompt.failures), ("3 failures in 1 h", 3));
     assert!(call(&mut one, UNAVAILABLE, 180).is_empty());
     assert_eq!(one.state(180), TrustState::Escalated);
 
-    // Turn 5: half an hour after the escalation it answers again, without anybody being asked.
+    // Turn 5: half an hour after the escalation the tool works again without approval.
     assert_eq!(one.state(120 + 1799), TrustState::Escalated);
     assert_eq!(one.state(120 + 1800), TrustState::Recovering);
     let changes = call(&mut one, OK, 120 + 1800);
     assert_eq!(one.state(120 + 1800), TrustState::Recovering);
     assert_eq!(changes.iter().filter(|change| change.notify).count(), 0);
 
-    // Turns 6 and 7: two more successes, and people are told.
+    // Turns 6 and 7: two more successes, and a notification is sent.
     assert!(call(&mut one, OK, 2000).is_empty());
     let changes = call(&mut one, OK, 2060);
     assert_eq!(one.state(2060), TrustState::Trusted);
@@ -63,55 +64,59 @@ fn rp_15_a_dangerous_command_blocks_the_whole_tool() {
     let bash = tool("cli", "bash");
     let [rm, cat, ls] = ["rm", "cat", "ls"].map(|word| signature(&format!("bash|command={word}")));
     let mut ledger = TrustLedger::default();
-    let subject = |signature| Subject { tool: &bash, signature, domain: None };
-    let by = Rules { signature: &rule, domain: None };
-    let state = |ledger: &TrustLedger, signature| state_of(&ledger.standing(by, subject(signature), at(60)));
+    let subject = |signature| TrustSubject { tool: &bash, signature, domain: None };
+    let by = TrustRules { signature: &rule, domain: None };
+    let state = |ledger: &TrustLedger, signature| state_of(&ledger.check(by, subject(signature), at(60)));
 
-    // Turns 1 and 2: access is denied, as it may be.
+    // Turns 1 and 2: access is denied, which is not a security concern.
     ledger.record(by, subject(&rm), failure(Severity::Permission), at(0));
     ledger.record(by, subject(&cat), failure(Severity::Permission), at(10));
     assert_eq!((state(&ledger, &rm), state(&ledger, &cat)), (TrustState::Trusted, TrustState::Trusted));
 
-    // Turn 3: the command ran, was denied too, and its shape alone is enough.
+    // Turn 3: the command ran and was denied too, and its shape alone is enough.
     let changes = ledger.record(by, subject(&rm), failure(Severity::Security), at(20));
     assert_eq!(changes.len(), 1);
     assert_eq!(
         (changes[0].scope, changes[0].from, changes[0].to),
-        (Scope::Tool, TrustState::Trusted, TrustState::Blocked)
+        (TrustScope::Tool, TrustState::Trusted, TrustState::Blocked)
     );
     assert!(changes[0].notify);
     assert_eq!(changes[0].message(), "cli/bash is blocked until an operator resets it: security concern");
 
-    // Every signature of the tool is blocked, also one that was never seen; other tools are free.
+    // Every signature of the tool is blocked, also an unknown one. Other tools are not affected.
     for signature in [&rm, &cat, &ls] {
-        let Standing::Blocked(prompt) = ledger.standing(by, subject(signature), at(1_000_000)) else {
+        let TrustDecision::Blocked(prompt) = ledger.check(by, subject(signature), at(1_000_000)) else {
             panic!("{signature:?} is blocked")
         };
-        assert_eq!((prompt.reason.as_str(), prompt.level), ("security concern", Level::Error));
+        assert_eq!((prompt.reason.as_str(), prompt.level), ("security concern", PromptLevel::Error));
     }
     let other = tool("cli", "python");
-    let free = ledger.standing(by, Subject { tool: &other, signature: &ls, domain: None }, at(60));
-    assert_eq!(free, Standing::Free(TrustState::Trusted));
+    let free = ledger.check(by, TrustSubject { tool: &other, signature: &ls, domain: None }, at(60));
+    assert_eq!(free, TrustDecision::Allowed(TrustState::Trusted));
 
-    // Calls that an operator approves change nothing, whatever comes of them; a reset of one signature neither.
+    // Calls that an operator approves change nothing, with any result. A reset of one signature does not either.
     assert!(ledger.record(by, subject(&ls), OK, at(100)).is_empty());
     assert!(ledger.record(by, subject(&ls), failure(Severity::Security), at(101)).is_empty());
-    ledger.reset(Target::Signature(&bash, &rm), at(102));
+    ledger.reset(TrustTarget::Signature(&bash, &rm), at(102));
     assert_eq!(state(&ledger, &rm), TrustState::Blocked);
 
     // The reset of the tool does.
-    let changes = ledger.reset(Target::Tool(&bash), at(103));
+    let changes = ledger.reset(TrustTarget::Tool(&bash), at(103));
     assert_eq!(changes.len(), 1);
-    assert_eq!(changes[0].message(), "cli/bash is trusted again: reset by hand");
+    assert_eq!(changes[0].message(), "cli/bash is trusted again: reset by an operator");
     assert_eq!(state(&ledger, &rm), TrustState::Trusted);
 }
 
 #[test]
 fn rp_15_a_dangerous_command_blocks_from_every_state_and_names_its_shape() {
-    let mut one = One::escalated(TrustRule::default(), 0);
+    let mut one = SingleToolLedger::escalated(TrustRule::default(), 0);
     let tool = one.tool.clone();
-    let changes =
-        one.ledger.block_tool(&tool, "dangerous command: sudo rm -rf /", crate::trust::Notify::Yes, at(5));
+    let changes = one.ledger.block_tool(
+        &tool,
+        "dangerous command: sudo rm -rf /",
+        crate::trust::NotifyChoice::Yes,
+        at(5),
+    );
     assert_eq!(one.reason(5), "dangerous command: sudo rm -rf /");
     assert_eq!(changes[0].to, TrustState::Blocked);
     assert!(one.record(failure(Severity::Security), 6).is_empty());
@@ -127,37 +132,39 @@ fn rp_16_one_server_fails_and_the_others_stay_free() {
         [tool("atlassian", "search"), tool("atlassian", "create_issue"), tool("atlassian", "comment")];
     let signatures = ["search", "create_issue", "comment"].map(signature);
     let mut ledger = TrustLedger::default();
-    let subject = |index: usize| Subject {
+    let subject = |index: usize| TrustSubject {
         tool: &tools[index],
         signature: &signatures[index],
         domain: Some(&atlassian),
     };
-    let by = Rules { signature: &of_atlassian, domain: Some(&of_atlassian) };
+    let by = TrustRules { signature: &of_atlassian, domain: Some(&of_atlassian) };
 
     assert!(ledger.record(by, subject(0), failure(Severity::Timeout), at(0)).is_empty());
     let changes = ledger.record(by, subject(1), failure(Severity::Timeout), at(300));
     assert_eq!(changes.len(), 1);
-    assert_eq!(changes[0].scope, Scope::Domain);
+    assert_eq!(changes[0].scope, TrustScope::Domain);
     assert_eq!(
         changes[0].message(),
         "everything that uses atlassian needs approval until 2025-11-05T00:35:00.000Z: 2 failures in 5 min; \
          3 successful calls after that restore trust"
     );
-    // All tools of the server ask, also one that never failed.
+    // All tools of the server need approval, also one that never failed.
     for index in 0..3 {
-        let Standing::Ask(prompt) = ledger.standing(by, subject(index), at(301)) else { panic!("it asks") };
+        let TrustDecision::NeedsApproval(prompt) = ledger.check(by, subject(index), at(301)) else {
+            panic!("it asks")
+        };
         assert!(prompt.summary.contains("everything that uses atlassian"), "{}", prompt.summary);
     }
-    // Another server with a tool of the same name does not.
+    // A tool of the same name on another server does not.
     let other = tool("github", "search");
-    let elsewhere = Subject { tool: &other, signature: &signatures[0], domain: Some(&github) };
-    let standing = ledger.standing(Rules { domain: None, ..by }, elsewhere, at(301));
-    assert_eq!(standing, Standing::Free(TrustState::Trusted));
-    // Successes of any of its tools bring the server back, also through the domain's own rule.
+    let elsewhere = TrustSubject { tool: &other, signature: &signatures[0], domain: Some(&github) };
+    let standing = ledger.check(TrustRules { domain: None, ..by }, elsewhere, at(301));
+    assert_eq!(standing, TrustDecision::Allowed(TrustState::Trusted));
+    // Successes of any of its tools restore trust in the server, also through the domain's own rule.
     for index in 0..3 {
         ledger.record(by, subject(index), OK, at(2100));
     }
-    assert_eq!(ledger.standing(by, subject(0), at(2100)), Standing::Free(TrustState::Trusted));
+    assert_eq!(ledger.check(by, subject(0), at(2100)), TrustDecision::Allowed(TrustState::Trusted));
 }
 
 #[test]
@@ -167,29 +174,25 @@ fn rp_16_the_worse_of_signature_and_domain_counts() {
         TrustRule { count: Some(n(2)), duration: 5 * MINUTE, cooldown: MINUTE, ..TrustRule::default() };
     let of_host = TrustRule { count: Some(n(4)), ..TrustRule::default() };
     let (t, s) = (tool("p", "t"), signature("t"));
-    let subject = Subject { tool: &t, signature: &s, domain: Some(&host) };
-    let by = Rules { signature: &rule, domain: Some(&of_host) };
+    let subject = TrustSubject { tool: &t, signature: &s, domain: Some(&host) };
+    let by = TrustRules { signature: &rule, domain: Some(&of_host) };
     let mut ledger = TrustLedger::default();
     for second in 0..4 {
         ledger.record(by, subject, UNAVAILABLE, at(second));
     }
+    assert_eq!(state_of(&ledger.check(by, subject, at(400))), TrustState::Escalated, "the domain still is");
+    assert_eq!(ledger.check(by, subject, at(1803)), TrustDecision::Allowed(TrustState::Recovering));
+    ledger.reset(TrustTarget::Domain(&host), at(1803));
     assert_eq!(
-        state_of(&ledger.standing(by, subject, at(400))),
-        TrustState::Escalated,
-        "the domain still is"
-    );
-    assert_eq!(ledger.standing(by, subject, at(1803)), Standing::Free(TrustState::Recovering));
-    ledger.reset(Target::Domain(&host), at(1803));
-    assert_eq!(
-        ledger.standing(by, subject, at(1803)),
-        Standing::Free(TrustState::Recovering),
+        ledger.check(by, subject, at(1803)),
+        TrustDecision::Allowed(TrustState::Recovering),
         "the signature still is"
     );
 }
 
 #[test]
 fn rp_8_notifications_carry_the_facts_and_can_be_turned_off() {
-    let mut one = One::new(TrustRule::default());
+    let mut one = SingleToolLedger::new(TrustRule::default());
     one.records(&[UNAVAILABLE; 2], 0);
     let changes = one.record(UNAVAILABLE, 0);
     let [change] = changes.as_slice() else { panic!("one change") };
@@ -210,22 +213,22 @@ fn rp_8_notifications_carry_the_facts_and_can_be_turned_off() {
         ]
     );
 
-    let mut quiet = One::new(TrustRule { notify: false, ..TrustRule::default() });
+    let mut quiet = SingleToolLedger::new(TrustRule { notify: false, ..TrustRule::default() });
     quiet.records(&[UNAVAILABLE; 2], 0);
     let changes = quiet.record(UNAVAILABLE, 0);
     assert!(changes.len() == 1 && !changes[0].notify, "it is told to metrics all the same");
 }
 
-fn about<'a>(tool: &'a ToolRef, signature: Option<&'a Signature>) -> Report<'a> {
-    Report { tool, signature, domain: None, service: None }
+fn about<'a>(tool: &'a ToolRef, signature: Option<&'a Signature>) -> TrustReport<'a> {
+    TrustReport { tool, signature, domain: None, service: None }
 }
 
 #[test]
 fn rp_9_a_reported_severity_beats_the_classified_one() {
     let rule = TrustRule::default();
-    let rules = Rules { signature: &rule, domain: None };
+    let rules = TrustRules { signature: &rule, domain: None };
     let (t, s) = (tool("p", "t"), signature("t"));
-    let subject = Subject { tool: &t, signature: &s, domain: None };
+    let subject = TrustSubject { tool: &t, signature: &s, domain: None };
     for (severity, expected) in [
         (None, TrustState::Trusted),
         (Some(Severity::Corruption), TrustState::Escalated),
@@ -237,39 +240,39 @@ fn rp_9_a_reported_severity_beats_the_classified_one() {
             let failure = ReportedFailure { classified: Severity::NotFound, severity, recoverable: true };
             ledger.report_failure(rules, about(&t, Some(&s)), failure, at(0));
         }
-        assert_eq!(state_of(&ledger.standing(rules, subject, at(0))), expected, "{severity:?}");
+        assert_eq!(state_of(&ledger.check(rules, subject, at(0))), expected, "{severity:?}");
     }
 }
 
 #[test]
 fn rp_9_a_report_without_arguments_is_about_the_tool_as_a_whole() {
     let rule = TrustRule::default();
-    let rules = Rules { signature: &rule, domain: None };
+    let rules = TrustRules { signature: &rule, domain: None };
     let (t, one, other) = (tool("p", "t"), signature("t|path=/a"), signature("t|path=/b"));
-    let subject = |signature| Subject { tool: &t, signature, domain: None };
+    let subject = |signature| TrustSubject { tool: &t, signature, domain: None };
     let failed = ReportedFailure { classified: Severity::Crash, severity: None, recoverable: true };
     let mut ledger = TrustLedger::default();
     ledger.report_failure(rules, about(&t, None), failed, at(0));
     ledger.record(rules, subject(&one), UNAVAILABLE, at(0));
     ledger.record(rules, subject(&other), UNAVAILABLE, at(0));
     assert_eq!(
-        ledger.standing(rules, subject(&one), at(0)),
-        Standing::Free(TrustState::Trusted),
+        ledger.check(rules, subject(&one), at(0)),
+        TrustDecision::Allowed(TrustState::Trusted),
         "calls with different signatures do not add up to a report"
     );
     ledger.report_failure(rules, about(&t, None), failed, at(1));
     ledger.report_failure(rules, about(&t, None), failed, at(1));
     for signature in [&one, &other] {
-        assert_eq!(state_of(&ledger.standing(rules, subject(signature), at(2))), TrustState::Escalated);
+        assert_eq!(state_of(&ledger.check(rules, subject(signature), at(2))), TrustState::Escalated);
     }
-    // On trial, any call of the tool counts, for better and for worse.
+    // While recovering, any call of the tool counts, successes and failures.
     ledger.record(rules, subject(&one), OK, at(1801));
     ledger.record(rules, subject(&other), UNAVAILABLE, at(1802));
-    assert_eq!(state_of(&ledger.standing(rules, subject(&one), at(1802))), TrustState::Escalated);
+    assert_eq!(state_of(&ledger.check(rules, subject(&one), at(1802))), TrustState::Escalated);
     ledger.report_success(rules, about(&t, None), at(3602));
     ledger.record(rules, subject(&one), OK, at(3602));
     ledger.report_success(rules, about(&t, Some(&other)), at(3602));
-    assert_eq!(ledger.standing(rules, subject(&one), at(3602)), Standing::Free(TrustState::Trusted));
+    assert_eq!(ledger.check(rules, subject(&one), at(3602)), TrustDecision::Allowed(TrustState::Trusted));
 }
 
 #[test]
@@ -279,23 +282,23 @@ fn rp_9_a_report_names_domain_and_service_and_whether_time_can_heal_it() {
     let (t, s) = (tool("p", "t"), signature("t"));
     let failed = ReportedFailure { classified: Severity::Crash, severity: None, recoverable: false };
 
-    // Only the service is named: it stands in for the domain, and its rule applies.
+    // Only the service is given: it replaces the domain, and its rule applies.
     let mut ledger = TrustLedger::default();
-    let report = Report { service: Some(&service), ..about(&t, Some(&s)) };
+    let report = TrustReport { service: Some(&service), ..about(&t, Some(&s)) };
     assert_eq!(report.depends_on(), Some(&service));
-    let by = Rules { signature: &of_service, domain: Some(&of_service) };
+    let by = TrustRules { signature: &of_service, domain: Some(&of_service) };
     let changes = ledger.report_failure(by, report, failed, at(0));
     assert_eq!(
         changes.iter().map(|change| change.scope).collect::<Vec<_>>(),
-        [Scope::Signature, Scope::Domain]
+        [TrustScope::Signature, TrustScope::Domain]
     );
     assert!(changes.iter().all(|change| change.until.is_none()), "time cannot heal it");
-    let subject = Subject { tool: &t, signature: &s, domain: Some(&service) };
-    assert_eq!(state_of(&ledger.standing(by, subject, at(1_000_000))), TrustState::Escalated);
+    let subject = TrustSubject { tool: &t, signature: &s, domain: Some(&service) };
+    assert_eq!(state_of(&ledger.check(by, subject, at(1_000_000))), TrustState::Escalated);
 
-    // Both are named: the domain is counted, the service is kept in the history.
-    let report = Report { domain: Some(&host), ..report };
-    ledger.report_failure(Rules { domain: None, ..by }, report, failed, at(1));
+    // Both are given: the domain is counted, and the service is stored in the history.
+    let report = TrustReport { domain: Some(&host), ..report };
+    ledger.report_failure(TrustRules { domain: None, ..by }, report, failed, at(1));
     let entry = ledger.history(Some(&t)).last().unwrap();
     assert_eq!(
         (&entry.domain, &entry.service, entry.recoverable),

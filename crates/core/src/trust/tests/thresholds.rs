@@ -1,14 +1,15 @@
-//! When trust is lost: thresholds, window, filter.
+//! Conditions for the loss of trust: thresholds, window, filter.
 
 use super::*;
 use crate::policy::Ratio;
 
-const BAD: Finished = Finished::Failure { severity: Severity::ServerError, recoverable: true };
-const MISTAKE: Finished = Finished::Failure { severity: Severity::InvalidInput, recoverable: true };
+const BAD: FinishedOutcome = FinishedOutcome::Failure { severity: Severity::ServerError, recoverable: true };
+const MISTAKE: FinishedOutcome =
+    FinishedOutcome::Failure { severity: Severity::InvalidInput, recoverable: true };
 
 #[test]
-fn rp_3_the_third_failure_within_the_window_escalates_and_says_so_exactly() {
-    let mut one = One::new(TrustRule::default());
+fn rp_3_the_third_failure_within_the_window_escalates_with_exact_texts() {
+    let mut one = SingleToolLedger::new(TrustRule::default());
     one.record(BAD, 0);
     one.record(BAD, 1800);
     assert_eq!(one.state(1800), TrustState::Trusted);
@@ -18,7 +19,7 @@ fn rp_3_the_third_failure_within_the_window_escalates_and_says_so_exactly() {
 
 #[test]
 fn rp_3_a_failure_older_than_the_window_does_not_count() {
-    let mut one = One::new(TrustRule::default());
+    let mut one = SingleToolLedger::new(TrustRule::default());
     one.record(BAD, 0);
     one.record(BAD, 1800);
     one.record(BAD, 3601);
@@ -27,7 +28,7 @@ fn rp_3_a_failure_older_than_the_window_does_not_count() {
 
 #[test]
 fn rp_3_successes_between_do_not_save_a_tool_from_its_count() {
-    let mut one = One::new(TrustRule::default());
+    let mut one = SingleToolLedger::new(TrustRule::default());
     one.records(&[BAD, OK, BAD, OK, OK], 0);
     assert_eq!(one.state(0), TrustState::Trusted);
     one.record(BAD, 1);
@@ -43,12 +44,12 @@ fn rp_3_only_severities_in_the_filter_count() {
         Severity::InvalidInput,
         Severity::Validation,
     ] {
-        let mut one = One::new(TrustRule::default());
+        let mut one = SingleToolLedger::new(TrustRule::default());
         one.records(&[failure(severity); 50], 0);
         assert_eq!(one.state(0), TrustState::Trusted, "{severity:?}");
     }
     for severity in [Severity::ServerError, Severity::Crash, Severity::Timeout, Severity::Corruption] {
-        let mut one = One::new(TrustRule::default());
+        let mut one = SingleToolLedger::new(TrustRule::default());
         one.records(&[failure(severity); 3], 0);
         assert_eq!(one.state(0), TrustState::Escalated, "{severity:?}");
     }
@@ -57,17 +58,17 @@ fn rp_3_only_severities_in_the_filter_count() {
 #[test]
 fn rp_3_a_run_is_ended_by_a_success_and_left_alone_by_what_does_not_count() {
     let rule = TrustRule { count: None, consecutive: Some(n(3)), ..TrustRule::default() };
-    let mut one = One::new(rule.clone());
+    let mut one = SingleToolLedger::new(rule.clone());
     one.records(&[BAD, BAD, OK, BAD, BAD], 0);
     assert_eq!(one.state(0), TrustState::Trusted);
 
-    let mut one = One::new(rule.clone());
+    let mut one = SingleToolLedger::new(rule.clone());
     one.records(&[MISTAKE, MISTAKE, MISTAKE, BAD, MISTAKE, BAD, MISTAKE], 0);
     assert_eq!(one.state(0), TrustState::Trusted);
     one.record(BAD, 1);
     assert_eq!((one.state(1), one.reason(1)), (TrustState::Escalated, "3 failures in a row".to_owned()));
 
-    let mut one = One::new(rule);
+    let mut one = SingleToolLedger::new(rule);
     one.records(&[BAD, BAD], 0);
     one.record(BAD, 3601);
     assert_eq!(one.state(3601), TrustState::Trusted, "the first two are older than the window");
@@ -81,7 +82,7 @@ fn rp_3_the_rate_looks_at_the_window_and_not_at_a_whole_life() {
         window: 10 * MINUTE,
         ..TrustRule::default()
     };
-    let mut one = One::new(rule);
+    let mut one = SingleToolLedger::new(rule);
     one.records(&[OK; 100], 0);
     one.records(&[BAD; 4], 601);
     assert_eq!(one.state(601), TrustState::Trusted, "fewer than five calls say nothing");
@@ -95,7 +96,7 @@ fn rp_3_the_rate_looks_at_the_window_and_not_at_a_whole_life() {
 #[test]
 fn rp_3_the_rate_counts_every_finished_call_but_only_filtered_failures() {
     let rule = TrustRule { count: None, rate: Some(Ratio::percent(50)), ..TrustRule::default() };
-    let mut one = One::new(rule);
+    let mut one = SingleToolLedger::new(rule);
     one.records(&[OK, MISTAKE, MISTAKE, BAD, BAD], 0);
     assert_eq!(one.state(0), TrustState::Trusted);
     one.record(BAD, 0);
@@ -108,10 +109,10 @@ fn rp_3_the_rate_counts_every_finished_call_but_only_filtered_failures() {
 #[test]
 fn rp_3_several_thresholds_mean_any_of_them() {
     let rule = TrustRule { count: Some(n(5)), consecutive: Some(n(2)), ..TrustRule::default() };
-    let mut one = One::new(rule.clone());
+    let mut one = SingleToolLedger::new(rule.clone());
     one.records(&[BAD, BAD], 0);
     assert_eq!(one.reason(0), "2 failures in a row");
-    let mut one = One::new(rule);
+    let mut one = SingleToolLedger::new(rule);
     one.records(&[BAD, OK, BAD, OK, BAD, OK, BAD, OK, BAD], 0);
     assert_eq!(one.reason(0), "5 failures in 1 h");
 }
@@ -121,7 +122,7 @@ fn rp_3_a_tool_that_is_meant_to_fail_is_judged_by_what_is_above_that() {
     let rate = Some(Ratio::percent(20));
     let rule =
         TrustRule { count: None, rate, expected_failure_rate: Ratio::percent(50), ..TrustRule::default() };
-    let mut one = One::new(rule);
+    let mut one = SingleToolLedger::new(rule);
     one.records(&[BAD, OK, BAD, OK, BAD, OK], 0);
     assert_eq!(one.state(0), TrustState::Trusted, "half of the calls fail, as expected");
     one.records(&[BAD, BAD], 1);
@@ -134,14 +135,14 @@ fn rp_3_a_tool_that_is_meant_to_fail_is_judged_by_what_is_above_that() {
 }
 
 #[test]
-fn rp_3_the_third_refusal_of_access_escalates_whatever_the_filter_says() {
-    let mut one = One::new(TrustRule::default());
+fn rp_3_the_third_refusal_of_access_escalates_under_any_filter() {
+    let mut one = SingleToolLedger::new(TrustRule::default());
     one.records(&[failure(Severity::Permission); 2], 0);
     assert_eq!(one.state(0), TrustState::Trusted);
     one.record(failure(Severity::Permission), 3600);
     assert_eq!(one.reason(3600), "access denied 3 times in 1 h");
 
-    let mut one = One::new(TrustRule::default());
+    let mut one = SingleToolLedger::new(TrustRule::default());
     one.records(&[failure(Severity::Permission); 2], 0);
     one.record(failure(Severity::Permission), 3601);
     assert_eq!(one.state(3601), TrustState::Trusted, "two of them are older than the window");
@@ -149,12 +150,12 @@ fn rp_3_the_third_refusal_of_access_escalates_whatever_the_filter_says() {
 
 #[test]
 fn a_rule_without_thresholds_never_escalates() {
-    let mut one = One::new(TrustRule { count: None, ..TrustRule::default() });
+    let mut one = SingleToolLedger::new(TrustRule { count: None, ..TrustRule::default() });
     one.records(&[BAD; 300], 0);
     assert_eq!(one.state(0), TrustState::Trusted);
 }
 
-/// Quick to lose trust, slow to give it back.
+/// Returns a rule that loses trust fast and restores it slowly.
 fn conservative() -> TrustRule {
     TrustRule {
         count: Some(n(2)),
@@ -167,7 +168,7 @@ fn conservative() -> TrustRule {
     }
 }
 
-/// Slow to lose trust, quick to give it back.
+/// Returns a rule that loses trust slowly and restores it fast.
 fn lenient() -> TrustRule {
     TrustRule {
         count: Some(n(5)),
@@ -179,7 +180,7 @@ fn lenient() -> TrustRule {
     }
 }
 
-/// Only the share of failures matters.
+/// Returns a rule with only a share of failures.
 fn rate_based() -> TrustRule {
     TrustRule {
         count: None,
@@ -192,7 +193,7 @@ fn rate_based() -> TrustRule {
 
 #[test]
 fn rp_5_the_conservative_rule_escalates_quickly_and_recovers_slowly() {
-    let mut one = One::new(conservative());
+    let mut one = SingleToolLedger::new(conservative());
     one.record(BAD, 0);
     one.record(BAD, 1800);
     assert_eq!(one.state(1800), TrustState::Escalated);
@@ -205,8 +206,8 @@ fn rp_5_the_conservative_rule_escalates_quickly_and_recovers_slowly() {
 }
 
 #[test]
-fn rp_5_the_lenient_rule_ignores_what_passes_and_forgives_soon() {
-    let mut one = One::new(lenient());
+fn rp_5_the_lenient_rule_ignores_transient_failures_and_restores_trust_soon() {
+    let mut one = SingleToolLedger::new(lenient());
     one.records(&[BAD; 20], 0);
     one.records(&[failure(Severity::Timeout); 20], 0);
     one.records(&[failure(Severity::Crash); 4], 0);
@@ -222,7 +223,7 @@ fn rp_5_the_lenient_rule_ignores_what_passes_and_forgives_soon() {
 
 #[test]
 fn rp_5_the_rate_based_rule_bears_any_number_as_long_as_most_calls_work() {
-    let mut one = One::new(rate_based());
+    let mut one = SingleToolLedger::new(rate_based());
     for _ in 0..40 {
         one.records(&[OK, OK, BAD], 0);
     }

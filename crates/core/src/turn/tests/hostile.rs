@@ -1,16 +1,16 @@
-//! Plans that are wrong, too large, or made to hurt.
+//! Plans that are invalid, too large, or hostile.
 
 use super::*;
 
 #[track_caller]
 fn mistakes(plan: &str) -> Vec<String> {
-    let errors = Plan::parse(plan.as_bytes(), &Limits::DEFAULT).expect_err("the plan is wrong");
+    let errors = TurnPlan::parse(plan.as_bytes(), &TurnLimits::DEFAULT).expect_err("the plan is wrong");
     assert!(!errors.errors.is_empty());
     errors.errors.iter().map(ToString::to_string).collect()
 }
 
 #[test]
-fn each_mistake_says_where_it_is_and_what_to_write_instead() {
+fn each_error_has_its_path_and_the_expected_value() {
     let call =
         |rest: &str| format!(r#"{{"calls":[{{"id":"a","tool":"t/a"}},{{"id":"b","tool":"t/b",{rest}}}]}}"#);
     let cases: Vec<(String, &str)> = vec![
@@ -30,12 +30,12 @@ fn each_mistake_says_where_it_is_and_what_to_write_instead() {
         (r#"{"turnId":3,"calls":[{"id":"a","tool":"t/a"}]}"#.into(), "/turnId: expected a string, found a number"),
         (r#"{"deadlineMs":0,"calls":[{"id":"a","tool":"t/a"}]}"#.into(), "/deadlineMs: expected a whole number"),
         (r#"{"parallelism":1.5,"calls":[{"id":"a","tool":"t/a"}]}"#.into(), "/parallelism: expected a whole number"),
-        (r#"{"call":1,"calls":[{"id":"a","tool":"t/a"}]}"#.into(), "the plan: \"call\" is not a field here"),
-        (call(r#""dependson":["a"]"#), "/calls/1: \"dependson\" is not a field here"),
+        (r#"{"call":1,"calls":[{"id":"a","tool":"t/a"}]}"#.into(), "the plan: unknown field \"call\""),
+        (call(r#""dependson":["a"]"#), "/calls/1: unknown field \"dependson\""),
         (call(r#""dependsOn":"a""#), "/calls/1/dependsOn: expected an array, found a string"),
         (call(r#""dependsOn":[1]"#), "/calls/1/dependsOn/0: expected the id of a call"),
         (call(r#""dependsOn":[{"default":1}]"#), "/calls/1/dependsOn/0: `id` is missing"),
-        (call(r#""dependsOn":[{"id":"a","dfault":1}]"#), "/calls/1/dependsOn/0: \"dfault\" is not a field here"),
+        (call(r#""dependsOn":[{"id":"a","dfault":1}]"#), "/calls/1/dependsOn/0: unknown field \"dfault\""),
         (call(r#""dependsOn":["c"]"#), "/calls/1/dependsOn/0: no call of this plan has the id \"c\""),
         (call(r#""dependsOn":["b"]"#), "/calls/1/dependsOn/0: a call cannot depend on itself"),
         (call(r#""dependsOn":["a","a"]"#), "/calls/1/dependsOn/1: the dependency on \"a\" is named twice"),
@@ -85,7 +85,7 @@ fn each_mistake_says_where_it_is_and_what_to_write_instead() {
             r#"{"calls":[{"id":"x","tool":"t/a"},{"id":"a","tool":"t/a","dependsOn":["b","x"]},
                 {"id":"b","tool":"t/b","params":{"x":{"$from":"c"}}},{"id":"c","tool":"t/b","dependsOn":["a"]}]}"#
                 .into(),
-            "/calls/1: calls wait for each other (each depends on the next): a -> b -> c -> a",
+            "/calls/1: dependency cycle (each call depends on the next): a -> b -> c -> a",
         ),
     ];
     for (plan, expected) in cases {
@@ -96,7 +96,7 @@ fn each_mistake_says_where_it_is_and_what_to_write_instead() {
 }
 
 #[test]
-fn all_mistakes_are_told_at_once() {
+fn all_errors_are_reported_at_once() {
     let told = mistakes(
         r#"{"deadlineMs":"soon","calls":[
             {"id":"a","tool":"nowhere","dependsOn":["a","ghost"]},
@@ -128,17 +128,17 @@ fn a_draft_in_rust_is_held_to_the_same_rules() {
         tool: tool(id),
         params: params.map(RawJson::from_trusted),
         depends_on: Vec::new(),
-        need: Need::Required,
+        need: CallNeed::Required,
         alternatives: Vec::new(),
         timeout: None,
     };
-    let plan = Plan::new(
-        Draft {
+    let plan = TurnPlan::new(
+        PlanDraft {
             deadline: Some(Duration::from_secs(9)),
             calls: vec![call("a", None), call("b", Some(r#"{"x":{"$from":"a"}}"#))],
-            ..Draft::default()
+            ..PlanDraft::default()
         },
-        &Limits::DEFAULT,
+        &TurnLimits::DEFAULT,
     )
     .unwrap();
     assert_eq!(plan.deadline(), Duration::from_secs(9));
@@ -149,9 +149,12 @@ fn a_draft_in_rust_is_held_to_the_same_rules() {
     wrong.depends_on = vec![DraftDependency { on: call_id("ghost"), default: None }];
     wrong.alternatives =
         vec![DraftAlternative { tool: tool("x"), params: Some(RawJson::from_trusted("[]")) }];
-    let draft =
-        Draft { deadline: Some(Duration::ZERO), calls: vec![call("a", None), wrong], ..Draft::default() };
-    let errors = Plan::new(draft, &Limits::DEFAULT).unwrap_err();
+    let draft = PlanDraft {
+        deadline: Some(Duration::ZERO),
+        calls: vec![call("a", None), wrong],
+        ..PlanDraft::default()
+    };
+    let errors = TurnPlan::new(draft, &TurnLimits::DEFAULT).unwrap_err();
     let places: Vec<&str> = errors.errors.iter().map(|error| error.path.as_str()).collect();
     assert_eq!(
         places,
@@ -164,13 +167,15 @@ fn a_draft_in_rust_is_held_to_the_same_rules() {
         ]
     );
     let large = call("a", Some(&format!("{{\"x\":\"{}\"}}", "y".repeat(2 << 20))));
-    let errors = Plan::new(Draft { calls: vec![large], ..Draft::default() }, &Limits::DEFAULT).unwrap_err();
+    let errors =
+        TurnPlan::new(PlanDraft { calls: vec![large], ..PlanDraft::default() }, &TurnLimits::DEFAULT)
+            .unwrap_err();
     assert!(errors.to_string().contains("bytes of JSON"), "{errors}");
 }
 
 #[test]
 fn a_plan_may_lower_the_limits_and_never_raise_them() {
-    let parse = |plan: &str| Plan::parse(plan.as_bytes(), &Limits::DEFAULT).unwrap();
+    let parse = |plan: &str| TurnPlan::parse(plan.as_bytes(), &TurnLimits::DEFAULT).unwrap();
     let plan = parse(r#"{"deadlineMs":99999999999999,"parallelism":5000,"calls":[{"id":"a","tool":"t/a"}]}"#);
     assert_eq!((plan.deadline(), plan.parallelism().get()), (Duration::from_secs(300), 16));
     let plan = parse(
@@ -180,7 +185,7 @@ fn a_plan_may_lower_the_limits_and_never_raise_them() {
     assert_eq!(plan.calls()[0].tool.namespace.as_str(), "a/b");
 }
 
-/// A chain of calls, each depending on the one before it by a reference.
+/// Returns a chain of calls, each depending on the one before it by a reference.
 fn chain(length: usize) -> String {
     let calls: Vec<String> = (0..length)
         .map(|call| match call.checked_sub(1) {
@@ -193,93 +198,109 @@ fn chain(length: usize) -> String {
     format!(r#"{{"calls":[{}]}}"#, calls.join(","))
 }
 
-const LARGE: Limits = Limits { calls: Limits::MAX_CALLS, bytes: 16 << 20, ..Limits::DEFAULT };
+const LARGE: TurnLimits = TurnLimits { calls: TurnLimits::MAX_CALLS, bytes: 16 << 20, ..TurnLimits::DEFAULT };
 
 #[test]
 fn ten_thousand_calls_are_refused_clearly_unless_they_were_allowed() {
     let plan = chain(10_000);
-    let refused =
-        Plan::parse(plan.as_bytes(), &Limits { bytes: LARGE.bytes, ..Limits::DEFAULT }).unwrap_err();
+    let refused = TurnPlan::parse(plan.as_bytes(), &TurnLimits { bytes: LARGE.bytes, ..TurnLimits::DEFAULT })
+        .unwrap_err();
     assert_eq!(refused.to_string(), "/calls: has 10000 calls, at most 1000 are allowed");
-    assert!(Plan::parse(plan.as_bytes(), &LARGE).is_ok());
-    let more = Limits { calls: usize::MAX, ..LARGE };
-    let refused = Plan::parse(chain(10_001).as_bytes(), &more).unwrap_err();
+    assert!(TurnPlan::parse(plan.as_bytes(), &LARGE).is_ok());
+    let more = TurnLimits { calls: usize::MAX, ..LARGE };
+    let refused = TurnPlan::parse(chain(10_001).as_bytes(), &more).unwrap_err();
     assert_eq!(refused.to_string(), "/calls: has 10001 calls, at most 10000 are allowed");
-    let refused = Plan::parse(chain(900).as_bytes(), &Limits { bytes: 1000, ..Limits::DEFAULT }).unwrap_err();
+    let refused = TurnPlan::parse(chain(900).as_bytes(), &TurnLimits { bytes: 1000, ..TurnLimits::DEFAULT })
+        .unwrap_err();
     assert!(refused.to_string().contains("at most 1000 are allowed"), "{refused}");
 }
 
 #[test]
 fn a_chain_of_ten_thousand_runs_and_fails_without_stack() {
-    let plan = Arc::new(Plan::parse(chain(10_000).as_bytes(), &LARGE).unwrap());
+    let plan = Arc::new(TurnPlan::parse(chain(10_000).as_bytes(), &LARGE).unwrap());
     let mut notes = Vec::new();
     let now = Timestamp::ZERO;
-    let begin =
-        |notes: &mut Vec<Note>| Turn::begin(plan.clone(), &BTreeMap::new(), Submitted::First, now, notes);
+    let begin = |notes: &mut Vec<TraceNote>| {
+        TurnMachine::begin(plan.clone(), &BTreeMap::new(), SubmissionHistory::First, now, notes)
+    };
 
     let (mut turn, mut steps) = begin(&mut notes);
     let mut ran = 0;
-    while let [Step::Run { id, .. }] = steps.as_slice() {
+    while let [TurnStep::Run { id, .. }] = steps.as_slice() {
         ran += 1;
-        let end = CallEnd::Succeeded { output: RawJson::from_trusted("{}"), attempts: 1 };
-        steps = turn.on(now, Event::Ended { id: id.clone(), end, replayed: false }, &mut notes).unwrap();
+        let end = PlannedCallEnd::Succeeded { output: RawJson::from_trusted("{}"), attempts: 1 };
+        steps = turn
+            .handle_event(now, TurnEvent::Ended { id: id.clone(), end, replayed: false }, &mut notes)
+            .unwrap();
     }
     assert_eq!(ran, 10_000);
-    assert!(matches!(steps.as_slice(), [Step::Done(result)] if result.status == TurnStatus::Completed));
+    assert!(matches!(steps.as_slice(), [TurnStep::Done(result)] if result.status == TurnStatus::Completed));
 
     let (mut turn, _) = begin(&mut notes);
-    let end = CallEnd::Failed(permanent());
-    let steps = turn.on(now, Event::Ended { id: call_id("0"), end, replayed: false }, &mut notes).unwrap();
-    let [Step::Done(result)] = steps.as_slice() else { panic!("{}", steps.len()) };
-    assert_eq!(result.calls.iter().filter(|call| call.outcome == Outcome::Skipped).count(), 9_999);
+    let end = PlannedCallEnd::Failed(permanent());
+    let steps = turn
+        .handle_event(now, TurnEvent::Ended { id: call_id("0"), end, replayed: false }, &mut notes)
+        .unwrap();
+    let [TurnStep::Done(result)] = steps.as_slice() else { panic!("{}", steps.len()) };
+    assert_eq!(result.calls.iter().filter(|call| call.outcome == TurnCallOutcome::Skipped).count(), 9_999);
     assert!(result.summary.len() < 500, "{}", result.summary);
 }
 
 #[test]
-fn ten_thousand_that_wait_for_one_are_told_in_one_go_and_run_a_few_at_a_time() {
+fn ten_thousand_dependants_of_one_call_become_ready_at_once_and_run_a_few_at_a_time() {
     let calls: Vec<String> = (1..10_000)
         .map(|call| format!(r#"{{"id":"{call}","tool":"t/a","params":{{"x":{{"$from":"0"}}}}}}"#))
         .collect();
     let plan = format!(r#"{{"calls":[{{"id":"0","tool":"t/a"}},{}]}}"#, calls.join(","));
-    let plan = Arc::new(Plan::parse(plan.as_bytes(), &LARGE).unwrap());
-    let (mut turn, _) =
-        Turn::begin(plan, &BTreeMap::new(), Submitted::First, Timestamp::ZERO, &mut Vec::new());
-    // Each argument is as large as the output. As many are there at once as may run.
+    let plan = Arc::new(TurnPlan::parse(plan.as_bytes(), &LARGE).unwrap());
+    let (mut turn, _) = TurnMachine::begin(
+        plan,
+        &BTreeMap::new(),
+        SubmissionHistory::First,
+        Timestamp::ZERO,
+        &mut Vec::new(),
+    );
+    // Each argument is as large as the output. As many exist at once as calls may run.
     let output = RawJson::string(&"x".repeat(100_000));
-    let end = CallEnd::Succeeded { output, attempts: 1 };
+    let end = PlannedCallEnd::Succeeded { output, attempts: 1 };
     let mut notes = Vec::new();
-    let ended = Event::Ended { id: call_id("0"), end, replayed: false };
-    let steps = turn.on(Timestamp::ZERO, ended, &mut notes).unwrap();
-    assert_eq!((steps.len(), turn.running()), (Limits::DEFAULT.parallelism, Limits::DEFAULT.parallelism));
+    let ended = TurnEvent::Ended { id: call_id("0"), end, replayed: false };
+    let steps = turn.handle_event(Timestamp::ZERO, ended, &mut notes).unwrap();
+    assert_eq!(
+        (steps.len(), turn.running()),
+        (TurnLimits::DEFAULT.parallelism, TurnLimits::DEFAULT.parallelism)
+    );
 }
 
 #[test]
 fn what_a_turn_holds_is_bounded_whatever_its_calls_say() {
-    let limits = Limits { output_bytes: 1_000, kept_bytes: 5_000, parallelism: 100, ..Limits::DEFAULT };
+    let limits =
+        TurnLimits { output_bytes: 1_000, kept_bytes: 5_000, parallelism: 100, ..TurnLimits::DEFAULT };
     let calls: Vec<String> = (0..100).map(|call| format!(r#"{{"id":"{call}","tool":"t/a"}}"#)).collect();
-    let plan = Plan::parse(format!(r#"{{"calls":[{}]}}"#, calls.join(",")).as_bytes(), &limits).unwrap();
+    let plan = TurnPlan::parse(format!(r#"{{"calls":[{}]}}"#, calls.join(",")).as_bytes(), &limits).unwrap();
     let mut notes = Vec::new();
     let now = Timestamp::ZERO;
-    let (mut turn, _) = Turn::begin(Arc::new(plan), &BTreeMap::new(), Submitted::First, now, &mut notes);
+    let (mut turn, _) =
+        TurnMachine::begin(Arc::new(plan), &BTreeMap::new(), SubmissionHistory::First, now, &mut notes);
     let mut result = None;
     for call in 0..100_u32 {
         let long = "x".repeat(if call % 10 == 0 { 100_000 } else { 900 });
         let end = match call % 2 {
-            0 => CallEnd::Succeeded { output: RawJson::string(&long), attempts: 1 },
-            _ => CallEnd::Failed(Failure { message: "y".repeat(100_000), ..permanent() }),
+            0 => PlannedCallEnd::Succeeded { output: RawJson::string(&long), attempts: 1 },
+            _ => PlannedCallEnd::Failed(TurnCallFailure { message: "y".repeat(100_000), ..permanent() }),
         };
-        let ended = Event::Ended { id: call_id(&call.to_string()), end, replayed: false };
-        let steps = turn.on(now, ended, &mut notes).unwrap();
+        let ended = TurnEvent::Ended { id: call_id(&call.to_string()), end, replayed: false };
+        let steps = turn.handle_event(now, ended, &mut notes).unwrap();
         result = steps.into_iter().find_map(|step| match step {
-            Step::Done(result) => Some(result),
-            Step::Run { .. } | Step::Cancel { .. } | Step::Leave { .. } => None,
+            TurnStep::Done(result) => Some(result),
+            TurnStep::Run { .. } | TurnStep::Cancel { .. } | TurnStep::Leave { .. } => None,
         });
     }
     let result = result.expect("the turn is over");
     let outputs: usize =
         result.calls.iter().filter_map(|call| Some(call.output.as_ref()?.as_str().len())).sum();
     assert!(outputs <= 5_000 && outputs > 4_000, "{outputs}");
-    let told = |call: &CallResult| call.code == Some(Code::ResultNotKept) && call.message.is_some();
+    let told = |call: &TurnCallResult| call.code == Some(Code::ResultNotKept) && call.message.is_some();
     assert_eq!(result.calls.iter().filter(|call| told(call)).count(), 45);
     let messages = result.calls.iter().filter_map(|call| Some(call.message.as_ref()?.len()));
     assert!(messages.max().unwrap() < 2_100, "what tools say is cut");
@@ -288,13 +309,13 @@ fn what_a_turn_holds_is_bounded_whatever_its_calls_say() {
 
 #[test]
 fn what_is_taken_from_a_missing_path_is_named() {
-    let mut stage = Stage::new(
+    let mut stage = TurnHarness::new(
         r#"{"calls":[{"id":"a","tool":"travel/a"},
             {"id":"b","tool":"travel/b","params":{"x":{"$from":"a","path":"/best/0/price"}}}]}"#,
     );
     stage.succeed("a", r#"{"best":[]}"#);
     let told = stage.call("b");
-    assert_eq!((told.outcome, told.code), (Outcome::Failed, Some(Code::DependencyFailed)));
+    assert_eq!((told.outcome, told.code), (TurnCallOutcome::Failed, Some(Code::DependencyFailed)));
     let message = told.message.as_deref().unwrap();
     assert!(message.contains("\"a\"") && message.contains("/best/0/price"), "{message}");
 }
@@ -305,7 +326,7 @@ fn a_ring_of_ten_thousand_is_named_briefly() {
         .map(|call| format!(r#"{{"id":"{call}","tool":"t/a","dependsOn":["{}"]}}"#, (call + 1) % 10_000))
         .collect();
     let plan = format!(r#"{{"calls":[{}]}}"#, ring.join(","));
-    let errors = Plan::parse(plan.as_bytes(), &LARGE).unwrap_err();
+    let errors = TurnPlan::parse(plan.as_bytes(), &LARGE).unwrap_err();
     let told = errors.to_string();
     assert!(told.contains("0 -> 1 -> 2") && told.contains("9990 more") && told.ends_with("-> 0"), "{told}");
     assert!(told.len() < 300, "{told}");
@@ -318,11 +339,12 @@ fn too_many_dependencies_and_too_many_mistakes_stay_small() {
         .map(|call| format!(r#"{{"id":"{call}","tool":"t/a","dependsOn":[{}]}}"#, all[..call].join(",")))
         .collect();
     let plan = format!(r#"{{"calls":[{}]}}"#, dense.join(","));
-    let told = Plan::parse(plan.as_bytes(), &Limits::DEFAULT).unwrap_err().to_string();
+    let told = TurnPlan::parse(plan.as_bytes(), &TurnLimits::DEFAULT).unwrap_err().to_string();
     assert_eq!(told, "the plan: has 31125 dependencies, at most 20000 are allowed");
 
     let calls = vec![r#"{"id":7,"tool":7,"hm":7}"#; 1000].join(",");
-    let errors = Plan::parse(format!(r#"{{"calls":[{calls}]}}"#).as_bytes(), &Limits::DEFAULT).unwrap_err();
+    let errors =
+        TurnPlan::parse(format!(r#"{{"calls":[{calls}]}}"#).as_bytes(), &TurnLimits::DEFAULT).unwrap_err();
     assert_eq!((errors.errors.len(), errors.omitted), (PlanErrors::MAX, 2900));
     assert!(errors.to_string().ends_with("; and 2900 more"));
 }
@@ -344,7 +366,7 @@ fn a_long_name_makes_no_long_message() {
         ),
         format!(r#"{{"calls":[{{"id":"a","tool":"t/a","params":{nested}}}]}}"#),
     ] {
-        let errors = Plan::parse(plan.as_bytes(), &Limits::DEFAULT).unwrap_err();
+        let errors = TurnPlan::parse(plan.as_bytes(), &TurnLimits::DEFAULT).unwrap_err();
         assert!(errors.to_string().len() < 1200, "{errors}");
     }
 }
@@ -372,12 +394,13 @@ fn pointers_reach_what_they_name_and_nothing_else() {
         ("/b", None),
         ("/a/99999999999999999999999", None),
     ];
-    let pointers: Vec<Pointer> = cases.iter().map(|(pointer, _)| Pointer::parse(pointer).unwrap()).collect();
-    let limits = crate::json::Limits { bytes: 1000, depth: 8 };
-    let pieces = Pieces::cut(RawJson::from_trusted(text), &pointers, limits);
+    let pointers: Vec<JsonPointer> =
+        cases.iter().map(|(pointer, _)| JsonPointer::parse(pointer).unwrap()).collect();
+    let limits = crate::json::JsonLimits { bytes: 1000, depth: 8 };
+    let pieces = OutputParts::select(RawJson::from_trusted(text), &pointers, limits);
     for ((name, expected), pointer) in cases.iter().zip(&pointers) {
         assert_eq!(pieces.piece(&call_id("a"), pointer).ok(), *expected, "{name:?}");
     }
-    assert_eq!(Pointer::parse(&"/x".repeat(129)), Err(InvalidPointer::TooDeep));
-    assert_eq!(Pointer::parse(&format!("/{}", "x".repeat(1024))), Err(InvalidPointer::TooLong));
+    assert_eq!(JsonPointer::parse(&"/x".repeat(129)), Err(InvalidJsonPointer::TooDeep));
+    assert_eq!(JsonPointer::parse(&format!("/{}", "x".repeat(1024))), Err(InvalidJsonPointer::TooLong));
 }

@@ -1,4 +1,4 @@
-//! Random plans with random endings: what must hold for every turn.
+//! Random plans with random results: invariants of every turn.
 
 use std::collections::BTreeSet;
 
@@ -9,14 +9,14 @@ use super::*;
 
 #[derive(Clone, Debug)]
 struct RandomCall {
-    /// Earlier calls that it depends on, each with whether there is a default.
+    /// Earlier calls that it depends on, each with true if there is a default.
     depends_on: BTreeMap<usize, bool>,
     required: bool,
     alternatives: usize,
 }
 
-/// What the driver does next: which of the running calls, and how it ends.
-type Move = (prop::sample::Index, u8);
+/// The next action of the driver: an index among the running calls, and the result of the call.
+type DriverMove = (prop::sample::Index, u8);
 
 fn random_plan() -> impl Strategy<Value = (Vec<RandomCall>, usize)> {
     let call = (prop::collection::btree_map(0..12_usize, any::<bool>(), 0..3), any::<bool>(), 0..3_usize)
@@ -59,16 +59,17 @@ fn write(calls: &[RandomCall], parallelism: usize) -> String {
     format!(r#"{{"turnId":"t","deadlineMs":100,"parallelism":{parallelism},"calls":[{}]}}"#, calls.join(","))
 }
 
-/// What the engine keeps beyond one submission: how runs ended, by call and candidate, and what was chosen.
+/// The engine's records beyond one submission: results by call and candidate, and choices.
 #[derive(Debug, Default)]
-struct Engine {
-    runs: BTreeMap<(ToolCallId, usize), (String, CallEnd)>,
-    choices: BTreeMap<ToolCallId, Choice>,
+struct EngineRecords {
+    runs: BTreeMap<(ToolCallId, usize), (String, PlannedCallEnd)>,
+    choices: BTreeMap<ToolCallId, CandidateChoice>,
 }
 
-impl Engine {
-    /// The answer of an earlier run of the same call, if there is one. What succeeded must not run again in any form.
-    fn replays(&self, id: &ToolCallId, choice: &Choice, arguments: &str) -> Option<CallEnd> {
+impl EngineRecords {
+    /// Returns the result of an earlier run of the same call, if there is one. A successful call must not run again in
+    /// any form.
+    fn replays(&self, id: &ToolCallId, choice: &CandidateChoice, arguments: &str) -> Option<PlannedCallEnd> {
         if let Some((before, end)) = self.runs.get(&(id.clone(), choice.candidate)) {
             assert_eq!(before, arguments, "{id} is another call than before");
             return Some(end.clone());
@@ -76,28 +77,28 @@ impl Engine {
         let succeeded = self
             .runs
             .iter()
-            .any(|((ran, _), (_, end))| ran == id && matches!(end, CallEnd::Succeeded { .. }));
+            .any(|((ran, _), (_, end))| ran == id && matches!(end, PlannedCallEnd::Succeeded { .. }));
         assert!(!succeeded, "{id} was finished earlier");
         None
     }
 }
 
-/// Plays a turn with the moves, then lets the time run out.
+/// Runs a turn with the moves, then lets the time run out.
 fn play(
     plan: &str,
     calls: &[RandomCall],
     parallelism: usize,
-    moves: &[Move],
-    submitted: Submitted,
-    engine: &mut Engine,
-) -> Played {
-    let plan = Arc::new(Plan::parse(plan.as_bytes(), &Limits::DEFAULT).unwrap());
+    moves: &[DriverMove],
+    submitted: SubmissionHistory,
+    engine: &mut EngineRecords,
+) -> PlayedTurn {
+    let plan = Arc::new(TurnPlan::parse(plan.as_bytes(), &TurnLimits::DEFAULT).unwrap());
     let mut notes = Vec::new();
     let mut now = Timestamp::from_millis(5);
-    let (mut turn, mut steps) = Turn::begin(plan, &BTreeMap::new(), submitted, now, &mut notes);
+    let (mut turn, mut steps) = TurnMachine::begin(plan, &BTreeMap::new(), submitted, now, &mut notes);
     let mut replayed = Vec::new();
     let mut started = BTreeMap::new();
-    let mut played = Played::default();
+    let mut played = PlayedTurn::default();
     let mut running: Vec<ToolCallId> = Vec::new();
     let mut succeeded: BTreeSet<usize> = BTreeSet::new();
     let mut over = false;
@@ -106,7 +107,7 @@ fn play(
         for step in steps {
             assert!(!over, "nothing follows the end");
             match step {
-                Step::Run { id, arguments, choice, .. } => {
+                TurnStep::Run { id, arguments, choice, .. } => {
                     assert!(now < turn.deadline());
                     serde_json::from_str::<serde_json::Value>(arguments.as_str()).unwrap();
                     let call: usize = id.as_str().parse().unwrap();
@@ -126,8 +127,8 @@ fn play(
                     started.insert(id.clone(), (choice.candidate, arguments.as_str().to_owned()));
                     running.push(id);
                 }
-                Step::Cancel { id } | Step::Leave { id } => running.retain(|known| *known != id),
-                Step::Done(result) => {
+                TurnStep::Cancel { id } | TurnStep::Leave { id } => running.retain(|known| *known != id),
+                TurnStep::Done(result) => {
                     over = true;
                     played.result = Some(result);
                 }
@@ -142,10 +143,10 @@ fn play(
         replayed.retain(|(id, _)| running.contains(id));
         if let Some((id, end)) = replayed.pop() {
             running.retain(|known| *known != id);
-            if matches!(end, CallEnd::Succeeded { .. }) {
+            if matches!(end, PlannedCallEnd::Succeeded { .. }) {
                 succeeded.insert(id.as_str().parse().unwrap());
             }
-            steps = turn.on(now, Event::Ended { id, end, replayed: true }, &mut notes).unwrap();
+            steps = turn.handle_event(now, TurnEvent::Ended { id, end, replayed: true }, &mut notes).unwrap();
             continue;
         }
         let event = match moves.next() {
@@ -159,27 +160,33 @@ fn play(
                     }
                     4 => Some(permanent()),
                     5 => Some(exhausted()),
-                    6 => Some(Failure { code: Code::OutcomeUnknown, ..permanent() }),
+                    6 => Some(TurnCallFailure { code: Code::OutcomeUnknown, ..permanent() }),
                     7 => Some(timed_out()),
-                    // It never ran, so nothing is kept of it.
-                    _ => Some(Failure { code: Code::CircuitOpen, reach: Reach::NotSent, ..exhausted() }),
+                    // It never ran, so nothing is recorded.
+                    _ => Some(TurnCallFailure {
+                        code: Code::CircuitOpen,
+                        reach: AttemptReach::NotSent,
+                        ..exhausted()
+                    }),
                 };
-                let success = CallEnd::Succeeded { output: RawJson::from_trusted(r#"{"n":1}"#), attempts: 1 };
-                let end = failure.map_or(success, CallEnd::Failed);
-                if !matches!(&end, CallEnd::Failed(failure) if failure.reach == Reach::NotSent) {
+                let success =
+                    PlannedCallEnd::Succeeded { output: RawJson::from_trusted(r#"{"n":1}"#), attempts: 1 };
+                let end = failure.map_or(success, PlannedCallEnd::Failed);
+                if !matches!(&end, PlannedCallEnd::Failed(failure) if failure.reach == AttemptReach::NotSent)
+                {
                     let (candidate, arguments) = started[&id].clone();
                     engine.runs.insert((id.clone(), candidate), (arguments, end.clone()));
                 }
-                Event::Ended { id, end, replayed: false }
+                TurnEvent::Ended { id, end, replayed: false }
             }
             None => {
                 now = turn.deadline();
-                Event::Tick
+                TurnEvent::Tick
             }
         };
-        steps = turn.on(now, event, &mut notes).unwrap();
+        steps = turn.handle_event(now, event, &mut notes).unwrap();
         if now >= turn.deadline() {
-            steps.extend(turn.on(now, Event::Tick, &mut notes).unwrap());
+            steps.extend(turn.handle_event(now, TurnEvent::Tick, &mut notes).unwrap());
         }
         assert!(over || now < turn.deadline() || turn.is_over(), "the deadline ends the turn");
     }
@@ -188,20 +195,20 @@ fn play(
 }
 
 #[derive(Debug, Default, PartialEq)]
-struct Played {
+struct PlayedTurn {
     ran: Vec<String>,
     result: Option<TurnResult>,
-    notes: Vec<Note>,
+    notes: Vec<TraceNote>,
 }
 
 proptest! {
     #[test]
     fn every_turn_ends_by_its_deadline_with_each_call_in_one_state(
         (calls, parallelism) in random_plan(),
-        moves in prop::collection::vec(any::<Move>(), 0..40),
+        moves in prop::collection::vec(any::<DriverMove>(), 0..40),
     ) {
         let text = write(&calls, parallelism);
-        let first = || play(&text, &calls, parallelism, &moves, Submitted::First, &mut Engine::default());
+        let first = || play(&text, &calls, parallelism, &moves, SubmissionHistory::First, &mut EngineRecords::default());
         let played = first();
         let result = played.result.clone().unwrap();
         prop_assert_eq!(result.calls.len(), calls.len());
@@ -209,16 +216,16 @@ proptest! {
             prop_assert_eq!(call.id.as_str(), position.to_string());
             let runs = played.ran.iter().filter(|id| id.as_str() == call.id.as_str()).count();
             prop_assert!(runs <= 1 + calls[position].alternatives);
-            prop_assert_eq!(runs == 0, call.outcome == Outcome::Skipped);
-            prop_assert_eq!(call.code.is_none(), call.outcome == Outcome::Succeeded);
-            prop_assert!(!call.escalated || matches!(call.outcome, Outcome::Failed | Outcome::Skipped));
-            // A call that lacks a dependency without default is skipped, and told if somebody needs it.
+            prop_assert_eq!(runs == 0, call.outcome == TurnCallOutcome::Skipped);
+            prop_assert_eq!(call.code.is_none(), call.outcome == TurnCallOutcome::Succeeded);
+            prop_assert!(!call.escalated || matches!(call.outcome, TurnCallOutcome::Failed | TurnCallOutcome::Skipped));
+            // A call that lacks a dependency without default is skipped, and escalated if it is required.
             let is_lacking = calls[position].depends_on.iter().any(|(on, default)| {
-                !default && matches!(result.calls[*on].outcome, Outcome::Failed | Outcome::Skipped)
+                !default && matches!(result.calls[*on].outcome, TurnCallOutcome::Failed | TurnCallOutcome::Skipped)
                     && result.calls[*on].code != Some(Code::DeadlineExceeded)
             });
             if is_lacking {
-                prop_assert_eq!(call.outcome, Outcome::Skipped);
+                prop_assert_eq!(call.outcome, TurnCallOutcome::Skipped);
                 prop_assert_eq!(call.escalated, calls[position].required);
                 prop_assert_eq!(call.code, Some(Code::DependencyFailed));
             }
@@ -230,19 +237,19 @@ proptest! {
     #[test]
     fn a_resubmitted_turn_runs_no_finished_call_again_and_keeps_its_result(
         (calls, parallelism) in random_plan(),
-        first in prop::collection::vec(any::<Move>(), 0..20),
-        second in prop::collection::vec(any::<Move>(), 0..20),
+        first in prop::collection::vec(any::<DriverMove>(), 0..20),
+        second in prop::collection::vec(any::<DriverMove>(), 0..20),
     ) {
         let text = write(&calls, parallelism);
-        let mut engine = Engine::default();
-        let before = play(&text, &calls, parallelism, &first, Submitted::First, &mut engine).result.unwrap();
-        let submitted = Submitted::Again(engine.choices.clone());
-        // `play` and `replays` assert that nothing finished is run again.
+        let mut engine = EngineRecords::default();
+        let before = play(&text, &calls, parallelism, &first, SubmissionHistory::First, &mut engine).result.unwrap();
+        let submitted = SubmissionHistory::Repeated(engine.choices.clone());
+        // `play` and `replays` assert that no finished call runs again.
         let after = play(&text, &calls, parallelism, &second, submitted, &mut engine).result.unwrap();
         for (before, after) in before.calls.iter().zip(&after.calls) {
-            let ended = after.code != Some(Code::DeadlineExceeded) && after.outcome != Outcome::LeftRunning;
-            if before.outcome == Outcome::Succeeded && ended {
-                prop_assert_eq!((after.outcome, &after.output), (Outcome::Succeeded, &before.output));
+            let ended = after.code != Some(Code::DeadlineExceeded) && after.outcome != TurnCallOutcome::LeftRunning;
+            if before.outcome == TurnCallOutcome::Succeeded && ended {
+                prop_assert_eq!((after.outcome, &after.output), (TurnCallOutcome::Succeeded, &before.output));
             }
         }
     }
@@ -258,7 +265,7 @@ proptest! {
         let start = place.index(text.len());
         let end = (start + length).min(text.len());
         let text: String = text[..start].iter().chain(put.chars().collect::<Vec<_>>().iter()).chain(&text[end..]).collect();
-        if let Err(errors) = Plan::parse(text.as_bytes(), &Limits::DEFAULT) {
+        if let Err(errors) = TurnPlan::parse(text.as_bytes(), &TurnLimits::DEFAULT) {
             prop_assert!(!errors.errors.is_empty());
         }
     }

@@ -1,11 +1,11 @@
-//! Events: what can happen in a turn, the flat form in which it is stored, and the sentence for it.
+//! Trace events of a turn: the facts, the flat stored form, and a sentence for each.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::breaker::State;
-use crate::classify::Nature;
+use crate::classify::FaultNature;
 use crate::code::Code;
 use crate::id::{Namespace, ToolCallId, ToolName, ToolRef};
 use crate::{Timestamp, millis, redact};
@@ -13,226 +13,226 @@ use crate::{Timestamp, millis, redact};
 use super::iso;
 use super::{SpanId, TraceId};
 use crate::turn::clip;
-use crate::turn::handler::Strategy;
-use crate::turn::plan::Need;
-use crate::turn::result::Outcome;
+use crate::turn::handler::FailureStrategy;
+use crate::turn::plan::CallNeed;
+use crate::turn::result::TurnCallOutcome;
 
-/// Something that happened in a turn, not yet tied to a trace.
+/// A fact about a turn, not yet part of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
-    /// When.
+pub struct TraceNote {
+    /// Time of the fact.
     pub at: Timestamp,
-    /// To which call of the plan.
+    /// The call of the plan.
     pub call: Option<ToolCallId>,
-    /// With which tool.
+    /// The tool.
     pub tool: Option<ToolRef>,
-    /// What.
-    pub fact: Fact,
+    /// The fact.
+    pub fact: TurnFact,
 }
 
-impl Note {
-    /// The same as others may see it: what tools say may hold secrets. A text is redacted before it is cut, because half a
-    /// secret is not known for one.
+impl TraceNote {
+    /// Returns the note with secrets redacted, because texts of tools may hold secrets. A text is redacted before it is
+    /// cut, because half a secret is not recognised.
     #[must_use]
     pub fn redacted(mut self) -> Self {
         match &mut self.fact {
-            Fact::ToolError(fault) | Fact::ToolTimeout { fault, .. } => {
+            TurnFact::ToolError(fault) | TurnFact::ToolTimeout { fault, .. } => {
                 fault.error = redact::text(&fault.error).into_owned();
             }
-            Fact::TurnEnded { summary, .. } => *summary = redact::text(summary).into_owned(),
-            Fact::TurnStarted { .. }
-            | Fact::CallRestored { .. }
-            | Fact::ToolStarted
-            | Fact::ToolRetry { .. }
-            | Fact::ToolSucceeded { .. }
-            | Fact::Decision { .. }
-            | Fact::CircuitBreaker { .. }
-            | Fact::AlternativeUsed { .. }
-            | Fact::DefaultUsed { .. }
-            | Fact::ToolSkipped { .. }
-            | Fact::ToolCancelled
-            | Fact::ToolLeftRunning
-            | Fact::LateResult { .. }
-            | Fact::TurnTimeout { .. }
-            | Fact::TurnCancelled => {}
+            TurnFact::TurnEnded { summary, .. } => *summary = redact::text(summary).into_owned(),
+            TurnFact::TurnStarted { .. }
+            | TurnFact::CallRestored { .. }
+            | TurnFact::ToolStarted
+            | TurnFact::ToolRetry { .. }
+            | TurnFact::ToolSucceeded { .. }
+            | TurnFact::Decision { .. }
+            | TurnFact::CircuitBreaker { .. }
+            | TurnFact::AlternativeUsed { .. }
+            | TurnFact::DefaultUsed { .. }
+            | TurnFact::ToolSkipped { .. }
+            | TurnFact::ToolCancelled
+            | TurnFact::ToolLeftRunning
+            | TurnFact::LateResult { .. }
+            | TurnFact::TurnTimeout { .. }
+            | TurnFact::TurnCancelled => {}
         }
         self
     }
 
-    /// It as a person reads it.
+    /// Returns the note as a sentence.
     pub fn sentence(&self) -> String {
         sentence(self)
     }
 }
 
-/// What can happen in a turn.
+/// A fact about a turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fact {
-    /// The turn began.
+pub enum TurnFact {
+    /// The turn started.
     TurnStarted {
         /// Calls in its plan.
         calls: usize,
     },
     /// A call was finished by an earlier submission of the same turn and does not run again.
     CallRestored {
-        /// How it ended then.
-        outcome: Outcome,
+        /// The earlier outcome.
+        outcome: TurnCallOutcome,
     },
     /// A tool was started.
     ToolStarted,
-    /// A tool is tried again.
+    /// A tool is retried.
     ToolRetry {
-        /// The attempt to come, counted from one.
+        /// The next attempt, counted from one.
         attempt: u32,
-        /// After this wait.
+        /// The delay before it.
         delay: Duration,
     },
-    /// A tool did its job.
+    /// A tool succeeded.
     ToolSucceeded {
-        /// Attempts it took.
+        /// Attempts made.
         attempts: u32,
     },
     /// A tool failed.
-    ToolError(ToolFault),
-    /// A tool took too long.
+    ToolError(ToolFailureDetails),
+    /// A tool timed out.
     ToolTimeout {
-        /// What it was allowed.
+        /// The timeout.
         timeout: Duration,
-        /// The rest of what is known.
-        fault: ToolFault,
+        /// Details of the failure.
+        fault: ToolFailureDetails,
     },
     /// The error handler decided.
     Decision {
-        /// What to do.
-        strategy: Strategy,
-        /// Why.
+        /// The action.
+        strategy: FailureStrategy,
+        /// The reason.
         reason: String,
     },
-    /// A breaker changed its state.
+    /// A circuit breaker changed its state.
     CircuitBreaker {
-        /// To this.
+        /// The new state.
         state: State,
     },
-    /// Another tool does the job.
+    /// An alternative tool runs.
     AlternativeUsed {
         /// The planned tool.
         instead_of: ToolRef,
     },
-    /// A default stands in for an output.
+    /// A default replaces an output.
     DefaultUsed {
         /// The call whose output is missing.
         dependency: ToolCallId,
     },
-    /// A call does not run.
+    /// A call is skipped.
     ToolSkipped {
-        /// Why not.
+        /// The reason.
         because: SkipReason,
-        /// Whether the turn needed it.
-        need: Need,
-        /// Whether a person should know.
+        /// Required or optional.
+        need: CallNeed,
+        /// True if the skip is reported to the user.
         escalated: bool,
     },
     /// The end of the turn stopped a running call.
     ToolCancelled,
     /// The end of the turn left a call running.
     ToolLeftRunning,
-    /// A call that was cut off by the end of the turn has ended after all.
+    /// A call that was cut off by the end of the turn has ended.
     LateResult {
-        /// Why it failed, if it did.
+        /// The error code, if it failed.
         code: Option<Code>,
     },
-    /// The time of the turn is over.
+    /// The deadline of the turn passed.
     TurnTimeout {
-        /// What it was allowed.
+        /// The time the turn had.
         timeout: Duration,
     },
-    /// The caller withdrew the turn.
+    /// The caller cancelled the turn.
     TurnCancelled,
     /// The turn ended.
     TurnEnded {
-        /// The sentence for the user.
+        /// The summary for the user.
         summary: String,
-        /// Whether a person should know.
+        /// True if a call of the turn is reported to the user.
         escalated: bool,
     },
 }
 
-impl Fact {
-    /// What it is called in a trace.
-    pub const fn event_type(&self) -> EventType {
+impl TurnFact {
+    /// Returns the event type in a trace.
+    pub const fn event_type(&self) -> TraceEventType {
         match self {
-            Self::TurnStarted { .. } => EventType::TurnStarted,
-            Self::CallRestored { .. } => EventType::CallRestored,
-            Self::ToolStarted => EventType::ToolStarted,
-            Self::ToolRetry { .. } => EventType::ToolRetry,
-            Self::ToolSucceeded { .. } => EventType::ToolSucceeded,
-            Self::ToolError(_) => EventType::ToolError,
-            Self::ToolTimeout { .. } => EventType::ToolTimeout,
-            Self::Decision { .. } => EventType::Decision,
-            Self::CircuitBreaker { .. } => EventType::CircuitBreaker,
-            Self::AlternativeUsed { .. } => EventType::AlternativeUsed,
-            Self::DefaultUsed { .. } => EventType::DefaultUsed,
-            Self::ToolSkipped { .. } => EventType::ToolSkipped,
-            Self::ToolCancelled => EventType::ToolCancelled,
-            Self::ToolLeftRunning => EventType::ToolLeftRunning,
-            Self::LateResult { .. } => EventType::LateResult,
-            Self::TurnTimeout { .. } => EventType::TurnTimeout,
-            Self::TurnCancelled => EventType::TurnCancelled,
-            Self::TurnEnded { .. } => EventType::TurnEnded,
+            Self::TurnStarted { .. } => TraceEventType::TurnStarted,
+            Self::CallRestored { .. } => TraceEventType::CallRestored,
+            Self::ToolStarted => TraceEventType::ToolStarted,
+            Self::ToolRetry { .. } => TraceEventType::ToolRetry,
+            Self::ToolSucceeded { .. } => TraceEventType::ToolSucceeded,
+            Self::ToolError(_) => TraceEventType::ToolError,
+            Self::ToolTimeout { .. } => TraceEventType::ToolTimeout,
+            Self::Decision { .. } => TraceEventType::Decision,
+            Self::CircuitBreaker { .. } => TraceEventType::CircuitBreaker,
+            Self::AlternativeUsed { .. } => TraceEventType::AlternativeUsed,
+            Self::DefaultUsed { .. } => TraceEventType::DefaultUsed,
+            Self::ToolSkipped { .. } => TraceEventType::ToolSkipped,
+            Self::ToolCancelled => TraceEventType::ToolCancelled,
+            Self::ToolLeftRunning => TraceEventType::ToolLeftRunning,
+            Self::LateResult { .. } => TraceEventType::LateResult,
+            Self::TurnTimeout { .. } => TraceEventType::TurnTimeout,
+            Self::TurnCancelled => TraceEventType::TurnCancelled,
+            Self::TurnEnded { .. } => TraceEventType::TurnEnded,
         }
     }
 }
 
-/// What is known about a tool that failed.
+/// Details of the failure of a tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ToolFault {
-    /// What was said.
+pub struct ToolFailureDetails {
+    /// The error message.
     pub error: String,
-    /// The rule that says what kind of failure that is.
+    /// The classification rule that matched the failure.
     pub rule: Option<String>,
-    /// The code.
+    /// The error code.
     pub code: Code,
-    /// Whether it can succeed later.
-    pub nature: Nature,
-    /// The tool's breaker.
+    /// Transient or permanent.
+    pub nature: FaultNature,
+    /// The state of the tool's circuit breaker.
     pub breaker: State,
     /// Attempts made.
     pub attempts: u32,
-    /// What the error handler decided.
-    pub decision: Strategy,
+    /// The decision of the error handler.
+    pub decision: FailureStrategy,
 }
 
-/// Why a call does not run.
+/// The reason for skipping a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SkipReason {
-    /// Something it depends on did not succeed.
+    /// A dependency did not succeed.
     Dependency(ToolCallId),
-    /// The time of the turn was over first.
+    /// The deadline of the turn passed first.
     Deadline,
-    /// The turn was withdrawn first.
+    /// The turn was cancelled first.
     Cancelled,
 }
 
-/// One event of a trace, as it is stored and exported: one JSON object, one line.
+/// One event of a trace, as stored and exported: one JSON object per line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Event {
-    /// What happened.
-    pub event_type: EventType,
-    /// The group it belongs to.
-    pub kind: Kind,
-    /// When, in ISO 8601 with milliseconds.
+pub struct TraceEvent {
+    /// Type of the event.
+    pub event_type: TraceEventType,
+    /// Group of the event.
+    pub kind: TraceEventKind,
+    /// Time of the event, in ISO 8601 with milliseconds.
     #[serde(with = "iso")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub timestamp: Timestamp,
-    /// The trace.
+    /// Id of the trace.
     pub trace_id: TraceId,
-    /// The span, if it belongs to one.
+    /// Id of the span, if the event belongs to one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub span_id: Option<SpanId>,
-    /// Its place among the events of the trace.
+    /// Position among the events of the trace.
     pub sequence: u64,
-    /// The call of the plan.
+    /// Id of the call in the plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_id: Option<ToolCallId>,
     /// The tool.
@@ -243,56 +243,56 @@ pub struct Event {
     pub tool_namespace: Option<Namespace>,
     /// The event as a sentence.
     pub sentence: String,
-    /// What was allowed, for time-outs.
+    /// The timeout, for timeouts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    /// The wait before a retry.
+    /// The delay before a retry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_ms: Option<u64>,
-    /// What was said by what failed.
+    /// The error message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The rule that says what kind of failure that is.
+    /// The classification rule that matched the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// The code of what failed.
+    /// The error code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<Code>,
-    /// Whether trying again can help.
+    /// Transient if a retry can help, permanent otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
-    pub classification: Option<Nature>,
-    /// The state of the tool's breaker.
+    pub classification: Option<FaultNature>,
+    /// The state of the tool's circuit breaker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub circuit_breaker_state: Option<State>,
     /// Retries made so far: attempts without the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_count: Option<u32>,
-    /// What the error handler decided.
+    /// The decision of the error handler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub decision: Option<Strategy>,
-    /// Why it decided so.
+    pub decision: Option<FailureStrategy>,
+    /// The reason for the decision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// How a call ended.
+    /// The outcome of a call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub outcome: Option<Outcome>,
-    /// The call that something was missing from.
+    pub outcome: Option<TurnCallOutcome>,
+    /// The dependency that did not succeed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dependency_id: Option<ToolCallId>,
-    /// Whether a person should know.
+    /// True if it is reported to the user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub escalated: Option<bool>,
-    /// Events that were left out before this one.
+    /// Number of events that were dropped before this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dropped: Option<u64>,
 }
 
-/// What happened.
+/// The type of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[expect(missing_docs, reason = "the variants are those of `Fact`, and of the cut")]
-pub enum EventType {
+pub enum TraceEventType {
     TurnStarted,
     CallRestored,
     ToolStarted,
@@ -314,33 +314,33 @@ pub enum EventType {
     TraceCut,
 }
 
-/// The coarse group of an event.
+/// The group of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum Kind {
-    /// A tool began or ended.
+pub enum TraceEventKind {
+    /// A tool started or ended.
     ToolInvocation,
-    /// Something failed.
+    /// A failure.
     Error,
-    /// Something was decided about a failure.
+    /// A decision about a failure.
     Decision,
-    /// Something was seen that concerns more than one call.
+    /// An observation that concerns more than one call.
     Observation,
     /// The turn as a whole.
     Summary,
 }
 
-/// Where an event stands.
+/// The position of an event.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct EventPosition {
     pub(super) trace: TraceId,
     pub(super) span: Option<SpanId>,
     pub(super) sequence: u64,
 }
 
-impl Event {
-    /// The flat form of a note.
-    pub(super) fn of(place: Place, note: &Note) -> Self {
+impl TraceEvent {
+    /// Returns the flat form of a note.
+    pub(super) fn of(place: EventPosition, note: &TraceNote) -> Self {
         let mut event = Self {
             call_id: note.call.clone(),
             tool_id: note.tool.as_ref().map(|tool| tool.tool.clone()),
@@ -348,7 +348,7 @@ impl Event {
             ..Self::blank(place, note.fact.event_type(), note.at, note.sentence())
         };
         let retries = |attempts: u32| Some(attempts.saturating_sub(1));
-        let mut fault_fields = |fault: &ToolFault| {
+        let mut fault_fields = |fault: &ToolFailureDetails| {
             event.error = Some(clip(&fault.error, TEXT_BYTES));
             event.rule = fault.rule.clone();
             event.code = Some(fault.code);
@@ -358,32 +358,32 @@ impl Event {
             event.decision = Some(fault.decision);
         };
         match &note.fact {
-            Fact::ToolStarted
-            | Fact::TurnStarted { .. }
-            | Fact::AlternativeUsed { .. }
-            | Fact::TurnCancelled => {}
-            Fact::CallRestored { outcome } => event.outcome = Some(*outcome),
-            Fact::ToolRetry { attempt, delay } => {
+            TurnFact::ToolStarted
+            | TurnFact::TurnStarted { .. }
+            | TurnFact::AlternativeUsed { .. }
+            | TurnFact::TurnCancelled => {}
+            TurnFact::CallRestored { outcome } => event.outcome = Some(*outcome),
+            TurnFact::ToolRetry { attempt, delay } => {
                 event.retry_count = retries(*attempt);
                 event.delay_ms = Some(millis(*delay));
             }
-            Fact::ToolSucceeded { attempts } => {
+            TurnFact::ToolSucceeded { attempts } => {
                 event.retry_count = retries(*attempts);
-                event.outcome = Some(Outcome::Succeeded);
+                event.outcome = Some(TurnCallOutcome::Succeeded);
             }
-            Fact::ToolError(fault) => fault_fields(fault),
-            Fact::ToolTimeout { timeout, fault } => {
+            TurnFact::ToolError(fault) => fault_fields(fault),
+            TurnFact::ToolTimeout { timeout, fault } => {
                 fault_fields(fault);
                 event.timeout_ms = Some(millis(*timeout));
             }
-            Fact::Decision { strategy, reason } => {
+            TurnFact::Decision { strategy, reason } => {
                 event.decision = Some(*strategy);
                 event.reason = Some(clip(reason, TEXT_BYTES));
             }
-            Fact::CircuitBreaker { state } => event.circuit_breaker_state = Some(*state),
-            Fact::DefaultUsed { dependency } => event.dependency_id = Some(dependency.clone()),
-            Fact::ToolSkipped { because, need: _, escalated } => {
-                event.outcome = Some(Outcome::Skipped);
+            TurnFact::CircuitBreaker { state } => event.circuit_breaker_state = Some(*state),
+            TurnFact::DefaultUsed { dependency } => event.dependency_id = Some(dependency.clone()),
+            TurnFact::ToolSkipped { because, need: _, escalated } => {
+                event.outcome = Some(TurnCallOutcome::Skipped);
                 event.escalated = Some(*escalated);
                 event.code = Some(match because {
                     SkipReason::Dependency(dependency) => {
@@ -394,17 +394,22 @@ impl Event {
                     SkipReason::Cancelled => Code::Cancelled,
                 });
             }
-            Fact::ToolCancelled => event.outcome = Some(Outcome::Cancelled),
-            Fact::ToolLeftRunning => event.outcome = Some(Outcome::LeftRunning),
-            Fact::LateResult { code } => event.code = *code,
-            Fact::TurnTimeout { timeout } => event.timeout_ms = Some(millis(*timeout)),
-            Fact::TurnEnded { summary: _, escalated } => event.escalated = Some(*escalated),
+            TurnFact::ToolCancelled => event.outcome = Some(TurnCallOutcome::Cancelled),
+            TurnFact::ToolLeftRunning => event.outcome = Some(TurnCallOutcome::LeftRunning),
+            TurnFact::LateResult { code } => event.code = *code,
+            TurnFact::TurnTimeout { timeout } => event.timeout_ms = Some(millis(*timeout)),
+            TurnFact::TurnEnded { summary: _, escalated } => event.escalated = Some(*escalated),
         }
         event
     }
 
-    /// An event that says no more than its sentence.
-    pub(super) fn blank(place: Place, event_type: EventType, at: Timestamp, sentence: String) -> Self {
+    /// Returns an event that has only a sentence.
+    pub(super) fn blank(
+        place: EventPosition,
+        event_type: TraceEventType,
+        at: Timestamp,
+        sentence: String,
+    ) -> Self {
         Self {
             event_type,
             kind: kind(event_type),
@@ -434,89 +439,97 @@ impl Event {
     }
 }
 
-/// The longest text of a tool that is kept in one event.
+/// The longest text of a tool that is stored in one event.
 pub(super) const TEXT_BYTES: usize = 1024;
 
-const fn kind(event_type: EventType) -> Kind {
+const fn kind(event_type: TraceEventType) -> TraceEventKind {
     match event_type {
-        EventType::CallRestored
-        | EventType::ToolStarted
-        | EventType::ToolRetry
-        | EventType::ToolSucceeded
-        | EventType::ToolCancelled
-        | EventType::ToolLeftRunning
-        | EventType::LateResult => Kind::ToolInvocation,
-        EventType::ToolError | EventType::ToolTimeout | EventType::TurnTimeout => Kind::Error,
-        EventType::Decision
-        | EventType::AlternativeUsed
-        | EventType::DefaultUsed
-        | EventType::ToolSkipped => Kind::Decision,
-        EventType::CircuitBreaker | EventType::TraceCut => Kind::Observation,
-        EventType::TurnStarted | EventType::TurnCancelled | EventType::TurnEnded => Kind::Summary,
+        TraceEventType::CallRestored
+        | TraceEventType::ToolStarted
+        | TraceEventType::ToolRetry
+        | TraceEventType::ToolSucceeded
+        | TraceEventType::ToolCancelled
+        | TraceEventType::ToolLeftRunning
+        | TraceEventType::LateResult => TraceEventKind::ToolInvocation,
+        TraceEventType::ToolError | TraceEventType::ToolTimeout | TraceEventType::TurnTimeout => {
+            TraceEventKind::Error
+        }
+        TraceEventType::Decision
+        | TraceEventType::AlternativeUsed
+        | TraceEventType::DefaultUsed
+        | TraceEventType::ToolSkipped => TraceEventKind::Decision,
+        TraceEventType::CircuitBreaker | TraceEventType::TraceCut => TraceEventKind::Observation,
+        TraceEventType::TurnStarted | TraceEventType::TurnCancelled | TraceEventType::TurnEnded => {
+            TraceEventKind::Summary
+        }
     }
 }
 
-/// A note as a person reads it.
-fn sentence(note: &Note) -> String {
+/// Returns a note as a sentence.
+fn sentence(note: &TraceNote) -> String {
     let tool = note.tool.as_ref().map_or("the tool", |tool| tool.tool.as_str());
     match &note.fact {
-        Fact::TurnStarted { calls: 1 } => "Turn started with 1 call".to_owned(),
-        Fact::TurnStarted { calls } => format!("Turn started with {calls} calls"),
-        Fact::CallRestored { .. } => format!("Finished earlier, not run again: {tool}"),
-        Fact::ToolStarted => format!("Started {tool}"),
-        Fact::ToolRetry { attempt, delay } => {
+        TurnFact::TurnStarted { calls: 1 } => "Turn started with 1 call".to_owned(),
+        TurnFact::TurnStarted { calls } => format!("Turn started with {calls} calls"),
+        TurnFact::CallRestored { .. } => format!("Finished earlier, not run again: {tool}"),
+        TurnFact::ToolStarted => format!("Started {tool}"),
+        TurnFact::ToolRetry { attempt, delay } => {
             format!("Retry of {tool}: attempt {attempt} in {} ms", millis(*delay))
         }
-        Fact::ToolSucceeded { attempts: 0 | 1 } => format!("Tool succeeded: {tool}"),
-        Fact::ToolSucceeded { attempts } => format!("Tool succeeded on retry {attempts}: {tool}"),
-        Fact::ToolError(fault) if fault.error.is_empty() => format!("Tool failed: {tool}"),
-        Fact::ToolError(fault) => format!("Tool failed: {tool}, {}", clip(&fault.error, 200)),
-        Fact::ToolTimeout { timeout, .. } => format!("Tool timeout after {} ms: {tool}", millis(*timeout)),
-        Fact::Decision { strategy, reason } => {
+        TurnFact::ToolSucceeded { attempts: 0 | 1 } => format!("Tool succeeded: {tool}"),
+        TurnFact::ToolSucceeded { attempts } => format!("Tool succeeded on retry {attempts}: {tool}"),
+        TurnFact::ToolError(fault) if fault.error.is_empty() => format!("Tool failed: {tool}"),
+        TurnFact::ToolError(fault) => format!("Tool failed: {tool}, {}", clip(&fault.error, 200)),
+        TurnFact::ToolTimeout { timeout, .. } => {
+            format!("Tool timeout after {} ms: {tool}", millis(*timeout))
+        }
+        TurnFact::Decision { strategy, reason } => {
             let verb = match strategy {
-                Strategy::Retry => "retry",
-                Strategy::AlternativeTool => "use an alternative",
-                Strategy::PartialSuccess => "go on without it",
-                Strategy::Escalate => "escalate",
-                Strategy::GracefulFailure => "give up",
+                FailureStrategy::Retry => "retry",
+                FailureStrategy::AlternativeTool => "use an alternative",
+                FailureStrategy::PartialSuccess => "continue without it",
+                FailureStrategy::Escalate => "escalate",
+                FailureStrategy::GracefulFailure => "give up",
             };
             format!("Decided to {verb} for {tool}: {}", clip(reason, 200))
         }
-        Fact::CircuitBreaker { state } => match state {
+        TurnFact::CircuitBreaker { state } => match state {
             State::Open => format!("Circuit breaker opened for {tool}"),
-            State::ForcedOpen => format!("Circuit breaker opened by hand for {tool}"),
+            State::ForcedOpen => format!("Circuit breaker forced open for {tool}"),
             State::HalfOpen => format!("Circuit breaker half-opened for {tool}"),
             State::Closed => format!("Circuit breaker closed for {tool}"),
         },
-        Fact::AlternativeUsed { instead_of } => {
+        TurnFact::AlternativeUsed { instead_of } => {
             format!("Used alternative tool {tool} instead of {}", instead_of.tool)
         }
-        Fact::DefaultUsed { dependency } => {
+        TurnFact::DefaultUsed { dependency } => {
             format!("Used default value for {tool} in place of the output of {dependency}")
         }
-        Fact::ToolSkipped { because, need, .. } => {
+        TurnFact::ToolSkipped { because, need, .. } => {
             let what = match need {
-                Need::Required => "Required",
-                Need::Optional => "Optional",
+                CallNeed::Required => "Required",
+                CallNeed::Optional => "Optional",
             };
             match because {
                 SkipReason::Dependency(dependency) => {
                     format!("{what} tool skipped due to dependency failure: {tool} needs {dependency}")
                 }
                 SkipReason::Deadline => {
-                    format!("{what} tool skipped because the turn's time was over: {tool}")
+                    format!("{what} tool skipped because the turn's deadline passed: {tool}")
                 }
                 SkipReason::Cancelled => {
                     format!("{what} tool skipped because the turn was cancelled: {tool}")
                 }
             }
         }
-        Fact::ToolCancelled => format!("Stopped {tool} at the end of the turn"),
-        Fact::ToolLeftRunning => format!("Left {tool} running at the end of the turn"),
-        Fact::LateResult { code: None } => format!("Succeeded after the end of the turn: {tool}"),
-        Fact::LateResult { code: Some(code) } => format!("Failed after the end of the turn: {tool} ({code})"),
-        Fact::TurnTimeout { timeout } => format!("Turn timeout after {} ms", millis(*timeout)),
-        Fact::TurnCancelled => "Turn cancelled".to_owned(),
-        Fact::TurnEnded { summary, .. } => clip(summary, 2 * TEXT_BYTES),
+        TurnFact::ToolCancelled => format!("Stopped {tool} at the end of the turn"),
+        TurnFact::ToolLeftRunning => format!("Left {tool} running at the end of the turn"),
+        TurnFact::LateResult { code: None } => format!("Succeeded after the end of the turn: {tool}"),
+        TurnFact::LateResult { code: Some(code) } => {
+            format!("Failed after the end of the turn: {tool} ({code})")
+        }
+        TurnFact::TurnTimeout { timeout } => format!("Turn timeout after {} ms", millis(*timeout)),
+        TurnFact::TurnCancelled => "Turn cancelled".to_owned(),
+        TurnFact::TurnEnded { summary, .. } => clip(summary, 2 * TEXT_BYTES),
     }
 }

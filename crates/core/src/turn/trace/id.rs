@@ -13,17 +13,17 @@ macro_rules! hex_ids {
         pub struct $name([u8; $bytes]);
 
         impl $name {
-            /// Takes over an id that was made elsewhere.
+            /// Creates the id from its bytes.
             pub const fn from_bytes(bytes: [u8; $bytes]) -> Self {
                 Self(bytes)
             }
 
-            /// The id for whoever has a type of its own for it.
+            /// Returns the bytes of the id.
             pub const fn to_bytes(self) -> [u8; $bytes] {
                 self.0
             }
 
-            /// Reads lowercase hex; all zeros are not an id.
+            /// Parses lowercase hex. All zeros are not an id.
             pub fn from_hex(text: &str) -> Option<Self> {
                 let mut bytes = [0_u8; $bytes];
                 let plain = text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
@@ -79,8 +79,8 @@ macro_rules! hex_ids {
 }
 
 hex_ids! {
-    /// A trace, in the form of W3C Trace Context.
+    /// The id of a trace, in the form of W3C Trace Context.
     TraceId: 16,
-    /// A span, in the form of W3C Trace Context.
+    /// The id of a span, in the form of W3C Trace Context.
     SpanId: 8,
 }

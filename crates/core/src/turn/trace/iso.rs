@@ -1,22 +1,22 @@
-//! Moments in the form that traces carry: what `Timestamp` prints, and back.
+//! Timestamps in the form used by traces: the text that `Timestamp` prints, and back.
 
 use serde::{Deserialize, Deserializer, Serializer};
 
 use crate::Timestamp;
 
-/// Writes a moment as ISO 8601 with milliseconds.
+/// Writes a timestamp as ISO 8601 with milliseconds.
 pub fn serialize<S: Serializer>(moment: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(moment)
 }
 
-/// Reads a moment as it is written.
+/// Reads a timestamp in the same form.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D::Error> {
     let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
     parse(&text).ok_or_else(|| serde::de::Error::custom("expected a moment like 2025-11-05T10:30:45.007Z"))
 }
 
-/// Reads what `Timestamp` prints, and nothing else. The text is taken apart, put together and compared,
-/// so that no 31st of June slips through.
+/// Parses the text that `Timestamp` prints, and nothing else. The text is parsed, printed and compared, so that dates
+/// like 31 June are refused.
 pub(super) fn parse(text: &str) -> Option<Timestamp> {
     let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
     let mut date = date.split('-').map(|part| part.parse::<u64>().ok());
@@ -43,11 +43,11 @@ fn days_since_epoch(year: u64, month: u64, day: u64) -> Option<u64> {
     days.checked_sub(719_468)
 }
 
-/// The same where a moment may be absent.
+/// The same for an optional timestamp.
 pub mod option {
     use super::{Deserialize, Deserializer, Serializer, Timestamp, parse};
 
-    /// Writes a moment, or null.
+    /// Writes a timestamp, or null.
     pub fn serialize<S: Serializer>(moment: &Option<Timestamp>, serializer: S) -> Result<S::Ok, S::Error> {
         match moment {
             Some(moment) => super::serialize(moment, serializer),
@@ -55,7 +55,7 @@ pub mod option {
         }
     }
 
-    /// Reads a moment, or null.
+    /// Reads a timestamp, or null.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>, D::Error> {
         let text = <Option<std::borrow::Cow<'de, str>>>::deserialize(deserializer)?;
         text.map(|text| parse(&text).ok_or_else(|| serde::de::Error::custom("expected an ISO moment")))

@@ -1,14 +1,12 @@
-//! The story of a turn: what happened, in events a program can count and sentences a person can read.
+//! The trace of a turn, as events for programs and sentences for readers.
 //!
-//! A trace is written while the turn runs and only read after it: nothing in it changes or disappears, a
-//! closed span takes no more events, a closed trace takes nothing. It is bounded: the *first* events are
-//! kept, because a story is understood from its beginning, and the end is always told: room is reserved for
-//! the event that says how many were left out and for the one that says how the turn ended.
+//! A trace is append-only. A closed span takes no more events, and a closed trace takes nothing. A trace is bounded.
+//! The *first* events are stored, because a turn is understood from its beginning. The end is always stored too: room
+//! is reserved for the event with the number of dropped events and for the event of the end of the turn.
 //!
-//! Parameters and outputs never enter a trace. Texts of errors do; whoever exports a trace redacts them.
+//! Parameters and outputs never enter a trace. Error texts do, and exporters redact them.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -21,35 +19,37 @@ mod event;
 mod id;
 pub mod iso;
 
-pub use event::{Event, EventType, Fact, Kind, Note, SkipReason, ToolFault};
-use event::{Place, TEXT_BYTES};
+use event::{EventPosition, TEXT_BYTES};
+pub use event::{
+    SkipReason, ToolFailureDetails, TraceEvent, TraceEventKind, TraceEventType, TraceNote, TurnFact,
+};
 pub use id::{SpanId, TraceId};
 
-/// A stretch of time that events belong to: one call of the turn, or the turn itself.
+/// A span of time that events belong to: one call of the turn, or the turn itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Span {
-    /// Its id.
+pub struct TraceSpan {
+    /// Id of the span.
     pub span_id: SpanId,
-    /// The span that it is part of.
+    /// Id of the parent span.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_span_id: Option<SpanId>,
-    /// What it is about.
+    /// Name of the span.
     pub name: String,
-    /// The call of the plan.
+    /// Id of the call in the plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_id: Option<ToolCallId>,
-    /// The calls that it waited for.
+    /// Ids of the calls that it depends on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub depends_on: Vec<ToolCallId>,
-    /// The request under which the call is in the history.
+    /// Id of the request in the call history.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<RequestId>,
-    /// When it began.
+    /// Time at which it started.
     #[serde(with = "iso")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub started_at: Timestamp,
-    /// When it ended; open if absent.
+    /// Time at which it ended. Absent if it is open.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "iso::option")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub ended_at: Option<Timestamp>,
@@ -58,7 +58,7 @@ pub struct Span {
 /// The trace of one turn.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Trace {
+pub struct TurnTrace {
     trace_id: TraceId,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     turn_id: Option<TurnId>,
@@ -68,46 +68,37 @@ pub struct Trace {
     #[serde(default, skip_serializing_if = "Option::is_none", with = "iso::option")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     ended_at: Option<Timestamp>,
-    spans: BTreeMap<SpanId, Span>,
-    events: Vec<Event>,
+    spans: BTreeMap<SpanId, TraceSpan>,
+    events: Vec<TraceEvent>,
     dropped_events: u64,
     dropped_spans: u64,
     limit: usize,
 }
 
-/// Why something cannot be written into a trace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The reason why a write to a trace was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceError {
     /// The trace was closed.
+    #[error("the trace is closed")]
     Closed,
     /// The span was closed.
+    #[error("the span {0} is closed")]
     SpanClosed(SpanId),
-    /// There is no such span.
+    /// The trace has no such span.
+    #[error("the trace has no span {0}")]
     UnknownSpan(SpanId),
-    /// There is such a span already.
+    /// The trace has this span already.
+    #[error("the trace already has a span {0}")]
     DuplicateSpan(SpanId),
 }
 
-impl fmt::Display for TraceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Closed => f.write_str("the trace is closed"),
-            Self::SpanClosed(span) => write!(f, "the span {span} is closed"),
-            Self::UnknownSpan(span) => write!(f, "the trace has no span {span}"),
-            Self::DuplicateSpan(span) => write!(f, "the trace already has a span {span}"),
-        }
-    }
-}
-
-impl std::error::Error for TraceError {}
-
-impl Trace {
-    /// Events and spans that are kept of one turn. Raised, each stored trace may grow by about half a
+impl TurnTrace {
+    /// The default limit of events and spans of one turn. A higher value lets each stored trace grow by about half a
     /// kilobyte per event.
     pub const DEFAULT_LIMIT: usize = 10_000;
 
-    /// Begins a trace that keeps `limit` events and as many spans.
+    /// Begins a trace that stores at most `limit` events and `limit` spans.
     pub fn start(trace_id: TraceId, turn_id: Option<TurnId>, limit: usize, now: Timestamp) -> Self {
         Self {
             trace_id,
@@ -122,8 +113,8 @@ impl Trace {
         }
     }
 
-    /// Opens a span. One beyond the limit is not kept; events that name it are then kept without a span.
-    pub fn start_span(&mut self, mut span: Span) -> Result<(), TraceError> {
+    /// Opens a span. A span beyond the limit is not stored, and its events are stored without a span.
+    pub fn start_span(&mut self, mut span: TraceSpan) -> Result<(), TraceError> {
         if self.ended_at.is_some() {
             return Err(TraceError::Closed);
         }
@@ -139,7 +130,7 @@ impl Trace {
         Ok(())
     }
 
-    /// Closes a span; it takes no more events.
+    /// Closes a span. It takes no more events.
     pub fn end_span(&mut self, span: SpanId, now: Timestamp) -> Result<(), TraceError> {
         match self.open_span(span)? {
             Some(open) => open.ended_at = Some(now.max(open.started_at)),
@@ -149,14 +140,14 @@ impl Trace {
     }
 
     /// Appends an event.
-    pub fn record(&mut self, note: &Note, span: Option<SpanId>) -> Result<(), TraceError> {
+    pub fn record(&mut self, note: &TraceNote, span: Option<SpanId>) -> Result<(), TraceError> {
         let span = match span {
             Some(span) => self.open_span(span)?.map(|open| open.span_id),
             None if self.ended_at.is_some() => return Err(TraceError::Closed),
             None => None,
         };
-        let is_told = self.events.last().is_some_and(|last| last.event_type == EventType::TurnEnded);
-        let is_end = note.fact.event_type() == EventType::TurnEnded && !is_told;
+        let is_told = self.events.last().is_some_and(|last| last.event_type == TraceEventType::TurnEnded);
+        let is_end = note.fact.event_type() == TraceEventType::TurnEnded && !is_told;
         if self.events.len() < self.limit {
             self.push(note, span);
         } else if is_end {
@@ -168,7 +159,7 @@ impl Trace {
         Ok(())
     }
 
-    /// Closes the trace and every span of it that is open. It is only read after that.
+    /// Closes the trace and all its open spans. It takes no more writes.
     pub fn close(&mut self, now: Timestamp) {
         if self.ended_at.is_some() {
             return;
@@ -180,29 +171,29 @@ impl Trace {
         self.ended_at = Some(now.max(self.started_at));
     }
 
-    /// The trace's id.
+    /// Returns the trace's id.
     pub fn id(&self) -> TraceId {
         self.trace_id
     }
 
-    /// The events that were kept, in the order in which they were recorded. Each names its trace, so each
-    /// can stand as a line of its own.
-    pub fn events(&self) -> &[Event] {
+    /// Returns the stored events, in the order in which they were recorded. Each has the trace id, so each is valid as
+    /// a line of its own.
+    pub fn events(&self) -> &[TraceEvent] {
         &self.events
     }
 
-    /// The spans that were kept.
-    pub fn spans(&self) -> impl Iterator<Item = &Span> {
+    /// Returns the stored spans.
+    pub fn spans(&self) -> impl Iterator<Item = &TraceSpan> {
         self.spans.values()
     }
 
-    /// Events that were not kept.
+    /// Returns the number of dropped events.
     pub fn dropped(&self) -> u64 {
         self.dropped_events
     }
 
-    /// The span, if it takes events; nothing if it is one that was beyond the limit.
-    fn open_span(&mut self, id: SpanId) -> Result<Option<&mut Span>, TraceError> {
+    /// Returns the span if it is open, or None if the span was dropped by the limit.
+    fn open_span(&mut self, id: SpanId) -> Result<Option<&mut TraceSpan>, TraceError> {
         if self.ended_at.is_some() {
             return Err(TraceError::Closed);
         }
@@ -214,23 +205,23 @@ impl Trace {
         }
     }
 
-    fn push(&mut self, note: &Note, span: Option<SpanId>) {
-        self.events.push(Event::of(self.place(span), note));
+    fn push(&mut self, note: &TraceNote, span: Option<SpanId>) {
+        self.events.push(TraceEvent::of(self.place(span), note));
     }
 
     fn push_cut(&mut self, at: Timestamp) {
         let dropped = self.dropped_events;
         if dropped > 0 {
-            let sentence = format!("{dropped} events were left out here, the trace was full");
-            let blank = Event::blank(self.place(None), EventType::TraceCut, at, sentence);
-            self.events.push(Event { dropped: Some(dropped), ..blank });
+            let sentence = format!("{dropped} events were dropped here because the trace was full");
+            let blank = TraceEvent::blank(self.place(None), TraceEventType::TraceCut, at, sentence);
+            self.events.push(TraceEvent { dropped: Some(dropped), ..blank });
         }
     }
 
-    fn place(&self, span: Option<SpanId>) -> Place {
+    fn place(&self, span: Option<SpanId>) -> EventPosition {
         let sequence =
             u64::try_from(self.events.len()).unwrap_or(u64::MAX).saturating_add(self.dropped_events);
-        Place { trace: self.trace_id, span, sequence }
+        EventPosition { trace: self.trace_id, span, sequence }
     }
 }
 
@@ -238,10 +229,10 @@ impl Trace {
 mod tests {
     use super::*;
     use crate::breaker::State;
-    use crate::classify::Nature;
+    use crate::classify::FaultNature;
     use crate::code::Code;
     use crate::id::{Namespace, ToolName, ToolRef};
-    use crate::turn::{Need, Outcome, Strategy};
+    use crate::turn::{CallNeed, FailureStrategy, TurnCallOutcome};
     use std::time::Duration;
 
     const NOW: Timestamp = Timestamp::from_millis(1_762_338_645_007);
@@ -250,16 +241,21 @@ mod tests {
         ToolRef { namespace: Namespace::new("travel").unwrap(), tool: ToolName::new(name).unwrap() }
     }
 
-    fn note(fact: Fact) -> Note {
-        Note { at: NOW, call: Some(ToolCallId::new("f").unwrap()), tool: Some(tool("flight_search")), fact }
+    fn note(fact: TurnFact) -> TraceNote {
+        TraceNote {
+            at: NOW,
+            call: Some(ToolCallId::new("f").unwrap()),
+            tool: Some(tool("flight_search")),
+            fact,
+        }
     }
 
-    fn trace(limit: usize) -> Trace {
-        Trace::start(TraceId::from_bytes([7; 16]), None, limit, NOW)
+    fn trace(limit: usize) -> TurnTrace {
+        TurnTrace::start(TraceId::from_bytes([7; 16]), None, limit, NOW)
     }
 
-    fn span(id: u8) -> Span {
-        Span {
+    fn span(id: u8) -> TraceSpan {
+        TraceSpan {
             span_id: SpanId::from_bytes([id; 8]),
             parent_span_id: None,
             name: "flight_search".into(),
@@ -271,107 +267,120 @@ mod tests {
         }
     }
 
-    fn fault() -> ToolFault {
-        ToolFault {
+    fn fault() -> ToolFailureDetails {
+        ToolFailureDetails {
             error: "reset\nby peer".into(),
             rule: Some("text.connection".into()),
             code: Code::RetryExhausted,
-            nature: Nature::Transient,
+            nature: FaultNature::Transient,
             breaker: State::Closed,
             attempts: 3,
-            decision: Strategy::Escalate,
+            decision: FailureStrategy::Escalate,
         }
     }
 
-    /// One of each.
-    fn facts() -> Vec<(Fact, Kind, &'static str)> {
-        let because = |reason| Fact::ToolSkipped { because: reason, need: Need::Required, escalated: true };
+    /// Returns one fact of each variant.
+    fn facts() -> Vec<(TurnFact, TraceEventKind, &'static str)> {
+        let because =
+            |reason| TurnFact::ToolSkipped { because: reason, need: CallNeed::Required, escalated: true };
         let dependency = || ToolCallId::new("a").unwrap();
         vec![
-            (Fact::TurnStarted { calls: 3 }, Kind::Summary, "Turn started with 3 calls"),
+            (TurnFact::TurnStarted { calls: 3 }, TraceEventKind::Summary, "Turn started with 3 calls"),
             (
-                Fact::CallRestored { outcome: Outcome::Failed },
-                Kind::ToolInvocation,
+                TurnFact::CallRestored { outcome: TurnCallOutcome::Failed },
+                TraceEventKind::ToolInvocation,
                 "Finished earlier, not run again: flight_search",
             ),
-            (Fact::ToolStarted, Kind::ToolInvocation, "Started flight_search"),
+            (TurnFact::ToolStarted, TraceEventKind::ToolInvocation, "Started flight_search"),
             (
-                Fact::ToolRetry { attempt: 2, delay: Duration::from_millis(100) },
-                Kind::ToolInvocation,
+                TurnFact::ToolRetry { attempt: 2, delay: Duration::from_millis(100) },
+                TraceEventKind::ToolInvocation,
                 "Retry of flight_search: attempt 2 in 100 ms",
             ),
-            (Fact::ToolSucceeded { attempts: 1 }, Kind::ToolInvocation, "Tool succeeded: flight_search"),
             (
-                Fact::ToolSucceeded { attempts: 2 },
-                Kind::ToolInvocation,
+                TurnFact::ToolSucceeded { attempts: 1 },
+                TraceEventKind::ToolInvocation,
+                "Tool succeeded: flight_search",
+            ),
+            (
+                TurnFact::ToolSucceeded { attempts: 2 },
+                TraceEventKind::ToolInvocation,
                 "Tool succeeded on retry 2: flight_search",
             ),
-            (Fact::ToolError(fault()), Kind::Error, "Tool failed: flight_search, reset\nby peer"),
             (
-                Fact::ToolError(ToolFault { error: String::new(), ..fault() }),
-                Kind::Error,
+                TurnFact::ToolError(fault()),
+                TraceEventKind::Error,
+                "Tool failed: flight_search, reset\nby peer",
+            ),
+            (
+                TurnFact::ToolError(ToolFailureDetails { error: String::new(), ..fault() }),
+                TraceEventKind::Error,
                 "Tool failed: flight_search",
             ),
             (
-                Fact::ToolTimeout { timeout: Duration::from_secs(30), fault: fault() },
-                Kind::Error,
+                TurnFact::ToolTimeout { timeout: Duration::from_secs(30), fault: fault() },
+                TraceEventKind::Error,
                 "Tool timeout after 30000 ms: flight_search",
             ),
             (
-                Fact::Decision { strategy: Strategy::Escalate, reason: "permanent error".into() },
-                Kind::Decision,
+                TurnFact::Decision { strategy: FailureStrategy::Escalate, reason: "permanent error".into() },
+                TraceEventKind::Decision,
                 "Decided to escalate for flight_search: permanent error",
             ),
             (
-                Fact::CircuitBreaker { state: State::Open },
-                Kind::Observation,
+                TurnFact::CircuitBreaker { state: State::Open },
+                TraceEventKind::Observation,
                 "Circuit breaker opened for flight_search",
             ),
             (
-                Fact::AlternativeUsed { instead_of: tool("cards") },
-                Kind::Decision,
+                TurnFact::AlternativeUsed { instead_of: tool("cards") },
+                TraceEventKind::Decision,
                 "Used alternative tool flight_search instead of cards",
             ),
             (
-                Fact::DefaultUsed { dependency: dependency() },
-                Kind::Decision,
+                TurnFact::DefaultUsed { dependency: dependency() },
+                TraceEventKind::Decision,
                 "Used default value for flight_search in place of the output of a",
             ),
             (
                 because(SkipReason::Dependency(dependency())),
-                Kind::Decision,
+                TraceEventKind::Decision,
                 "Required tool skipped due to dependency failure: flight_search needs a",
             ),
             (
                 because(SkipReason::Deadline),
-                Kind::Decision,
-                "Required tool skipped because the turn's time was over: flight_search",
+                TraceEventKind::Decision,
+                "Required tool skipped because the turn's deadline passed: flight_search",
             ),
             (
                 because(SkipReason::Cancelled),
-                Kind::Decision,
+                TraceEventKind::Decision,
                 "Required tool skipped because the turn was cancelled: flight_search",
             ),
-            (Fact::ToolCancelled, Kind::ToolInvocation, "Stopped flight_search at the end of the turn"),
             (
-                Fact::ToolLeftRunning,
-                Kind::ToolInvocation,
+                TurnFact::ToolCancelled,
+                TraceEventKind::ToolInvocation,
+                "Stopped flight_search at the end of the turn",
+            ),
+            (
+                TurnFact::ToolLeftRunning,
+                TraceEventKind::ToolInvocation,
                 "Left flight_search running at the end of the turn",
             ),
             (
-                Fact::LateResult { code: None },
-                Kind::ToolInvocation,
+                TurnFact::LateResult { code: None },
+                TraceEventKind::ToolInvocation,
                 "Succeeded after the end of the turn: flight_search",
             ),
             (
-                Fact::TurnTimeout { timeout: Duration::from_secs(1) },
-                Kind::Error,
+                TurnFact::TurnTimeout { timeout: Duration::from_secs(1) },
+                TraceEventKind::Error,
                 "Turn timeout after 1000 ms",
             ),
-            (Fact::TurnCancelled, Kind::Summary, "Turn cancelled"),
+            (TurnFact::TurnCancelled, TraceEventKind::Summary, "Turn cancelled"),
             (
-                Fact::TurnEnded { summary: "Completed flight search".into(), escalated: false },
-                Kind::Summary,
+                TurnFact::TurnEnded { summary: "Completed flight search".into(), escalated: false },
+                TraceEventKind::Summary,
                 "Completed flight search",
             ),
         ]
@@ -387,17 +396,17 @@ mod tests {
             assert_eq!((event.kind, event.sentence.as_str()), (kind, sentence));
             let line = serde_json::to_string(event).unwrap();
             assert!(!line.contains('\n'), "{line}");
-            assert_eq!(serde_json::from_str::<Event>(&line).unwrap(), *event);
+            assert_eq!(serde_json::from_str::<TraceEvent>(&line).unwrap(), *event);
         }
         trace.close(NOW);
         let text = serde_json::to_string(&trace).unwrap();
-        assert_eq!(serde_json::from_str::<Trace>(&text).unwrap(), trace);
+        assert_eq!(serde_json::from_str::<TurnTrace>(&text).unwrap(), trace);
     }
 
     #[test]
     fn an_event_of_a_time_out_has_the_fields_that_tools_look_for() {
         let mut trace = trace(100);
-        let fact = Fact::ToolTimeout { timeout: Duration::from_secs(30), fault: fault() };
+        let fact = TurnFact::ToolTimeout { timeout: Duration::from_secs(30), fault: fault() };
         trace.record(&note(fact), None).unwrap();
         assert_eq!(
             serde_json::to_value(&trace.events()[0]).unwrap(),
@@ -418,67 +427,67 @@ mod tests {
         let (one, two) = (SpanId::from_bytes([1; 8]), SpanId::from_bytes([2; 8]));
         trace.start_span(span(1)).unwrap();
         assert_eq!(trace.start_span(span(1)), Err(TraceError::DuplicateSpan(one)));
-        assert_eq!(trace.record(&note(Fact::ToolStarted), Some(two)), Err(TraceError::UnknownSpan(two)));
+        assert_eq!(trace.record(&note(TurnFact::ToolStarted), Some(two)), Err(TraceError::UnknownSpan(two)));
         assert_eq!(trace.end_span(two, NOW), Err(TraceError::UnknownSpan(two)));
-        trace.record(&note(Fact::ToolStarted), Some(one)).unwrap();
+        trace.record(&note(TurnFact::ToolStarted), Some(one)).unwrap();
         trace.end_span(one, NOW).unwrap();
-        assert_eq!(trace.record(&note(Fact::ToolStarted), Some(one)), Err(TraceError::SpanClosed(one)));
+        assert_eq!(trace.record(&note(TurnFact::ToolStarted), Some(one)), Err(TraceError::SpanClosed(one)));
         assert_eq!(trace.end_span(one, NOW), Err(TraceError::SpanClosed(one)));
         trace.start_span(span(2)).unwrap();
         trace.close(NOW);
         assert!(trace.spans().all(|span| span.ended_at.is_some()));
-        assert_eq!(trace.record(&note(Fact::ToolStarted), None), Err(TraceError::Closed));
-        assert_eq!(trace.record(&note(Fact::ToolStarted), Some(two)), Err(TraceError::Closed));
+        assert_eq!(trace.record(&note(TurnFact::ToolStarted), None), Err(TraceError::Closed));
+        assert_eq!(trace.record(&note(TurnFact::ToolStarted), Some(two)), Err(TraceError::Closed));
         assert_eq!(trace.start_span(span(3)), Err(TraceError::Closed));
         assert_eq!(trace.events().len(), 1);
     }
 
     #[test]
-    fn a_full_trace_keeps_its_beginning_and_its_end_and_says_that_it_was_cut() {
+    fn a_full_trace_stores_its_beginning_and_its_end_and_a_mark_of_the_cut() {
         let mut trace = trace(3);
         for attempt in 1..=10 {
-            trace.record(&note(Fact::ToolSucceeded { attempts: attempt }), None).unwrap();
+            trace.record(&note(TurnFact::ToolSucceeded { attempts: attempt }), None).unwrap();
         }
         trace
-            .record(&note(Fact::TurnEnded { summary: "Completed x".into(), escalated: false }), None)
+            .record(&note(TurnFact::TurnEnded { summary: "Completed x".into(), escalated: false }), None)
             .unwrap();
         let told: Vec<_> = trace.events().iter().map(|event| (event.event_type, event.sequence)).collect();
         assert_eq!(
             told,
             [
-                (EventType::ToolSucceeded, 0),
-                (EventType::ToolSucceeded, 1),
-                (EventType::ToolSucceeded, 2),
-                (EventType::TraceCut, 10),
-                (EventType::TurnEnded, 11)
+                (TraceEventType::ToolSucceeded, 0),
+                (TraceEventType::ToolSucceeded, 1),
+                (TraceEventType::ToolSucceeded, 2),
+                (TraceEventType::TraceCut, 10),
+                (TraceEventType::TurnEnded, 11)
             ]
         );
         assert_eq!((trace.dropped(), trace.events()[3].dropped), (7, Some(7)));
-        assert_eq!(trace.events()[3].sentence, "7 events were left out here, the trace was full");
-        // The end is told once.
-        trace.record(&note(Fact::TurnEnded { summary: "again".into(), escalated: false }), None).unwrap();
+        assert_eq!(trace.events()[3].sentence, "7 events were dropped here because the trace was full");
+        // The end is stored once.
+        trace.record(&note(TurnFact::TurnEnded { summary: "again".into(), escalated: false }), None).unwrap();
         assert_eq!(trace.events().len(), 5);
-        // Spans are bounded too; what belongs to one that was not kept is kept without it.
+        // Spans are bounded too. Events of a dropped span are stored without it.
         (1..=5).for_each(|id| trace.start_span(span(id)).unwrap());
         assert_eq!(trace.spans().count(), 3);
-        assert_eq!(trace.record(&note(Fact::ToolStarted), Some(SpanId::from_bytes([5; 8]))), Ok(()));
+        assert_eq!(trace.record(&note(TurnFact::ToolStarted), Some(SpanId::from_bytes([5; 8]))), Ok(()));
     }
 
     #[test]
     fn a_trace_that_is_just_full_is_not_cut() {
         let mut trace = trace(1);
-        trace.record(&note(Fact::ToolStarted), None).unwrap();
+        trace.record(&note(TurnFact::ToolStarted), None).unwrap();
         trace
-            .record(&note(Fact::TurnEnded { summary: "Completed x".into(), escalated: false }), None)
+            .record(&note(TurnFact::TurnEnded { summary: "Completed x".into(), escalated: false }), None)
             .unwrap();
         let told: Vec<_> = trace.events().iter().map(|event| event.event_type).collect();
-        assert_eq!(told, [EventType::ToolStarted, EventType::TurnEnded]);
+        assert_eq!(told, [TraceEventType::ToolStarted, TraceEventType::TurnEnded]);
     }
 
     #[test]
     fn sf_6_a_secret_at_the_edge_of_a_sentence_is_redacted_before_it_is_cut() {
         let error = format!("{:<180}https://me:s3cr3t-pass@host/", "no such place");
-        let fact = Fact::ToolError(ToolFault { error, ..fault() });
+        let fact = TurnFact::ToolError(ToolFailureDetails { error, ..fault() });
         assert!(note(fact.clone()).sentence().contains("s3cr3t"), "half of it would stay");
         let shown = note(fact).redacted();
         assert!(!format!("{shown:?} {}", shown.sentence()).contains("s3cr3t"), "{shown:?}");
@@ -487,11 +496,11 @@ mod tests {
     #[test]
     fn long_texts_of_tools_are_cut() {
         let mut trace = trace(3);
-        let fault = ToolFault { error: "é".repeat(100_000), ..fault() };
-        trace.record(&note(Fact::ToolError(fault)), None).unwrap();
+        let fault = ToolFailureDetails { error: "é".repeat(100_000), ..fault() };
+        trace.record(&note(TurnFact::ToolError(fault)), None).unwrap();
         assert!(serde_json::to_string(trace.events()).unwrap().len() < 2500);
-        // What a turn says of itself may be twice as long.
-        let ended = |bytes: usize| Fact::TurnEnded { summary: "x".repeat(bytes), escalated: false };
+        // The summary of a turn may be twice as long.
+        let ended = |bytes: usize| TurnFact::TurnEnded { summary: "x".repeat(bytes), escalated: false };
         for (bytes, whole) in [(2 * TEXT_BYTES, true), (2 * TEXT_BYTES + 1, false)] {
             assert_eq!(note(ended(bytes)).sentence().len() == bytes, whole, "{bytes}");
         }

@@ -1,165 +1,178 @@
-//! Between the two eras of the protocol: a server is to its client one of the client's own era.
+//! Translation between the two protocol eras: each client sees a server of its own era.
 //!
-//! The client's era is tried first, so that what is of one era goes on as it came. Only a server that cannot speak it is
-//! spoken with in the other one, and what is found out about it is kept as long as the [`Server`] is.
+//! The client's era is tried first, so that messages of one era pass unchanged. The other era is used only for a server
+//! that does not support the client's. The detected era is stored for the lifetime of the [`UpstreamServer`].
 //!
-//! | file | what it does |
+//! | module | purpose |
 //! | --- | --- |
-//! | `find` | which era a server is of, from what it answers |
-//! | `words` | objects with members added or left out |
-//! | `to_legacy/` | a client that needs no handshake, and a server that does: calls that are held while the client is asked |
-//! | `to_modern/` | the other way round: calls in rounds, with the questions between them |
+//! | `era_detection` | detects the era of a server from its answers |
+//! | `json_edits` | adds and removes members of JSON objects |
+//! | `to_legacy/` | a modern client and a legacy server: calls are held while the client provides input |
+//! | `to_modern/` | a legacy client and a modern server: a call takes several rounds, with the client's input between them |
 
-mod find;
+mod era_detection;
+mod json_edits;
 mod to_legacy;
 mod to_modern;
-mod words;
 
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
-use steadfast_core::classify::Fault;
-use steadfast_mcp::http::Era;
-use steadfast_mcp::message::{Id, Message};
+use steadfast_core::classify::AttemptFault;
+use steadfast_mcp::http::ProtocolEra;
+use steadfast_mcp::message::{RpcId, RpcMessage};
 
-pub(super) use self::to_legacy::Running;
-use self::to_legacy::ToLegacy;
+use self::to_legacy::LegacyBridge;
+pub(super) use self::to_legacy::RunningRequest;
 pub(crate) use self::to_legacy::is_held;
-use self::to_modern::ToModern;
+use self::to_modern::ModernBridge;
 use super::handshake::initialized;
-use super::pending::Ears;
-use super::{FromServer, Hear, Life, Place, Recovery, Server};
+use super::pending::NotificationReceivers;
+use super::{Generation, NotificationHandler, PendingRequest, ServerEvent, ServerRecovery, UpstreamServer};
 
-/// How a server is spoken with.
+/// The translation for one server.
 #[derive(Default)]
-pub(super) struct Bridge {
-    found: Mutex<Option<Found>>,
-    /// Held by whoever finds it out, so that one does for all.
+pub(super) struct EraBridge {
+    found: Mutex<Option<DetectedEra>>,
+    /// Locked during detection, so that it happens once.
     finding: tokio::sync::Mutex<()>,
 }
 
-/// What was found out about a server.
+/// The detected era of a server.
 #[derive(Clone)]
-enum Found {
-    /// It is of the era of its client.
-    Same(Era),
-    /// It wants a handshake, which its client does not know.
-    ToLegacy(Arc<ToLegacy>),
-    /// It knows no handshake, which its client wants.
-    ToModern(Arc<ToModern>),
+enum DetectedEra {
+    /// The era of its client.
+    Same(ProtocolEra),
+    /// The legacy era, with a modern client: the gateway runs the handshake.
+    ToLegacy(Arc<LegacyBridge>),
+    /// The modern era, with a legacy client: the gateway answers the handshake.
+    ToModern(Arc<ModernBridge>),
 }
 
-impl Bridge {
-    fn found(&self) -> Option<Found> {
+impl EraBridge {
+    fn found(&self) -> Option<DetectedEra> {
         self.found.lock().clone()
     }
 
-    /// Whether it is known of which era the server is.
+    /// Returns true if the era of the server is known.
     pub(super) fn is_known(&self) -> bool {
         self.found.lock().is_some()
     }
 
-    fn set(&self, found: Found) {
+    fn set(&self, found: DetectedEra) {
         *self.found.lock() = Some(found);
     }
 
-    /// The client has answered what it was asked on behalf of a server that asks nobody.
-    pub(super) fn answered(&self, answer: &Message) {
-        if let Some(Found::ToModern(bridge)) = self.found() {
+    /// Takes the client's answer to a request that the gateway made for a modern server.
+    pub(super) fn answered(&self, answer: &RpcMessage) {
+        if let Some(DetectedEra::ToModern(bridge)) = self.found() {
             bridge.answered(answer);
         }
     }
 
-    /// A server that came back with other tools: a client that does not know such news hears it where it listens.
-    pub(super) fn recovered(&self, event: FromServer) -> FromServer {
+    /// Adapts the recovery of a server with changed tools: a modern client gets the change through its subscription.
+    pub(super) fn recovered(&self, event: ServerEvent) -> ServerEvent {
         match (event, self.found()) {
-            (FromServer::Recovered(Recovery { tools_changed: true }), Some(Found::ToLegacy(bridge))) => {
+            (
+                ServerEvent::Recovered(ServerRecovery { tools_changed: true }),
+                Some(DetectedEra::ToLegacy(bridge)),
+            ) => {
                 bridge.tools_changed();
-                FromServer::Recovered(Recovery { tools_changed: false })
+                ServerEvent::Recovered(ServerRecovery { tools_changed: false })
             }
             (event, _) => event,
         }
     }
 
-    /// Ends what is under way by itself.
+    /// Stops background work.
     pub(super) fn stop(&self) {
         match self.found() {
-            Some(Found::ToLegacy(bridge)) => bridge.stop(),
-            Some(Found::ToModern(bridge)) => bridge.stop(),
-            Some(Found::Same(_)) | None => {}
+            Some(DetectedEra::ToLegacy(bridge)) => bridge.stop(),
+            Some(DetectedEra::ToModern(bridge)) => bridge.stop(),
+            Some(DetectedEra::Same(_)) | None => {}
         }
     }
 }
 
-/// Sends a request in words that the server understands. What is seldom done is boxed: otherwise every call would carry the
-/// room for it.
+/// Sends a request in the era of the server. Rare branches are boxed, so that the future of an ordinary call stays
+/// small.
 pub(super) async fn send(
-    server: &Arc<Server>,
-    request: &Message,
-    hear: Option<Hear>,
-) -> Result<Place, Fault> {
+    server: &Arc<UpstreamServer>,
+    request: &RpcMessage,
+    hear: Option<NotificationHandler>,
+) -> Result<PendingRequest, AttemptFault> {
     let mut found = server.bridge.found();
-    if found.is_none() && Era::of_request(request) == Era::Modern {
-        match Box::pin(find::first(server, request)).await? {
-            find::First::Answered(place) => return Ok(place),
-            find::First::NotYet => found = server.bridge.found(),
+    if found.is_none() && ProtocolEra::of_request(request) == ProtocolEra::Modern {
+        match Box::pin(era_detection::first(server, request)).await? {
+            era_detection::FirstRequest::Answered(place) => return Ok(place),
+            era_detection::FirstRequest::NotYet => found = server.bridge.found(),
         }
     }
     if found.is_none() && server.handshake.initialize().is_some() {
-        // Another process of ours had found out; while the server is told again what it was told, so do we.
-        Box::pin(server.awake()).await?;
+        // An earlier process had detected the era; repeating the handshake detects it again.
+        Box::pin(server.wait_until_ready()).await?;
         found = server.bridge.found();
     }
-    match (Era::of_request(request), found) {
-        (Era::Modern, Some(Found::ToLegacy(bridge))) => {
+    match (ProtocolEra::of_request(request), found) {
+        (ProtocolEra::Modern, Some(DetectedEra::ToLegacy(bridge))) => {
             Box::pin(to_legacy::send(server, &bridge, request, hear)).await
         }
-        (Era::Legacy, Some(Found::ToModern(bridge))) => {
+        (ProtocolEra::Legacy, Some(DetectedEra::ToModern(bridge))) => {
             Box::pin(to_modern::send(server, &bridge, request, hear)).await
         }
-        (Era::Modern, Some(Found::Same(_) | Found::ToModern(_)) | None)
-        | (Era::Legacy, Some(Found::Same(_) | Found::ToLegacy(_)) | None) => {
+        (ProtocolEra::Modern, Some(DetectedEra::Same(_) | DetectedEra::ToModern(_)) | None)
+        | (ProtocolEra::Legacy, Some(DetectedEra::Same(_) | DetectedEra::ToLegacy(_)) | None) => {
             server.pass(request, hear.into()).await
         }
     }
 }
 
-/// Sends the first words of a client of the older era.
-pub(super) async fn send_first(server: &Arc<Server>, request: &Message) -> Result<Place, Fault> {
+/// Sends the first request of a legacy client.
+pub(super) async fn send_first(
+    server: &Arc<UpstreamServer>,
+    request: &RpcMessage,
+) -> Result<PendingRequest, AttemptFault> {
     let answer = match server.bridge.found() {
-        // There is no such thing in the modern era, which this request is of: the server says so.
-        Some(Found::ToLegacy(_)) if Era::of_request(request) == Era::Modern => {
-            Ok(words::no_method("initialize"))
+        // A modern request: the modern era has no `initialize`.
+        Some(DetectedEra::ToLegacy(_)) if ProtocolEra::of_request(request) == ProtocolEra::Modern => {
+            Ok(json_edits::no_method("initialize"))
         }
-        _ if Era::of_request(request) == Era::Modern => return server.pass_first(request).await,
-        Some(Found::ToModern(bridge)) => Ok(bridge.initialized(request, server.name.as_str())),
-        Some(Found::Same(_) | Found::ToLegacy(_)) | None => find::initialize(server, request).await,
+        _ if ProtocolEra::of_request(request) == ProtocolEra::Modern => {
+            return server.pass_first(request).await;
+        }
+        Some(DetectedEra::ToModern(bridge)) => Ok(bridge.initialized(request, server.name.as_str())),
+        Some(DetectedEra::Same(_) | DetectedEra::ToLegacy(_)) | None => {
+            era_detection::initialize(server, request).await
+        }
     };
     Ok(server.pending.answered_with(answer))
 }
 
-/// A notification of the client as the server knows it, if it does.
-pub(super) fn told(server: &Arc<Server>, notification: &Message) -> Option<Message> {
+/// Translates a notification of the client. Returns `None` if the server's era does not have it.
+pub(super) fn translate_notification(
+    server: &Arc<UpstreamServer>,
+    notification: &RpcMessage,
+) -> Option<RpcMessage> {
     match server.bridge.found() {
-        Some(Found::ToModern(bridge)) => to_modern::told(server, &bridge, notification),
-        Some(Found::Same(_) | Found::ToLegacy(_)) | None => Some(notification.clone()),
+        Some(DetectedEra::ToModern(bridge)) => to_modern::told(server, &bridge, notification),
+        Some(DetectedEra::Same(_) | DetectedEra::ToLegacy(_)) | None => Some(notification.clone()),
     }
 }
 
-/// What a server did by itself, perhaps on the stream of a request: gives back what is for its owner.
-pub(super) fn heard(
-    server: &Arc<Server>,
-    event: FromServer,
-    from: (Life, Option<u64>),
-) -> BoxFuture<'_, Option<FromServer>> {
+/// Translates an event of a server, perhaps from the stream of a request. Returns the part for the owner.
+pub(super) fn translate_event(
+    server: &Arc<UpstreamServer>,
+    event: ServerEvent,
+    from: (Generation, Option<u64>),
+) -> BoxFuture<'_, Option<ServerEvent>> {
     async move {
         match (server.bridge.found(), event) {
-            (Some(Found::ToLegacy(bridge)), FromServer::Told(message)) => {
-                to_legacy::told(server, &bridge, message, from).map(FromServer::Told)
+            (Some(DetectedEra::ToLegacy(bridge)), ServerEvent::Notification(message)) => {
+                to_legacy::told(server, &bridge, message, from).map(ServerEvent::Notification)
             }
-            (Some(Found::ToLegacy(_)), FromServer::Asked(_, message)) => {
+            (Some(DetectedEra::ToLegacy(_)), ServerEvent::Request(_, message)) => {
                 to_legacy::asked(server, &message, from).await;
                 None
             }
@@ -169,13 +182,13 @@ pub(super) fn heard(
     .boxed()
 }
 
-impl Server {
-    /// Tells a server that came back what it was told before.
+impl UpstreamServer {
+    /// Repeats the client's handshake and settings to a restarted server.
     pub(super) async fn repeat<'a>(
         self: &Arc<Self>,
-        ask: impl Fn(Message) -> BoxFuture<'a, Result<Place, Fault>> + Send + Sync,
-        tell: impl Fn(Message) -> BoxFuture<'a, ()> + Send + Sync,
-    ) -> Result<(), Fault> {
+        ask: impl Fn(RpcMessage) -> BoxFuture<'a, Result<PendingRequest, AttemptFault>> + Send + Sync,
+        tell: impl Fn(RpcMessage) -> BoxFuture<'a, ()> + Send + Sync,
+    ) -> Result<(), AttemptFault> {
         if self.is_modern() {
             return Ok(());
         }
@@ -187,15 +200,15 @@ impl Server {
             }
             if answer.result().is_some() {
                 if self.bridge.found().is_none() {
-                    self.bridge.set(Found::Same(Era::Legacy));
+                    self.bridge.set(DetectedEra::Same(ProtocolEra::Legacy));
                 }
                 tell(initialized()).await;
             } else if self.bridge.found().is_none() {
-                // Told by another process of ours, which had found out that the server has to be told nothing.
-                let discovered = ask(find::discover(&request)).await?.answer().await;
-                if let Some(bridge) = ToModern::discovered(discovered) {
+                // An earlier process had found that the server is modern and needs no handshake.
+                let discovered = ask(era_detection::discover(&request)).await?.answer().await;
+                if let Some(bridge) = ModernBridge::discovered(discovered) {
                     let bridge = Arc::new(bridge);
-                    self.bridge.set(Found::ToModern(bridge.clone()));
+                    self.bridge.set(DetectedEra::ToModern(bridge.clone()));
                     bridge.listen(self);
                     return Ok(());
                 }
@@ -204,26 +217,26 @@ impl Server {
         Ok(())
     }
 
-    /// Whether it is of the modern era, as far as is known.
+    /// Returns true if the server is known to be of the modern era.
     pub(super) fn is_modern(&self) -> bool {
-        matches!(self.bridge.found(), Some(Found::ToModern(_) | Found::Same(Era::Modern)))
+        matches!(self.bridge.found(), Some(DetectedEra::ToModern(_) | DetectedEra::Same(ProtocolEra::Modern)))
     }
 
-    /// A request of ours as the server wants it.
-    pub(super) fn dressed(&self, request: Message) -> Message {
+    /// Translates a request of the gateway into the era of the server.
+    pub(super) fn to_server_era(&self, request: RpcMessage) -> RpcMessage {
         match self.bridge.found() {
-            Some(Found::ToModern(_)) => to_modern::dressed(self, &request),
-            Some(Found::Same(_) | Found::ToLegacy(_)) | None => request,
+            Some(DetectedEra::ToModern(_)) => to_modern::dressed(self, &request),
+            Some(DetectedEra::Same(_) | DetectedEra::ToLegacy(_)) | None => request,
         }
     }
 
-    /// The place of a request that is answered by us.
-    fn answered(self: &Arc<Self>, answer: Message) -> Place {
+    /// Returns a pending request that the gateway answers itself.
+    fn answered(self: &Arc<Self>, answer: RpcMessage) -> PendingRequest {
         self.pending.answered_with(Ok(answer))
     }
 }
 
-/// The id of requests and answers that get another one before they go anywhere.
-fn no_id() -> Id {
-    Id::number(0)
+/// Returns the placeholder id of messages whose id is replaced before they are sent.
+fn no_id() -> RpcId {
+    RpcId::number(0)
 }

@@ -1,29 +1,29 @@
-//! Who may ask for what (SF-7): every endpoint that the document has, the MCP doors beside them, and the command line.
+//! Access (SF-7): every endpoint in the document, the MCP endpoints beside them, and the command line.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
-use super::{ADMIN, Gateway, PLAIN, envelope};
-use crate::client::Client;
-use crate::raw::{Request, send};
+use super::{ADMIN, ApiGateway, PLAIN, envelope};
+use crate::client::McpTestClient;
+use crate::raw::{RawRequest, send};
 use crate::world::PATIENCE;
 
 /// The token of the agents.
 const CLIENT: &str = "token-of-the-agents";
 
-/// Whom something is for, as the page about the API says it.
+/// The access that an endpoint requires, as the page about the API says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum For {
+enum RequiredAccess {
     Everybody,
     Callers,
     Lookers,
     TheAdmin,
 }
 
-/// Everything that the gateway says it can be asked for.
-fn operations(gateway: &Gateway) -> Vec<(String, For)> {
+/// Returns all operations of the gateway's document.
+fn operations(gateway: &ApiGateway) -> Vec<(String, RequiredAccess)> {
     let document = gateway.get("/openapi.json");
     let mut all = Vec::new();
     for (path, operations) in document["paths"].as_object().unwrap() {
@@ -37,19 +37,19 @@ fn operations(gateway: &Gateway) -> Vec<(String, For)> {
                 "/v1/results",
             ];
             let whom = match path.as_str() {
-                "/healthz" | "/readyz" | "/openapi.json" => For::Everybody,
-                "/v1/failures" if method == "get" => For::Lookers,
-                path if calls.iter().any(|begin| path.starts_with(begin)) => For::Callers,
-                "/v1/sessions/{key}" => For::Callers,
-                "/v1/audit" => For::TheAdmin,
-                _ if method != "get" => For::TheAdmin,
-                _ => For::Lookers,
+                "/healthz" | "/readyz" | "/openapi.json" => RequiredAccess::Everybody,
+                "/v1/failures" if method == "get" => RequiredAccess::Lookers,
+                path if calls.iter().any(|begin| path.starts_with(begin)) => RequiredAccess::Callers,
+                "/v1/sessions/{key}" => RequiredAccess::Callers,
+                "/v1/audit" => RequiredAccess::TheAdmin,
+                _ if method != "get" => RequiredAccess::TheAdmin,
+                _ => RequiredAccess::Lookers,
             };
-            // What the document says of it: nothing, perhaps a token, a token.
+            // The security of the document: none, an optional token, a token.
             let said = match whom {
-                For::Everybody => json!([]),
-                For::Callers | For::Lookers => json!([{}, { "token": [] }]),
-                For::TheAdmin => json!([{ "token": [] }]),
+                RequiredAccess::Everybody => json!([]),
+                RequiredAccess::Callers | RequiredAccess::Lookers => json!([{}, { "token": [] }]),
+                RequiredAccess::TheAdmin => json!([{ "token": [] }]),
             };
             assert_eq!(operation["security"], said, "{method} {path}");
             let path =
@@ -61,8 +61,8 @@ fn operations(gateway: &Gateway) -> Vec<(String, For)> {
     all
 }
 
-/// The status of the answer; some never end.
-fn status(request: &Request) -> u16 {
+/// Returns the status of the answer. Some answers never end.
+fn status(request: &RawRequest) -> u16 {
     let mut stream = TcpStream::connect(request.address()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(&request.bytes()).unwrap();
@@ -71,8 +71,8 @@ fn status(request: &Request) -> u16 {
     line.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("{line:?}"))
 }
 
-/// Asked so, with something in the body that means nothing.
-fn ask(gateway: &Gateway, line: &str, headers: &[(&str, &str)]) -> u16 {
+/// Sends this request with an arbitrary body.
+fn ask(gateway: &ApiGateway, line: &str, headers: &[(&str, &str)]) -> u16 {
     let request = gateway.request(line).body("{}");
     status(&headers.iter().fold(request, |request, (name, value)| request.header(name, value)))
 }
@@ -81,8 +81,8 @@ fn bearer(token: &str) -> String {
     format!("Bearer {token}")
 }
 
-/// Nothing was changed, and nothing was run.
-fn untouched(gateway: &Gateway) {
+/// Checks that nothing was changed, and that nothing was run.
+fn untouched(gateway: &ApiGateway) {
     let audit = gateway.get("/v1/audit");
     assert_eq!(audit["audit"], json!([]), "{audit}");
     let history = gateway.get("/v1/history");
@@ -91,29 +91,29 @@ fn untouched(gateway: &Gateway) {
 
 #[test]
 fn sf_7_where_agents_have_a_token_each_endpoint_is_for_those_it_is_for() {
-    let gateway = Gateway::with("sf_7_tokens", "", "", |command| {
+    let gateway = ApiGateway::with("sf_7_tokens", "", "", |command| {
         command.env("STEADFAST_TOKEN", CLIENT);
     });
     let operations = operations(&gateway);
     let (client, admin) = (bearer(CLIENT), bearer(ADMIN));
     for (line, whom) in &operations {
-        let public = *whom == For::Everybody;
+        let public = *whom == RequiredAccess::Everybody;
         assert_eq!(ask(&gateway, line, &[]) == 401, !public, "{line} without a token");
         for wrong in ["Bearer wrong", "Bearer", "Basic x", ADMIN, &bearer(&CLIENT[1..]), &format!("{admin}x")]
         {
             let status = ask(&gateway, line, &[("authorization", wrong)]);
             assert!(status == 401 || (public && status == 200), "{line} with {wrong:?}: {status}");
         }
-        // It is no part of an address.
+        // A token is not accepted in a URL.
         let elsewhere = format!("{line}?token={ADMIN}&access_token={ADMIN}");
         assert_eq!(ask(&gateway, &elsewhere, &[]) == 401, !public, "{elsewhere}");
         let status = ask(&gateway, line, &[("authorization", &client)]);
-        let refused = matches!(whom, For::Lookers | For::TheAdmin);
+        let refused = matches!(whom, RequiredAccess::Lookers | RequiredAccess::TheAdmin);
         assert_eq!(status == 403, refused, "{line} with the token of an agent: {status}");
     }
     untouched(&gateway);
     for (line, whom) in &operations {
-        // From a page of somebody else, under a name of somebody else: not even with the token.
+        // From a foreign origin, or with a foreign host: not even with the token.
         for (name, value) in [
             ("host", "evil.example"),
             ("host", "127.0.0.1.evil.example"),
@@ -124,13 +124,16 @@ fn sf_7_where_agents_have_a_token_each_endpoint_is_for_those_it_is_for() {
             let status = ask(&gateway, line, &[("authorization", &admin), (name, value)]);
             assert_eq!(status, 403, "{line} with {name}: {value}");
         }
-        assert!(*whom == For::Everybody || ask(&gateway, line, &[("origin", "https://evil.example")]) == 403);
+        assert!(
+            *whom == RequiredAccess::Everybody
+                || ask(&gateway, line, &[("origin", "https://evil.example")]) == 403
+        );
     }
     untouched(&gateway);
     for (line, whom) in &operations {
         let allowed = ask(&gateway, line, &[("authorization", &admin)]);
         assert!(![401, 403].contains(&allowed) && allowed < 500, "{line} with the admin's: {allowed}");
-        if *whom == For::Callers {
+        if *whom == RequiredAccess::Callers {
             let allowed = ask(&gateway, line, &[("authorization", &client)]);
             assert!(![401, 403].contains(&allowed) && allowed < 500, "{line} with the agent's: {allowed}");
         }
@@ -138,11 +141,11 @@ fn sf_7_where_agents_have_a_token_each_endpoint_is_for_those_it_is_for() {
 }
 
 #[test]
-fn sf_7_on_this_machine_everybody_calls_and_looks_and_only_the_admin_steers() {
-    let gateway = Gateway::new("sf_7_local", "");
+fn sf_7_on_this_machine_all_may_call_and_read_and_only_the_admin_makes_changes() {
+    let gateway = ApiGateway::new("sf_7_local", "");
     for (line, whom) in operations(&gateway) {
         let status = ask(&gateway, &line, &[]);
-        assert_eq!(status == 401, whom == For::TheAdmin, "{line}: {status}");
+        assert_eq!(status == 401, whom == RequiredAccess::TheAdmin, "{line}: {status}");
         assert_eq!(ask(&gateway, &line, &[("authorization", "Bearer wrong")]), 401, "{line}");
         assert_eq!(ask(&gateway, &line, &[("host", "evil.example")]), 403, "{line}");
         assert_eq!(ask(&gateway, &line, &[("origin", "http://evil.example")]), 403, "{line}");
@@ -151,8 +154,8 @@ fn sf_7_on_this_machine_everybody_calls_and_looks_and_only_the_admin_steers() {
 }
 
 #[test]
-fn sf_7_each_mcp_door_of_serve_needs_the_token_of_the_agents() {
-    let gateway = Gateway::with("sf_7_doors", "", "", |command| {
+fn sf_7_each_mcp_endpoint_of_serve_needs_the_token_of_the_agents() {
+    let gateway = ApiGateway::with("sf_7_doors", "", "", |command| {
         command.env("STEADFAST_TOKEN", CLIENT);
     });
     let hello = json!({
@@ -163,7 +166,7 @@ fn sf_7_each_mcp_door_of_serve_needs_the_token_of_the_agents() {
     });
     let knock = |door: &str, headers: &[(&str, &str)]| {
         let request =
-            Request::to(gateway.address).line(&format!("POST {door} HTTP/1.1")).body(hello.to_string());
+            RawRequest::to(gateway.address).line(&format!("POST {door} HTTP/1.1")).body(hello.to_string());
         status(&headers.iter().fold(request, |request, (name, value)| request.header(name, value)))
     };
     for door in ["/mcp", "/mcp/bank"] {
@@ -181,12 +184,12 @@ fn sf_7_each_mcp_door_of_serve_needs_the_token_of_the_agents() {
 
 /// The documentation says that the admin token may do everything, and `/mcp` answered 401.
 #[test]
-fn sf_7_the_admin_token_makes_calls_at_each_mcp_door() {
-    let gateway = Gateway::with("sf_7_admin_mcp", PLAIN, "", |command| {
+fn sf_7_the_admin_token_makes_calls_at_each_mcp_endpoint() {
+    let gateway = ApiGateway::with("sf_7_admin_mcp", PLAIN, "", |command| {
         command.env("STEADFAST_TOKEN", CLIENT);
     });
     for door in ["/mcp", "/mcp/bank"] {
-        let mut client = Client::at(gateway.address)
+        let mut client = McpTestClient::at(gateway.address)
             .behind(door)
             .with_headers(&format!("authorization: {}\r\n", bearer(ADMIN)));
         client.initialize();
@@ -195,10 +198,10 @@ fn sf_7_the_admin_token_makes_calls_at_each_mcp_door() {
     }
 }
 
-/// Only the header was looked at, where the name in the request line counts more.
+/// Only the header was checked, although the host in the request line takes precedence.
 #[test]
 fn sf_7_a_strange_name_in_an_absolute_request_target_is_refused_like_a_strange_host() {
-    let gateway = Gateway::new("sf_7_absolute", "");
+    let gateway = ApiGateway::new("sf_7_absolute", "");
     let port = gateway.address.port();
     let list = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
     for (authority, is_ours) in [
@@ -228,20 +231,20 @@ fn sf_7_a_strange_name_in_an_absolute_request_target_is_refused_like_a_strange_h
                 request
             };
             assert_eq!(status(&request) == 403, !is_ours, "{line}");
-            // A name of ours in the line does not make up for a strange one in the header.
+            // A valid host in the line does not excuse a foreign one in the header.
             assert_eq!(status(&request.header("host", "evil.example")), 403, "{line} with a strange host");
         }
-        // The page that asks is compared with the name in the line, which counts more than the header.
+        // The origin of the page is compared with the host in the line, which takes precedence over the header.
         let page = gateway.request(&format!("GET http://{authority}/v1/status"));
         let page = page.header("origin", &format!("http://{authority}"));
         assert_eq!(status(&page) == 403, !is_ours, "from a page of {authority}");
     }
 }
 
-/// A compressed body was read as if it were not, and a coding that leaves the text as it is was passed over.
+/// A compressed body was read as plain text, and the coding `identity` was ignored.
 #[test]
 fn sf_7_a_body_with_a_content_encoding_is_refused_and_nothing_is_run() {
-    let gateway = Gateway::new("sf_7_encoding", "");
+    let gateway = ApiGateway::new("sf_7_encoding", "");
     let call = envelope("bank/pay", &json!({ "id": "encoded" })).to_string();
     let mcp = json!({
         "jsonrpc": "2.0", "id": 1, "method": "initialize",
@@ -276,7 +279,7 @@ fn sf_7_a_body_with_a_content_encoding_is_refused_and_nothing_is_run() {
 
 #[test]
 fn sf_7_the_command_line_is_let_in_with_the_admin_token_and_without_it_changes_nothing() {
-    let gateway = Gateway::with("sf_7_line", "", "", |command| {
+    let gateway = ApiGateway::with("sf_7_line", "", "", |command| {
         command.env("STEADFAST_TOKEN", CLIENT);
     });
     let commands: [&[&str]; 10] = [

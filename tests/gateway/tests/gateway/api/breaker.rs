@@ -1,19 +1,20 @@
-//! TR-8 to TR-10, EH-3.4 and EH-3.5: a tool that is down is left alone, and found again.
+//! TR-8 to TR-10, EH-3.4 and EH-3.5: the breaker of a failing tool opens, probes, and closes again.
 //!
-//! A cool-down during which something must happen is far longer than any test; one that must be over is waited for.
+//! A cool-down during which something must happen is far longer than any test. The test waits for one that must be
+//! over.
 
 use std::ops::Range;
 use std::thread;
 
 use serde_json::{Value, json};
 
-use super::{Gateway, KINDS, PLAIN, Said, envelope, keyed};
-use crate::raw::Kept;
+use super::{ApiGateway, ApiTestResponse, KINDS, PLAIN, envelope, keyed};
+use crate::raw::PersistentConnection;
 use crate::world::wait;
 
-/// Fails once for each number, all at once: the tool says so. A time-out of ours would be another one on a machine that has
-/// not even asked the tool by then.
-fn fail(gateway: &Gateway, kind: &str, numbers: Range<u32>) {
+/// Makes one failing call for each number, all at once. The tool reports the failure. On a slow machine a timeout of
+/// the gateway's could come before the tool was even called, which is another failure.
+fn fail(gateway: &ApiGateway, kind: &str, numbers: Range<u32>) {
     thread::scope(|scope| {
         for number in numbers {
             scope.spawn(move || {
@@ -25,24 +26,24 @@ fn fail(gateway: &Gateway, kind: &str, numbers: Range<u32>) {
     });
 }
 
-/// A call that fails, and is made once.
+/// Returns a call that fails, and is made once.
 fn failing(tool: &str, id: &str) -> Value {
     let mut call = envelope(tool, &json!({ "id": id, "fault": "503" }));
     call["transport"]["retryBudget"] = json!({ "maxAttempts": 1, "maxElapsedMs": 60_000 });
     call
 }
 
-fn pay(gateway: &Gateway, kind: &str, id: &str) -> Said {
+fn pay(gateway: &ApiGateway, kind: &str, id: &str) -> ApiTestResponse {
     gateway.call(&envelope(&format!("{kind}/pay"), &json!({ "id": id })))
 }
 
-fn is_open(said: &Said) -> bool {
+fn is_open(said: &ApiTestResponse) -> bool {
     said.code() == "circuit_open"
 }
 
 #[test]
 fn tr_8_five_failing_mutations_open_the_breaker_and_the_next_calls_are_refused_unmade() {
-    let gateway = Gateway::with(
+    let gateway = ApiGateway::with(
         "tr_8",
         concat!("guard.mode = \"off\"\ntrust.mode = \"off\"\n", soon_settled!()),
         "breaker.cooldown = \"10m\"\n",
@@ -54,7 +55,7 @@ fn tr_8_five_failing_mutations_open_the_breaker_and_the_next_calls_are_refused_u
         assert_eq!(gateway.breaker(&tool)["state"], "CLOSED", "four are not enough");
         fail(&gateway, kind, 4..5);
         assert_eq!(gateway.breaker(&tool)["state"], "OPEN", "{}", gateway.get("/v1/breakers"));
-        // It would succeed, and is refused with the time when to come again.
+        // It would succeed, and is refused with a retry-after delay.
         let refused = pay(&gateway, kind, "good");
         assert_eq!((refused.status, refused.code()), (503, "circuit_open"), "{}", refused.body);
         assert_eq!(refused.body["status"], "circuit_open");
@@ -62,26 +63,31 @@ fn tr_8_five_failing_mutations_open_the_breaker_and_the_next_calls_are_refused_u
         assert!((1..=600).contains(&seconds), "{seconds}");
         let request =
             gateway.request("POST /v1/calls").body(envelope(&tool, &json!({ "id": "good" })).to_string());
-        let mut connection = Kept::to(gateway.address);
+        let mut connection = PersistentConnection::to(gateway.address);
         for _ in 0..20 {
             let said: Value = serde_json::from_slice(&connection.ask(&request)).unwrap();
             assert_eq!((&said["status"], &said["attempts"]), (&json!("circuit_open"), &json!(0)), "{said}");
         }
         assert_eq!(gateway.count(kind, "pay good"), 0);
-        // Its neighbour is free.
+        // Another tool of the server is not affected.
         let look = gateway.call(&envelope(&format!("{kind}/look"), &json!({ "id": "a" })));
         assert_eq!(look.text(), "look a, run 1", "{}", look.body);
     }
 }
 
-/// The profile that seed 002 measures. A breaker that opens stays so for longer than any test.
-fn measured(test: &str) -> Gateway {
+/// Returns a gateway with the profile that seed 002 measures. An open breaker stays open for longer than any test.
+fn measured(test: &str) -> ApiGateway {
     let config = format!("profile = \"measured\"\n{PLAIN}");
-    Gateway::with(test, &config, "breaker.cooldown = \"10m\"\n", |_| {})
+    ApiGateway::with(test, &config, "breaker.cooldown = \"10m\"\n", |_| {})
 }
 
-/// A read that fails once like this: over HTTP with a status, elsewhere in the words of the seed.
-fn fails_once(gateway: &Gateway, kind: &str, number: usize, (status, words): (&str, &str)) -> Said {
+/// Makes a read that fails once like this: over HTTP with a status, elsewhere in the words of the seed.
+fn fails_once(
+    gateway: &ApiGateway,
+    kind: &str,
+    number: usize,
+    (status, words): (&str, &str),
+) -> ApiTestResponse {
     let id = format!("bad {number}");
     let params = match kind {
         "http" => json!({ "id": id, "fault": status }),
@@ -149,19 +155,19 @@ fn eh_3_5_transient_errors_of_any_kind_open_the_breaker_at_the_fifth() {
 
 #[test]
 fn tr_9_two_good_probes_close_the_breaker() {
-    let gateway = Gateway::with("tr_9", PLAIN, "breaker.cooldown = \"100ms\"\n", |_| {});
+    let gateway = ApiGateway::with("tr_9", PLAIN, "breaker.cooldown = \"100ms\"\n", |_| {});
     thread::scope(|scope| {
         for kind in KINDS {
             let gateway = &gateway;
             scope.spawn(move || {
                 let tool = format!("{kind}/pay");
                 fail(gateway, kind, 0..5);
-                // Whoever asks too early is refused, which changes nothing.
+                // A call that comes too early is refused, which changes nothing.
                 wait(|| !is_open(&pay(gateway, kind, "first")), || "a probe".to_owned());
                 assert_eq!(gateway.breaker(&tool)["state"], "HALF_OPEN", "one good probe is not enough");
                 assert_eq!(pay(gateway, kind, "second").text(), "pay second, run 1");
                 assert_eq!(gateway.breaker(&tool)["state"], "CLOSED");
-                // All come through again, at the first attempt, at the same time: none is over before all have begun.
+                // All calls run again, at the first attempt, concurrently: none is over before all have begun.
                 let gate = gateway.gate(kind);
                 thread::scope(|scope| {
                     for number in 0..8 {
@@ -198,10 +204,10 @@ fn tr_9_two_good_probes_close_the_breaker() {
 
 #[test]
 fn tr_10_a_failing_probe_opens_the_breaker_again_with_a_fresh_cool_down() {
-    // The second cool-down is far longer than the first.
+    // The second cool-down is far longer than the first one.
     let grows =
         "breaker.cooldown = \"600ms\"\nbreaker.cooldown_growth = 1000\nbreaker.cooldown_cap = \"10m\"\n";
-    let gateway = Gateway::with("tr_10", PLAIN, grows, |_| {});
+    let gateway = ApiGateway::with("tr_10", PLAIN, grows, |_| {});
     thread::scope(|scope| {
         for kind in KINDS {
             let gateway = &gateway;
@@ -217,7 +223,7 @@ fn tr_10_a_failing_probe_opens_the_breaker_again_with_a_fresh_cool_down() {
                 let seconds: u64 = refused.answered.header("retry-after").unwrap().parse().unwrap();
                 assert!((2..=600).contains(&seconds), "the time began anew: {seconds}");
                 assert_eq!(gateway.breaker(&tool)["state"], "OPEN");
-                // What succeeded before is still to be had.
+                // Earlier successful answers are still replayed.
                 let replayed = gateway.call(&before);
                 assert_eq!(
                     (replayed.text(), &replayed.body["fromCache"]),

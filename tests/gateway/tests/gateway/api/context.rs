@@ -1,19 +1,19 @@
-//! What a caller says about its call beside what it asks for: seen in records, history and the log, bounded and without
-//! secrets, and decided by nowhere.
+//! The context that a caller adds to its call: visible in records, history and the log, bounded and without secrets. No
+//! decision depends on it.
 
 use std::fs;
 
 use serde_json::{Value, json};
 
-use super::{Gateway, PLAIN, keyed};
-use crate::client::Client;
+use super::{ApiGateway, PLAIN, keyed};
+use crate::client::McpTestClient;
 use crate::world::wait;
 
 const SECRET: &str = "Bearer abcdefghijklmnopqrstuvwxyz0123456789";
 
 #[test]
-fn a_record_says_how_its_attempts_ended_and_what_its_caller_said() {
-    let gateway = Gateway::new("context", &format!("{PLAIN}[otlp]\nendpoint = \"http://{{service}}\"\n"));
+fn a_record_has_the_ends_of_its_attempts_and_the_context_of_its_caller() {
+    let gateway = ApiGateway::new("context", &format!("{PLAIN}[otlp]\nendpoint = \"http://{{service}}\"\n"));
     let mut call = keyed("bank/look", &json!({ "id": "a", "fault": "503", "times": 1 }), "order 17");
     call["target"]["agentId"] = json!("planner");
     call["target"]["correlationId"] = json!("c-9");
@@ -64,7 +64,7 @@ fn a_record_says_how_its_attempts_ended_and_what_its_caller_said() {
     assert_eq!((&end["fromHook"], &end["baggageKeys"]), (&json!("before-pay"), &json!("user")), "{end}");
     assert!(end["requestTags"].as_str().unwrap().starts_with("nightly,"), "{end}");
     assert_eq!(end["idempotencyKeyHash"], kept["idempotencyKeyHash"], "{end}");
-    // Its span is pushed a little later. Texts stand in protobuf as they are.
+    // Its span is pushed a little later. Texts in protobuf are plain.
     let pushed = || -> String {
         let heard = gateway.service.heard().into_iter();
         heard.filter(|heard| heard.line.starts_with("POST /v1/traces ")).map(|heard| heard.body).collect()
@@ -85,7 +85,7 @@ fn a_record_says_how_its_attempts_ended_and_what_its_caller_said() {
     let everything = log + &kept.to_string() + &history.to_string() + &pushed();
     assert!(!everything.contains("abcdefghijklm") && !everything.contains("value-of-ann"), "{everything}");
 
-    // A refusal says whether calling again can help, and how the breaker stands.
+    // A refusal says whether calling again can help, and the state of the breaker.
     let opened = gateway.run(&["breaker", "open", "bank/look"]);
     assert!(opened.status.success(), "{opened:?}");
     let mut again = call.clone();
@@ -98,8 +98,8 @@ fn a_record_says_how_its_attempts_ended_and_what_its_caller_said() {
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
-/// What the records and the history keep of the words about calls of `pay`.
-fn kept(gateway: &Gateway, calls: usize) -> Vec<[Value; 5]> {
+/// Returns the context of calls of `pay` in the records and the history.
+fn kept(gateway: &ApiGateway, calls: usize) -> Vec<[Value; 5]> {
     let pays = |list: &Value| -> Vec<Value> {
         list.as_array().unwrap().iter().filter(|one| one["tool"]["tool"] == "pay").cloned().collect()
     };
@@ -118,13 +118,13 @@ fn kept(gateway: &Gateway, calls: usize) -> Vec<[Value; 5]> {
 }
 
 #[test]
-fn over_mcp_a_call_says_the_same_in_meta_or_in_headers_and_its_server_gets_the_baggage() {
-    let gateway = Gateway::new("context_mcp", PLAIN);
+fn over_mcp_a_call_has_the_same_context_in_meta_or_in_headers_and_its_server_gets_the_baggage() {
+    let gateway = ApiGateway::new("context_mcp", PLAIN);
     let headers = format!("traceparent: 00-{TRACE}-00f067aa0ba902b7-01\r\nbaggage: team=value-of-bob\r\n");
-    let mut client = Client::at(gateway.address).with_headers(&headers);
+    let mut client = McpTestClient::at(gateway.address).with_headers(&headers);
     client.initialize();
     client.request("tools/list", json!({}));
-    let pay = |client: &mut Client, id: &str, mut meta: Value| -> Value {
+    let pay = |client: &mut McpTestClient, id: &str, mut meta: Value| -> Value {
         meta["dev.steadfast/idempotency-key"] = id.into();
         let said = client.call_with("pay", json!({ "id": id, "fault": "echo" }), meta);
         serde_json::from_str::<Value>(&said.text).unwrap_or_else(|_| panic!("{said:?}"))["_meta"].clone()
@@ -155,8 +155,8 @@ fn over_mcp_a_call_says_the_same_in_meta_or_in_headers_and_its_server_gets_the_b
 }
 
 #[test]
-fn what_is_said_of_a_turn_is_said_of_its_calls_and_tools_get_the_baggage() {
-    let gateway = Gateway::new("context_turn", &format!("{PLAIN}gateway.run_turn = true\n"));
+fn the_context_of_a_turn_is_that_of_its_calls_and_tools_get_the_baggage() {
+    let gateway = ApiGateway::new("context_turn", &format!("{PLAIN}gateway.run_turn = true\n"));
     let tools = |ids: [&str; 2]| -> Value {
         let call = |(tool, id): (&str, &str)| {
             let params = json!({ "id": id, "fault": if tool == "bank/pay" { "echo" } else { "" } });
@@ -179,8 +179,8 @@ fn what_is_said_of_a_turn_is_said_of_its_calls_and_tools_get_the_baggage() {
     let said = [json!("planner"), json!("c-9"), json!(["nightly"]), json!("before-pay"), json!(["user"])];
     assert_eq!(kept(&gateway, 2), [said.clone(), said]);
 
-    // The same by MCP, for the servers that the client has.
-    let mut client = Client::at(gateway.address);
+    // The same over MCP, for the servers of the client.
+    let mut client = McpTestClient::at(gateway.address);
     client.initialize();
     client.request("tools/list", json!({}));
     let words = json!({

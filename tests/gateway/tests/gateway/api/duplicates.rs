@@ -1,18 +1,18 @@
-//! TR-1 to TR-4: what is no call, and the same call again.
+//! TR-1 to TR-4: invalid calls and duplicates.
 
 use std::fs;
 use std::thread;
 
 use serde_json::{Value, json};
 
-use super::{Gateway, KINDS, PLAIN, envelope, keyed};
-use crate::client::Client;
+use super::{ApiGateway, KINDS, PLAIN, envelope, keyed};
+use crate::client::McpTestClient;
 use crate::raw::send;
 use crate::world::signal;
 
 #[test]
 fn tr_1_what_is_no_envelope_is_refused_runs_nothing_and_leaves_no_record() {
-    let gateway = Gateway::new("tr_1", "");
+    let gateway = ApiGateway::new("tr_1", "");
     for kind in KINDS {
         let good = keyed(&format!("{kind}/pay"), &json!({ "id": "a" }), "k");
         let mut nameless = good.clone();
@@ -30,7 +30,7 @@ fn tr_1_what_is_no_envelope_is_refused_runs_nothing_and_leaves_no_record() {
         let records = gateway.get("/v1/records");
         assert!(!records.to_string().contains(&format!("\"{kind}\"")), "{records}");
         assert_eq!(gateway.count(kind, "pay a"), 0);
-        // Under the very same key a good one runs.
+        // With the same key a valid call runs.
         let said = gateway.call(&good);
         assert_eq!((said.status, said.text()), (200, "pay a, run 1"), "{}", said.body);
         assert_eq!((&said.body["fromCache"], &said.body["attempts"]), (&json!(false), &json!(1)));
@@ -40,7 +40,7 @@ fn tr_1_what_is_no_envelope_is_refused_runs_nothing_and_leaves_no_record() {
 
 #[test]
 fn tr_2_a_duplicate_in_flight_waits_and_does_not_run() {
-    let gateway = Gateway::new("tr_2", "");
+    let gateway = ApiGateway::new("tr_2", "");
     for kind in KINDS {
         let mut call = keyed(&format!("{kind}/pay"), &json!({ "id": "a", "fault": "gate" }), "k");
         call["transport"]["dedupeMode"] = "enabled".into();
@@ -53,7 +53,7 @@ fn tr_2_a_duplicate_in_flight_waits_and_does_not_run() {
             let mut happening = gateway.listen(&format!("?tool={kind}/pay"));
             let second = scope.spawn(|| gateway.call(&call));
             happening.next("tool_call_following");
-            // Whoever would rather not wait is told that it runs.
+            // A caller that does not want to wait learns that the call is in flight.
             let told = gateway.call(&hasty);
             assert_eq!((told.status, told.code()), (409, "in_flight"), "{}", told.body);
             drop(gate);
@@ -70,9 +70,9 @@ fn tr_2_a_duplicate_in_flight_waits_and_does_not_run() {
 
 #[test]
 fn tr_2_without_dedupe_a_duplicate_waits_for_nothing() {
-    let gateway = Gateway::new("tr_2_off", "");
+    let gateway = ApiGateway::new("tr_2_off", "");
     for kind in KINDS {
-        // The first run waits; the second does not.
+        // The first run waits. The second one does not.
         let mut call = envelope(&format!("{kind}/pay"), &json!({ "id": "a", "fault": "gate", "times": 1 }));
         call["transport"]["dedupeMode"] = "disabled".into();
         let gate = gateway.gate(kind);
@@ -90,8 +90,8 @@ fn tr_2_without_dedupe_a_duplicate_waits_for_nothing() {
 
 #[test]
 fn tr_3_a_duplicate_of_a_finished_call_gets_its_answer_and_the_digest_stays() {
-    let mut gateway = Gateway::new("tr_3", "");
-    let record = |gateway: &Gateway, kind: &str| -> Value {
+    let mut gateway = ApiGateway::new("tr_3", "");
+    let record = |gateway: &ApiGateway, kind: &str| -> Value {
         gateway.get(&format!("/v1/records?tool={kind}/pay"))["records"][0].clone()
     };
     let mut kept = Vec::new();
@@ -116,7 +116,7 @@ fn tr_3_a_duplicate_of_a_finished_call_gets_its_answer_and_the_digest_stays() {
         }
         kept.push((kind, call, first.body["output"].clone()));
     }
-    // A gateway that is started later knows it too, and what it was the answer to.
+    // A gateway that is started later has the answer, and its arguments.
     gateway.kill();
     gateway.start(|_| {});
     for (kind, call, output) in kept {
@@ -129,11 +129,11 @@ fn tr_3_a_duplicate_of_a_finished_call_gets_its_answer_and_the_digest_stays() {
 
 #[test]
 fn tr_4_one_key_for_two_calls_is_a_conflict_and_nothing_runs() {
-    let gateway = Gateway::new("tr_4", "");
+    let gateway = ApiGateway::new("tr_4", "");
     for kind in KINDS {
         let pay =
             |id: &str, key: &str| gateway.call(&keyed(&format!("{kind}/pay"), &json!({ "id": id }), key));
-        // The same key at another kind of tool means another call.
+        // The same key for another kind of tool is another call.
         assert_eq!(pay("a", "k").text(), "pay a, run 1");
         let refused = pay("b", "k");
         assert_eq!((refused.status, refused.code()), (422, "idempotency_conflict"), "{}", refused.body);
@@ -156,7 +156,7 @@ fn tr_4_one_key_for_two_calls_is_a_conflict_and_nothing_runs() {
 
 #[test]
 fn tr_4_one_key_for_two_calls_is_two_keys_where_that_is_wanted() {
-    let gateway = Gateway::new("tr_4_separate", "dedupe.conflict = \"separate\"\n");
+    let gateway = ApiGateway::new("tr_4_separate", "dedupe.conflict = \"separate\"\n");
     for kind in KINDS {
         for from_cache in [false, true] {
             for id in ["a", "b"] {
@@ -170,10 +170,10 @@ fn tr_4_one_key_for_two_calls_is_two_keys_where_that_is_wanted() {
     }
 }
 
-/// Without a key equal calls of one conversation are recognised as well, as over MCP.
+/// Without a key, equal calls of one conversation are deduplicated as well, as over MCP.
 #[test]
 fn sf_11_an_equal_call_without_a_key_waits_for_the_one_in_flight_and_one_after_the_answer_runs() {
-    let gateway = Gateway::new("keyless_in_flight", "");
+    let gateway = ApiGateway::new("keyless_in_flight", "");
     for kind in KINDS {
         let call = envelope(&format!("{kind}/pay"), &json!({ "id": "a", "fault": "gate" }));
         let gate = gateway.gate(kind);
@@ -188,7 +188,7 @@ fn sf_11_an_equal_call_without_a_key_waits_for_the_one_in_flight_and_one_after_t
         });
         assert_eq!((first.text(), second.text()), ("pay a, run 1", "pay a, run 1"), "{}", second.body);
         assert_eq!(gateway.count(kind, "pay a"), 1);
-        // Each of these is made after the answer to the one before it, as soon as can be.
+        // Each of these is made right after the answer to the previous one.
         let plain = envelope(&format!("{kind}/pay"), &json!({ "id": "b" }));
         for run in 1..=4 {
             let said = gateway.call(&plain);
@@ -198,13 +198,13 @@ fn sf_11_an_equal_call_without_a_key_waits_for_the_one_in_flight_and_one_after_t
     }
 }
 
-/// A gateway was killed while a payment without a key was under way. The next equal call ran it again within a second (D45);
-/// now its caller is told that the outcome is unknown.
+/// A gateway was killed while a payment without a key was in flight. The next equal call ran it again within a second
+/// (D45). Now its caller gets the response that the outcome is unknown.
 #[test]
-fn a_payment_without_a_key_that_was_under_way_when_the_gateway_was_killed_does_not_run_again_at_once() {
-    // Nobody has the time to wait for the end of such a call here.
+fn a_payment_without_a_key_that_was_in_flight_when_the_gateway_was_killed_does_not_run_again_at_once() {
+    // Long enough that such a call is not settled during the test.
     let settling = "settling.linger = \"1h\"\nsettling.settle = \"1h\"\n";
-    let mut gateway = Gateway::new("keyless_killed", settling);
+    let mut gateway = ApiGateway::new("keyless_killed", settling);
     for kind in KINDS {
         let call = envelope(&format!("{kind}/pay"), &json!({ "id": "a", "fault": "gate" }));
         let _gate = gateway.gate(kind);
@@ -226,7 +226,8 @@ fn a_payment_without_a_key_that_was_under_way_when_the_gateway_was_killed_does_n
             "{record}"
         );
         let key = record["key"].as_str().unwrap();
-        let refused = gateway.asked(&format!("POST /v1/records/{key}/resolve"), &json!({ "ran": false }));
+        let refused =
+            gateway.request_as_operator(&format!("POST /v1/records/{key}/resolve"), &json!({ "ran": false }));
         assert_eq!((refused.status, refused.code()), (409, "not_settled"), "{}", refused.body);
         let (said, code) = said(&gateway, &["resolve", key, "--did-not-run"]);
         assert!(
@@ -237,8 +238,8 @@ fn a_payment_without_a_key_that_was_under_way_when_the_gateway_was_killed_does_n
     }
 }
 
-/// What a command says to the person who runs it, and its exit code.
-fn said(gateway: &Gateway, arguments: &[&str]) -> (String, i32) {
+/// Returns the output of a command, and its exit code.
+fn said(gateway: &ApiGateway, arguments: &[&str]) -> (String, i32) {
     let output = gateway.run(arguments);
     (String::from_utf8(output.stderr).unwrap(), output.status.code().unwrap())
 }
@@ -246,11 +247,11 @@ fn said(gateway: &Gateway, arguments: &[&str]) -> (String, i32) {
 #[test]
 fn tr_4_a_key_is_made_of_the_arguments_and_passed_to_the_tool() {
     let each = "key = \"{id}\"\nkey_argument = \"idempotency_key\"\n";
-    let gateway = Gateway::with("key_of_arguments", PLAIN, each, |_| {});
+    let gateway = ApiGateway::with("key_of_arguments", PLAIN, each, |_| {});
     for kind in KINDS {
         let pay = |arguments: Value| {
             let mut call = envelope(&format!("{kind}/pay"), &arguments);
-            // Another conversation each time: only the key says that it is the same.
+            // Another conversation each time: only the key shows that it is the same call.
             call["requestId"] = format!("r-{kind}-{arguments}").into();
             gateway.call(&call)
         };
@@ -260,13 +261,13 @@ fn tr_4_a_key_is_made_of_the_arguments_and_passed_to_the_tool() {
         let other = pay(json!({ "id": "INV-1", "text": "more" }));
         assert_eq!(other.code(), "idempotency_conflict", "{kind}: {}", other.body);
         assert_eq!(pay(json!({ "id": "INV-2" })).text(), "pay INV-2, run 1", "{kind}");
-        // Without what it is made of there is no key, and nothing runs.
+        // Without the arguments of the key template there is no key, and nothing runs.
         let refused = pay(json!({ "text": "no id" }));
         assert_eq!(refused.code(), "invalid_arguments", "{kind}: {}", refused.body);
         assert!(refused.message().contains("`id`"), "{}", refused.message());
         assert_eq!(gateway.count(kind, "pay "), 0, "{kind}");
     }
-    // The tool was given the key, as an argument and as before.
+    // The tool received the key, as an argument and in the usual way.
     let heard = gateway.service.heard();
     let first = heard.iter().find(|heard| heard.line.starts_with("POST /pay")).unwrap();
     let body: Value = serde_json::from_str(&first.body).unwrap();
@@ -279,31 +280,31 @@ fn tr_4_a_key_is_made_of_the_arguments_and_passed_to_the_tool() {
     assert!(echoed.text().contains(r#""idempotency_key":"mine""#), "{}", echoed.text());
 }
 
-/// The same over MCP, with arguments that are checked against a schema which demands the key.
+/// The same over MCP, with arguments that are checked against a schema which requires the key.
 #[test]
 fn tr_4_over_mcp_the_key_that_the_gateway_puts_there_is_not_missing() {
     let each = "key = \"order-{id}\"\nkey_argument = \"idempotency_key\"\n";
     let config = format!("{PLAIN}validate_arguments = \"enforce\"\n");
-    let gateway = Gateway::with("key_of_arguments_mcp", &config, each, |command| {
+    let gateway = ApiGateway::with("key_of_arguments_mcp", &config, each, |command| {
         let folder = command.get_current_dir().unwrap();
         fs::write(folder.join("bank.required"), "idempotency_key").unwrap();
     });
-    let mut client = Client::at(gateway.address);
+    let mut client = McpTestClient::at(gateway.address);
     client.initialize();
     let listed = client.request("tools/list", json!({}));
     let required = &listed["result"]["tools"][0]["inputSchema"]["required"];
     assert_eq!(required, &json!(["id", "idempotency_key"]), "{listed:#}");
-    let pay = |client: &mut Client, arguments: Value| client.call("pay", arguments);
+    let pay = |client: &mut McpTestClient, arguments: Value| client.call("pay", arguments);
     let said = pay(&mut client, json!({ "id": "a", "fault": "echo" }));
     assert!(said.text.contains(r#""idempotency_key":"order-a""#), "{said:?}");
-    // The key says that it is the same call, also to another conversation, and that another one is not.
-    let mut other = Client::at(gateway.address);
+    // With the key it is the same call, even in another conversation. With another key it is not.
+    let mut other = McpTestClient::at(gateway.address);
     other.initialize();
     let again = pay(&mut other, json!({ "id": "a", "fault": "echo" }));
     assert!(again.from_cache && gateway.count("bank", "pay a") == 1, "{again:?}");
     let conflict = pay(&mut other, json!({ "id": "a", "text": "more" }));
     assert_eq!(conflict.code.as_deref(), Some("idempotency_conflict"), "{conflict:?}");
-    // What the client fills in stays, and the rest of the schema counts.
+    // A value from the client stays, and the rest of the schema is checked.
     let own = pay(&mut client, json!({ "id": "b", "fault": "echo", "idempotency_key": "mine" }));
     assert!(own.text.contains(r#""idempotency_key":"mine""#), "{own:?}");
     for arguments in [json!({ "id": 7 }), json!({ "fault": "echo" })] {
@@ -314,11 +315,11 @@ fn tr_4_over_mcp_the_key_that_the_gateway_puts_there_is_not_missing() {
     assert_eq!(gateway.ledger("bank").matches("pay ").count(), 2, "{}", gateway.ledger("bank"));
 }
 
-/// In a turn with a name the turn says which calls are the same, and the tool is given the key of its arguments.
+/// In a named turn the turn identifies equal calls, and the tool receives the key of its arguments.
 #[test]
 fn tr_4_in_a_named_turn_the_arguments_of_the_key_must_be_there_and_the_tool_gets_it() {
     let each = "key = \"order-{id}\"\nkey_argument = \"idempotency_key\"\n";
-    let gateway = Gateway::with("key_of_turn", PLAIN, each, |_| {});
+    let gateway = ApiGateway::with("key_of_turn", PLAIN, each, |_| {});
     let turn = |name: &str, params: Value| {
         let plan = json!({ "turnId": name, "calls": [{ "id": "p", "tool": "http/pay", "params": params }] });
         let target = json!({ "sessionKey": "s", "actorId": "ann" });
@@ -337,12 +338,12 @@ fn tr_4_in_a_named_turn_the_arguments_of_the_key_must_be_there_and_the_tool_gets
     for name in ["two", "two", "three"] {
         assert_eq!(turn(name, json!({ "id": "a" }))["status"], "completed", "{name}");
     }
-    // Submitted again it does not run again; another turn does, and its tool can tell that it is the same order.
+    // Submitted again it does not run again. In another turn it does, and its tool can see that it is the same order.
     let heard = gateway.service.heard();
     let keys: Vec<_> = heard.iter().map(|heard| heard.header("idempotency-key")).collect();
     assert_eq!(keys, [Some("order-a"), Some("order-a")], "{heard:?}");
     assert!(heard.iter().all(|heard| heard.body.contains(r#""idempotency_key":"order-a""#)), "{heard:?}");
-    // A call of the turn is the same call, whatever its arguments are now.
+    // A call of the turn is the same call, even with other arguments.
     let changed = turn("two", json!({ "id": "b" }));
     assert_eq!(changed["calls"][0]["code"], "idempotency_conflict", "{changed:#}");
 }

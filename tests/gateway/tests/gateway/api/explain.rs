@@ -1,21 +1,21 @@
-//! `steadfast explain` and `steadfast rehearse`: why calls ended as they did, and how they would have under another
+//! `steadfast explain` and `steadfast rehearse`: the reasons for the results of calls, and their results under another
 //! configuration.
 
 use std::fs;
 
 use serde_json::{Value, json};
 
-use super::{Gateway, PLAIN, envelope, keyed, within};
+use super::{ApiGateway, PLAIN, envelope, keyed, within};
 use crate::world::wait;
 
-/// What a tool says that nobody must read elsewhere, and what it is asked.
+/// A secret in the parameters and answers of a tool.
 const SECRET: &str = "hunter2hunter2";
 
-/// A gateway at which something has happened: a call that was tried again, one that its caller did not wait for, one that the
-/// breaker refused, one that was a duplicate.
-fn lived(test: &str, config: &str) -> Gateway {
+/// Returns a gateway with a history: a call that was retried, one that its caller did not wait for, one that the
+/// breaker refused, and a duplicate.
+fn lived(test: &str, config: &str) -> ApiGateway {
     let each = "breaker.consecutive = 2\nbreaker.cooldown = \"10m\"\nsettling.settle = \"0s\"\n";
-    let gateway = Gateway::with(test, &format!("{PLAIN}{config}"), each, |_| {});
+    let gateway = ApiGateway::with(test, &format!("{PLAIN}{config}"), each, |_| {});
     let named = |mut envelope: Value, id: &str| {
         envelope["requestId"] = id.into();
         envelope
@@ -23,7 +23,7 @@ fn lived(test: &str, config: &str) -> Gateway {
     let fault = json!({ "id": SECRET, "fault": "503", "times": 1, "text": format!("busy, token={SECRET}") });
     let retried = gateway.call(&named(envelope("http/look", &fault), "r-retried"));
     assert_eq!(retried.body["attempts"], 2, "{}", retried.body);
-    // Long enough for the tool to be asked: else it would be asked again.
+    // Long enough for the tool to be called. Otherwise the call would be retried.
     let mut hangs = envelope("command/pay", &json!({ "id": "x", "fault": "hang" }));
     hangs["transport"]["dedupeMode"] = "disabled".into();
     let slow = gateway.call(&named(within(hangs, 5_000), "r-slow"));
@@ -44,8 +44,9 @@ fn lived(test: &str, config: &str) -> Gateway {
     gateway
 }
 
-impl Gateway {
-    /// What a command says, and its exit code. Neither parameters nor secrets of tools are in it.
+impl ApiGateway {
+    /// Returns the output of a command, and its exit code. Checks that it contains neither parameters nor secrets of
+    /// tools.
     fn said(&self, arguments: &[&str]) -> (String, i32) {
         let output = self.run(arguments);
         let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
@@ -58,7 +59,7 @@ impl Gateway {
         (serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}")), code)
     }
 
-    /// A copy of its configuration, with something changed.
+    /// Returns a copy of its configuration with a change.
     fn changed(&self, from: &str, to: &str) -> String {
         let text = fs::read_to_string(self.folder.join("steadfast.toml")).unwrap();
         assert!(text.contains(from), "{text}");
@@ -67,8 +68,8 @@ impl Gateway {
     }
 }
 
-/// Where a setting stands in the file, as it is told.
-fn place(gateway: &Gateway, table: &str, setting: &str) -> String {
+/// Returns the position of a setting in the file, in the form of the output.
+fn place(gateway: &ApiGateway, table: &str, setting: &str) -> String {
     let text = fs::read_to_string(gateway.folder.join("steadfast.toml")).unwrap();
     let lines: Vec<_> = text.lines().collect();
     let table = lines.iter().position(|line| *line == table).unwrap();
@@ -77,7 +78,7 @@ fn place(gateway: &Gateway, table: &str, setting: &str) -> String {
 }
 
 #[test]
-fn explain_says_what_happened_which_rule_decided_and_where_it_stands() {
+fn explain_shows_the_events_the_deciding_rule_and_its_position() {
     let mut gateway = lived("explain", "retry.attempts = 5\n");
     let breaker = place(&gateway, "[tools.\"http/pay\"]", "breaker.consecutive");
     for is_running in [true, false] {
@@ -101,7 +102,7 @@ fn explain_says_what_happened_which_rule_decided_and_where_it_stands() {
         }
         let (told, code) = gateway.said(&["explain", "r-slow"]);
         assert_eq!(code, 0, "{told}");
-        for part in ["by timeoutMs = 5000, as its caller asked", "ended: outcome_unknown by timeout"] {
+        for part in ["by timeoutMs = 5000, set by its caller", "ended: outcome_unknown by timeout"] {
             assert!(told.contains(part), "{part}: {told}");
         }
         let (told, code) = gateway.said(&["explain", "r-bad-2"]);
@@ -125,7 +126,7 @@ fn explain_says_what_happened_which_rule_decided_and_where_it_stands() {
         }
         let (told, code) = gateway.said(&["explain", "r-again"]);
         assert_eq!(code, 0, "{told}");
-        for part in ["by dedupe.mode = ", "ended: success, given again"] {
+        for part in ["by dedupe.mode = ", "ended: success, replayed"] {
             assert!(told.contains(part), "{part}: {told}");
         }
     }
@@ -137,12 +138,12 @@ fn explain_says_what_happened_which_rule_decided_and_where_it_stands() {
     );
     let (told, code) = gateway.said(&["explain", "r-nobody"]);
     assert_eq!(code, 1, "{told}");
-    assert!(told.contains("no call and no turn `r-nobody` is kept"), "{told}");
+    assert!(told.contains("no stored call or turn has the id `r-nobody`"), "{told}");
 }
 
 #[test]
-fn explain_says_what_another_profile_would_have_made_of_it() {
-    // Drawn waits of two profiles could be the same by chance.
+fn explain_shows_the_result_under_another_profile() {
+    // Random waits of two profiles could be the same by chance.
     let gateway = lived("explain_profile", "retry.jitter = \"none\"\n");
     for (id, would) in [
         ("r-retried", "under the profile measured it would have gone another way:"),
@@ -172,25 +173,25 @@ fn a_gateway_that_keeps_its_state_in_memory_is_asked() {
     assert!(told.contains("ended: success, 2 attempts"), "{told}");
     let (told, code) = gateway.said(&["rehearse", "--config", "steadfast.toml"]);
     assert_eq!(code, 0, "{told}");
-    assert!(told.contains("7 calls, and no answer would change"), "{told}");
+    assert!(told.contains("7 calls, and no result would change"), "{told}");
     gateway.stop();
     let (told, code) = gateway.said(&["explain", "r-retried"]);
     assert_eq!(code, 2, "{told}");
 }
 
 #[test]
-fn rehearse_shows_which_answers_a_changed_configuration_would_change() {
+fn rehearse_shows_which_results_would_change_under_another_configuration() {
     let gateway = lived("rehearse", "");
     let (told, code) = gateway.said(&["rehearse", "--config", "steadfast.toml", "--since", "24h"]);
     assert_eq!(code, 0, "{told}");
-    assert!(told.contains("7 calls, and no answer would change"), "{told}");
+    assert!(told.contains("7 calls, and no result would change"), "{told}");
     assert!(!told.contains("taken as recorded"), "everything is explained: {told}");
 
     let new = gateway.changed("breaker.consecutive = 2", "breaker.consecutive = 1");
     let (told, code) = gateway.said(&["rehearse", "--config", &new, "--since", "24h"]);
     assert_eq!(code, 3, "{told}");
     for part in [
-        "2 of 7 answers would change",
+        "2 of 7 results would change",
         "refused by the breaker: ",
         "breaker.consecutive = 1 instead of 2 (new.toml:",
         "r-bad-2",
@@ -209,7 +210,7 @@ fn rehearse_shows_which_answers_a_changed_configuration_would_change() {
         (&json!("outcome_unknown"), &json!("circuit_open"))
     );
 
-    // The calls of the last millisecond are none.
+    // There are no calls in the last millisecond.
     let (told, code) = gateway.said(&["rehearse", "--config", &new, "--since", "1ms"]);
     assert_eq!(code, 0, "{told}");
     assert!(told.contains("nothing to rehearse"), "{told}");
@@ -218,9 +219,9 @@ fn rehearse_shows_which_answers_a_changed_configuration_would_change() {
 }
 
 #[test]
-fn explain_tells_a_turn_with_what_decided_each_of_its_calls() {
+fn explain_shows_a_turn_with_the_decision_on_each_of_its_calls() {
     let config = format!("{PLAIN}retry.attempts = 5\nretry.jitter = \"none\"\n");
-    let gateway = Gateway::with("explain_turn", &config, "", |_| {});
+    let gateway = ApiGateway::with("explain_turn", &config, "", |_| {});
     let fault = json!({ "id": SECRET, "fault": "503", "times": 1, "text": "busy" });
     let plan = json!({ "turnId": "trip", "calls": [{ "id": "seek", "tool": "http/look", "params": fault }] });
     let turn =

@@ -1,16 +1,16 @@
-//! Input over HTTP that nobody means well with (SF-5): whatever is sent to whatever endpoint, it is answered with a sentence,
-//! the next call works, and nothing of it is kept.
+//! Hostile input over HTTP (SF-5): every endpoint answers any input with a clear sentence, the next call works, and
+//! nothing of the input is kept.
 
 use std::io::Write as _;
 use std::net::TcpStream;
 
 use serde_json::json;
 
-use super::{ADMIN, Gateway, PLAIN, Said, envelope, keyed};
+use super::{ADMIN, ApiGateway, ApiTestResponse, PLAIN, envelope, keyed};
 use crate::hostile::{SLACK, resident};
-use crate::raw::{Request, send};
+use crate::raw::{RawRequest, send};
 
-/// Bodies that are right for nobody.
+/// Returns invalid bodies.
 fn bodies() -> Vec<(&'static str, Vec<u8>)> {
     let good = keyed("bank/pay", &json!({ "id": "x" }), "k").to_string();
     let with = |params: &str| good.replace(r#"{"id":"x"}"#, params).into_bytes();
@@ -61,8 +61,8 @@ fn bodies() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// All that can be asked for, with something in place of the names in the path.
-fn lines(gateway: &Gateway) -> Vec<(String, bool)> {
+/// Returns all operations, with values in place of the names in the path.
+fn lines(gateway: &ApiGateway) -> Vec<(String, bool)> {
     let document = gateway.get("/openapi.json");
     let paths = document["paths"].as_object().unwrap().iter();
     let all = paths.flat_map(|(path, operations)| {
@@ -73,37 +73,37 @@ fn lines(gateway: &Gateway) -> Vec<(String, bool)> {
             (format!("{} {path}", method.to_uppercase()), operation.get("requestBody").is_some())
         })
     });
-    // Events go on for ever.
+    // Event streams never end.
     all.filter(|(line, _)| !line.ends_with("/v1/events")).collect()
 }
 
-fn asked(gateway: &Gateway, line: &str) -> Request {
+fn asked(gateway: &ApiGateway, line: &str) -> RawRequest {
     gateway.request(line).header("authorization", &format!("Bearer {ADMIN}"))
 }
 
-/// A refusal that says what is wrong, in words that can be read and do not go on for ever.
-fn is_a_clear_refusal(said: &Said, what: &str) {
+/// Checks that a refusal names the problem, in a readable and bounded text.
+fn is_a_clear_refusal(said: &ApiTestResponse, what: &str) {
     assert!((400..500).contains(&said.status), "{what}: {said:?}");
     assert!(!said.code().is_empty() && !said.message().is_empty(), "{what}: {}", said.body);
     assert!(said.message().len() < 8_000, "{what}: {} bytes", said.message().len());
     assert!(!said.message().contains(['\0', '\x1b', '\u{fffd}']), "{what}: {:?}", said.message());
 }
 
-fn works(gateway: &Gateway, id: &str) {
+fn works(gateway: &ApiGateway, id: &str) {
     let said = gateway.call(&envelope("bank/pay", &json!({ "id": id })));
     assert_eq!(said.text(), format!("pay {id}, run 1"), "{}", said.body);
 }
 
 #[test]
 fn sf_5_no_body_breaks_an_endpoint_runs_anything_or_stays_in_memory() {
-    let gateway = Gateway::new("sf_5_bodies", PLAIN);
+    let gateway = ApiGateway::new("sf_5_bodies", PLAIN);
     let (lines, bodies) = (lines(&gateway), bodies());
     let taking: Vec<_> = lines.iter().filter(|(_, takes)| *takes).map(|(line, _)| line).collect();
     assert!(taking.len() > 10, "{taking:?}");
     let round = || {
         for line in &taking {
             for (name, body) in &bodies {
-                let said = Said::to(&asked(&gateway, line).body(body));
+                let said = ApiTestResponse::to(&asked(&gateway, line).body(body));
                 is_a_clear_refusal(&said, &format!("{line} with {name}"));
             }
         }
@@ -123,25 +123,26 @@ fn sf_5_no_body_breaks_an_endpoint_runs_anything_or_stays_in_memory() {
 
 #[test]
 fn sf_5_a_body_that_is_too_large_is_refused_before_it_is_read() {
-    let gateway = Gateway::new("sf_5_large", PLAIN);
+    let gateway = ApiGateway::new("sf_5_large", PLAIN);
     let large = keyed("bank/pay", &json!({ "id": "x", "text": "x".repeat(20 << 20) }), "k").to_string();
     works(&gateway, "before");
     let before = resident(gateway.pid());
-    // To a call that nobody has begun nothing can be said at all.
+    // For a call that was never begun nothing is accepted at all.
     let is_taken = |(line, takes): &&(String, bool)| *takes && !line.contains("/v1/calls/1/");
     for (line, _) in lines(&gateway).iter().filter(is_taken) {
-        let said = Said::to(&asked(&gateway, line).body(&large));
+        let said = ApiTestResponse::to(&asked(&gateway, line).body(&large));
         assert_eq!((said.status, said.code()), (413, "too_large"), "{line}: {}", said.body);
-        // Whoever only says that much comes is not waited for.
-        let said = Said::to(&asked(&gateway, line).header("content-length", "999999999999").body("{"));
+        // A body that is announced but does not arrive is not awaited.
+        let said =
+            ApiTestResponse::to(&asked(&gateway, line).header("content-length", "999999999999").body("{"));
         assert_eq!(said.status, 413, "{line}: {}", said.body);
-        // In pieces, nobody says beforehand how much it is.
+        // A chunked body does not announce its size.
         let mut pieces = Vec::new();
         for _ in 0..40 {
             pieces.extend_from_slice(format!("80000\r\n{}\r\n", "x".repeat(0x80000)).as_bytes());
         }
         let request = asked(&gateway, line).header("transfer-encoding", "chunked").body(&pieces);
-        assert_eq!(Said::to(&request).status, 413, "{line} in pieces");
+        assert_eq!(ApiTestResponse::to(&request).status, 413, "{line} in pieces");
     }
     let after = resident(gateway.pid());
     assert!(after < before + SLACK, "{before} KiB, then {after} KiB");
@@ -149,7 +150,7 @@ fn sf_5_a_body_that_is_too_large_is_refused_before_it_is_read() {
     works(&gateway, "after");
 }
 
-/// What may stand behind a `?`, and in the place of a name.
+/// Returns texts for a query, and for a name.
 fn queries() -> Vec<String> {
     vec![
         "limit=0".into(),
@@ -174,7 +175,7 @@ fn queries() -> Vec<String> {
 
 #[test]
 fn sf_5_no_query_and_no_name_in_a_path_breaks_an_endpoint() {
-    let gateway = Gateway::new("sf_5_queries", PLAIN);
+    let gateway = ApiGateway::new("sf_5_queries", PLAIN);
     let names = [
         "%00",
         "..%2f..%2fetc%2fpasswd",
@@ -190,7 +191,7 @@ fn sf_5_no_query_and_no_name_in_a_path_breaks_an_endpoint() {
     let round = || {
         for (line, _) in lines(&gateway) {
             for query in queries() {
-                let said = Said::to(&asked(&gateway, &format!("{line}?{query}")).body("{}"));
+                let said = ApiTestResponse::to(&asked(&gateway, &format!("{line}?{query}")).body("{}"));
                 let shown = &query[..query.len().min(60)];
                 assert!(said.status < 500, "{line}?{shown}: {said:?}");
                 assert!(said.answered.header("set-cookie").is_none());
@@ -211,7 +212,7 @@ fn sf_5_no_query_and_no_name_in_a_path_breaks_an_endpoint() {
                 format!("GET /page/{name}"),
                 format!("GET /{name}"),
             ] {
-                let said = Said::to(&asked(&gateway, &line).body("{}"));
+                let said = ApiTestResponse::to(&asked(&gateway, &line).body("{}"));
                 assert!(
                     (400..500).contains(&said.status),
                     "{} of {shown}: {said:?}",
@@ -231,7 +232,7 @@ fn sf_5_no_query_and_no_name_in_a_path_breaks_an_endpoint() {
 
 #[test]
 fn sf_5_headers_that_cannot_be_are_refused_and_the_call_is_not_run() {
-    let gateway = Gateway::new("sf_5_headers", PLAIN);
+    let gateway = ApiGateway::new("sf_5_headers", PLAIN);
     let good =
         gateway.request("POST /v1/calls").body(envelope("bank/pay", &json!({ "id": "x" })).to_string());
     let mut many = good.clone();
@@ -268,8 +269,8 @@ fn sf_5_headers_that_cannot_be_are_refused_and_the_call_is_not_run() {
 }
 
 #[test]
-fn sf_5_who_stops_in_the_middle_is_in_nobodys_way() {
-    let gateway = Gateway::new("sf_5_half", PLAIN);
+fn sf_5_an_incomplete_request_blocks_no_client() {
+    let gateway = ApiGateway::new("sf_5_half", PLAIN);
     let call = envelope("bank/pay", &json!({ "id": "x" })).to_string();
     let begun = |text: &str| {
         let mut stream = TcpStream::connect(gateway.address).unwrap();

@@ -1,5 +1,5 @@
-//! A memory that was lost: the state file or its log is deleted, overwritten, cut off or replaced by an older copy while the gateway
-//! is down. Acknowledged keys do not run again, and everybody is told, until somebody accepts the loss.
+//! Lost records: the state file or its log is deleted, overwritten, truncated or replaced by an older copy while the
+//! gateway is down. Acknowledged keys do not run again, and all outputs report the loss, until an operator accepts it.
 
 use std::fs::{self, OpenOptions};
 use std::net::SocketAddr;
@@ -9,29 +9,29 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 
 use super::store_health::in_a_namespace;
-use super::{Gateway, PLAIN, envelope, keyed};
-use crate::world::{LISTEN, Process, start_gateway};
+use super::{ApiGateway, PLAIN, envelope, keyed};
+use crate::world::{LISTEN, TestProcess, start_gateway};
 
 const PAYMENTS: usize = 12;
 
-fn state(gateway: &Gateway, suffix: &str) -> PathBuf {
+fn state(gateway: &ApiGateway, suffix: &str) -> PathBuf {
     gateway.folder.join(format!(".local/state/steadfast/state.db{suffix}"))
 }
 
-fn pay(gateway: &Gateway, round: &str, number: usize) -> super::Said {
+fn pay(gateway: &ApiGateway, round: &str, number: usize) -> super::ApiTestResponse {
     let id = format!("{round} {number}");
     gateway.call(&keyed("http/pay", &json!({ "id": id }), &id))
 }
 
-/// Twelve payments under keys of their own, each acknowledged.
-fn acknowledge(gateway: &Gateway, round: &str) {
+/// Makes twelve payments with keys of their own, each acknowledged.
+fn acknowledge(gateway: &ApiGateway, round: &str) {
     for number in 0..PAYMENTS {
         assert_eq!(pay(gateway, round, number).text(), format!("pay {round} {number}, run 1"));
     }
 }
 
-/// None of them runs again: each is answered from what is left, or refused with the reason.
-fn none_runs_again(gateway: &Gateway, round: &str) {
+/// Checks that none of them runs again: each is replayed from the remaining records, or refused with the reason.
+fn none_runs_again(gateway: &ApiGateway, round: &str) {
     for number in 0..PAYMENTS {
         let said = pay(gateway, round, number);
         if said.status != 200 {
@@ -50,9 +50,9 @@ fn shown(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).replace('\n', " ")
 }
 
-/// Readiness, status, command line and doctor say what is lost, and how that was noticed.
-fn everybody_is_told(gateway: &Gateway, round: &str, part: &str) {
-    let ready = gateway.asked("GET /readyz", &Value::Null);
+/// Checks that readiness, status, command line and doctor report the lost records, and how that was noticed.
+fn everybody_is_told(gateway: &ApiGateway, round: &str, part: &str) {
+    let ready = gateway.request_as_operator("GET /readyz", &Value::Null);
     assert_eq!((ready.status, ready.code()), (503, "store_unavailable"), "{round}: {ready:?}");
     let status = gateway.get("/v1/status");
     assert_eq!(status["verdict"], "trouble", "{round}: {status}");
@@ -72,23 +72,23 @@ fn everybody_is_told(gateway: &Gateway, round: &str, part: &str) {
     assert_eq!(doctor.status.code(), Some(4), "{round}");
 }
 
-/// What no harm can come of twice, and what brings no key, goes on.
-fn the_rest_goes_on(gateway: &Gateway, round: &str) {
+/// Checks that calls that may run twice, and calls without a key, continue.
+fn the_rest_goes_on(gateway: &ApiGateway, round: &str) {
     let id = json!({ "id": format!("rest {round}") });
     assert_eq!(gateway.call(&keyed("http/look", &id, &format!("look {round}"))).status, 200);
     assert_eq!(gateway.call(&envelope("http/look", &id)).status, 200);
     assert_eq!(gateway.call(&envelope("http/pay", &id)).status, 200);
 }
 
-fn is_well(gateway: &Gateway) {
-    let ready = gateway.asked("GET /readyz", &Value::Null);
+fn is_well(gateway: &ApiGateway) {
+    let ready = gateway.request_as_operator("GET /readyz", &Value::Null);
     assert_eq!(ready.status, 200, "{ready:?}");
     let status = gateway.get("/v1/status");
     assert_eq!((&status["verdict"], &status["store"]["recordsLost"]), (&json!("fine"), &Value::Null));
 }
 
 /// Loses records after the gateway was killed, so that the last of them are in the log.
-fn story(gateway: &mut Gateway, round: &str, part: &str, loses: impl FnOnce(&Gateway)) {
+fn story(gateway: &mut ApiGateway, round: &str, part: &str, loses: impl FnOnce(&ApiGateway)) {
     acknowledge(gateway, round);
     gateway.kill();
     assert!(state(gateway, "-wal").exists());
@@ -96,7 +96,7 @@ fn story(gateway: &mut Gateway, round: &str, part: &str, loses: impl FnOnce(&Gat
 }
 
 /// Loses records after the gateway was stopped, so that all of them are in the file.
-fn story_of_the_file(gateway: &mut Gateway, round: &str, part: &str, loses: impl FnOnce(&Gateway)) {
+fn story_of_the_file(gateway: &mut ApiGateway, round: &str, part: &str, loses: impl FnOnce(&ApiGateway)) {
     acknowledge(gateway, round);
     gateway.stop();
     assert!(
@@ -106,8 +106,13 @@ fn story_of_the_file(gateway: &mut Gateway, round: &str, part: &str, loses: impl
     is_told_until_accepted(gateway, round, part, loses);
 }
 
-/// Loses records, sees that it is told, and has the command line accept it.
-fn is_told_until_accepted(gateway: &mut Gateway, round: &str, part: &str, loses: impl FnOnce(&Gateway)) {
+/// Loses records, checks that the loss is reported, and accepts it on the command line.
+fn is_told_until_accepted(
+    gateway: &mut ApiGateway,
+    round: &str,
+    part: &str,
+    loses: impl FnOnce(&ApiGateway),
+) {
     loses(gateway);
     gateway.start(|_| {});
     none_runs_again(gateway, round);
@@ -136,7 +141,7 @@ fn cut_to(file: &Path, length: u64) {
 
 #[test]
 fn sf_13_a_log_that_was_deleted_or_damaged_while_the_gateway_was_down_is_noticed() {
-    let mut gateway = Gateway::new("lost_log", PLAIN);
+    let mut gateway = ApiGateway::new("lost_log", PLAIN);
     let lacks = "lacked commits";
     story(&mut gateway, "deleted", lacks, |gateway| fs::remove_file(state(gateway, "-wal")).unwrap());
     story(&mut gateway, "garbage", lacks, |gateway| garbage(&state(gateway, "-wal")));
@@ -150,7 +155,7 @@ fn sf_13_a_log_that_was_deleted_or_damaged_while_the_gateway_was_down_is_noticed
 
 #[test]
 fn sf_13_a_state_file_that_was_overwritten_cut_off_or_deleted_while_the_gateway_was_down_is_noticed() {
-    let mut gateway = Gateway::new("lost_file", PLAIN);
+    let mut gateway = ApiGateway::new("lost_file", PLAIN);
     let nothing = "missing or empty";
     story(&mut gateway, "nothing", nothing, |gateway| cut_to(&state(gateway, ""), 0));
     story_of_the_file(&mut gateway, "stopped and nothing", nothing, |gateway| cut_to(&state(gateway, ""), 0));
@@ -158,7 +163,7 @@ fn sf_13_a_state_file_that_was_overwritten_cut_off_or_deleted_while_the_gateway_
     story_of_the_file(&mut gateway, "overwritten", "damaged", |gateway| garbage(&state(gateway, "")));
     story_of_the_file(&mut gateway, "deleted", nothing, |gateway| {
         fs::remove_file(state(gateway, "")).unwrap();
-        // It changes nothing, and says so all the same.
+        // It changes nothing, and reports the loss all the same.
         let doctor = gateway.run(&["doctor", "--no-servers"]);
         assert!(shown(&doctor).contains("held committed records"), "{}", shown(&doctor));
         assert!(!state(gateway, "").exists());
@@ -167,10 +172,10 @@ fn sf_13_a_state_file_that_was_overwritten_cut_off_or_deleted_while_the_gateway_
 
 #[test]
 fn sf_13_an_older_copy_of_the_state_file_is_noticed_and_the_loss_accepted_over_http_is_in_the_audit() {
-    let mut gateway = Gateway::new("lost_copy", PLAIN);
+    let mut gateway = ApiGateway::new("lost_copy", PLAIN);
     acknowledge(&gateway, "before");
     gateway.stop();
-    // As an operator does who copies a file that nobody has open.
+    // Like an operator who copies a file that no process has open.
     let copied = fs::read(state(&gateway, "")).unwrap();
     gateway.start(|_| {});
     acknowledge(&gateway, "after");
@@ -192,10 +197,10 @@ fn sf_13_an_older_copy_of_the_state_file_is_noticed_and_the_loss_accepted_over_h
     assert!(both["commits"].as_u64() > lost["commits"].as_u64(), "{lost} then {both}");
 
     assert_eq!(gateway.post("/v1/state/accept", &json!({})).status, 401, "an operator's word");
-    let accepted = gateway.steer("POST /v1/state/accept", &Value::Null);
+    let accepted = gateway.post_as_operator("POST /v1/state/accept", &Value::Null);
     assert_eq!(accepted["accepted"], both);
     is_well(&gateway);
-    assert_eq!(gateway.steer("POST /v1/state/accept", &Value::Null)["accepted"], Value::Null);
+    assert_eq!(gateway.post_as_operator("POST /v1/state/accept", &Value::Null)["accepted"], Value::Null);
     let audit = gateway.get("/v1/audit?deed=loss_accepted");
     let entries = audit["audit"].as_array().unwrap();
     assert_eq!(entries.len(), 1, "{audit}");
@@ -204,8 +209,8 @@ fn sf_13_an_older_copy_of_the_state_file_is_noticed_and_the_loss_accepted_over_h
 }
 
 #[test]
-fn whoever_wants_it_starts_anew_after_a_loss() {
-    let mut gateway = Gateway::new("lost_anew", &format!("{PLAIN}store.on_damage = \"start_anew\"\n"));
+fn a_new_state_file_can_be_started_after_a_loss() {
+    let mut gateway = ApiGateway::new("lost_anew", &format!("{PLAIN}store.on_damage = \"start_anew\"\n"));
     acknowledge(&gateway, "anew");
     gateway.kill();
     garbage(&state(&gateway, ""));
@@ -216,10 +221,10 @@ fn whoever_wants_it_starts_anew_after_a_loss() {
     assert!(told[0]["loss"].as_str().unwrap().contains("damaged"), "{told:?}");
 }
 
-/// The file that counts commits is what a loss is noticed by. Where it is gone nobody can tell.
+/// A loss is noticed by the file that counts commits. Without that file a loss could not be excluded.
 #[test]
-fn sf_13_a_commit_counter_that_was_deleted_or_damaged_is_told_as_if_records_were_lost() {
-    let mut gateway = Gateway::new("lost_note", PLAIN);
+fn sf_13_a_deleted_or_damaged_commit_counter_is_reported_like_lost_records() {
+    let mut gateway = ApiGateway::new("lost_note", PLAIN);
     let (note, counts) = ("-commits", "counts commits");
     story(&mut gateway, "deleted", counts, |gateway| fs::remove_file(state(gateway, note)).unwrap());
     story(&mut gateway, "emptied", counts, |gateway| cut_to(&state(gateway, note), 0));
@@ -236,14 +241,14 @@ fn sf_13_a_commit_counter_that_was_deleted_or_damaged_is_told_as_if_records_were
 }
 
 #[test]
-fn sf_13_all_gateways_on_one_state_file_tell_of_a_loss_until_one_of_them_is_told_to_accept_it() {
-    let mut gateway = Gateway::new("lost_shared", PLAIN);
+fn sf_13_all_gateways_on_one_state_file_report_a_loss_until_it_is_accepted_at_one_of_them() {
+    let mut gateway = ApiGateway::new("lost_shared", PLAIN);
     let mut other = beside(&gateway);
     acknowledge(&gateway, "one");
     switch(&mut gateway, &mut other);
     acknowledge(&gateway, "other");
     gateway.kill();
-    // What only one of them has committed counts for both.
+    // Commits of either gateway count for both.
     switch(&mut gateway, &mut other);
     acknowledge(&gateway, "last");
     gateway.kill();
@@ -257,7 +262,7 @@ fn sf_13_all_gateways_on_one_state_file_tell_of_a_loss_until_one_of_them_is_told
         everybody_is_told(&gateway, "shared", "lacked commits");
         switch(&mut gateway, &mut other);
     }
-    gateway.steer("POST /v1/state/accept", &Value::Null);
+    gateway.post_as_operator("POST /v1/state/accept", &Value::Null);
     for _ in 0..2 {
         is_well(&gateway);
         switch(&mut gateway, &mut other);
@@ -266,24 +271,24 @@ fn sf_13_all_gateways_on_one_state_file_tell_of_a_loss_until_one_of_them_is_told
     gateway.logged_times("store.records_lost", 1);
 }
 
-type Running = (Option<Process>, SocketAddr);
+type GatewayProcess = (Option<TestProcess>, SocketAddr);
 
-/// Another gateway of the same user.
-fn beside(gateway: &Gateway) -> Running {
+/// Starts another gateway of the same user.
+fn beside(gateway: &ApiGateway) -> GatewayProcess {
     let mut command = gateway.command(&["serve"]);
     let log = OpenOptions::new().append(true).open(gateway.folder.join("log")).unwrap();
     let (process, address) = start_gateway(command.args(LISTEN).stderr(log));
     (Some(process), address)
 }
 
-/// Speaks to the other one from now on.
-fn switch(gateway: &mut Gateway, other: &mut Running) {
+/// Uses the other gateway from now on.
+fn switch(gateway: &mut ApiGateway, other: &mut GatewayProcess) {
     std::mem::swap(&mut gateway.process, &mut other.0);
     std::mem::swap(&mut gateway.address, &mut other.1);
 }
 
-/// The machine was started again: what the kernel says of its boot is another.
-fn after_the_next_boot(gateway: &Gateway) -> impl Fn(&mut Command) + use<> {
+/// Simulates a reboot of the machine: the kernel reports another boot id.
+fn after_the_next_boot(gateway: &ApiGateway) -> impl Fn(&mut Command) + use<> {
     let boot = gateway.folder.join("boot_id");
     fs::write(&boot, "00000000-0000-4000-8000-000000000001\n").unwrap();
     move |command| {
@@ -292,11 +297,11 @@ fn after_the_next_boot(gateway: &Gateway) -> impl Fn(&mut Command) + use<> {
     }
 }
 
-/// After a power cut the note says what it said when it was synced last: with the first commit. That is no loss as long as the
-/// log is there, and one if it is not.
+/// After a power cut the note has the content of its last sync: that of the first commit. That is no loss as long as
+/// the log is there, and one if it is not.
 #[test]
 fn sf_13_a_power_cut_is_no_loss_and_a_log_that_is_missing_after_one_is() {
-    let mut gateway = Gateway::new("power_cut", PLAIN);
+    let mut gateway = ApiGateway::new("power_cut", PLAIN);
     let next_boot = after_the_next_boot(&gateway);
     assert_eq!(pay(&gateway, "first", 0).status, 200);
     let synced = fs::read(state(&gateway, "-commits")).unwrap();
@@ -315,8 +320,9 @@ fn sf_13_a_power_cut_is_no_loss_and_a_log_that_is_missing_after_one_is() {
     }
     gateway.kill();
 
-    // The same once more, and the log is gone. What the note says lies in the file itself by then, so that only the log shows it.
-    let mut gateway = Gateway::new("power_cut_and_loss", PLAIN);
+    // The same once more, and the log is gone. By then the file itself contains what the note says, so that only the
+    // log shows it.
+    let mut gateway = ApiGateway::new("power_cut_and_loss", PLAIN);
     let next_boot = after_the_next_boot(&gateway);
     assert_eq!(pay(&gateway, "first", 0).status, 200);
     let synced = fs::read(state(&gateway, "-commits")).unwrap();

@@ -1,33 +1,33 @@
-//! What callers are told of calls that went wrong: what was sent, what came back, in whose words, and what to do.
+//! The messages for calls that went wrong: the request, the response, its source, and the next step.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use super::{Gateway, PLAIN, envelope, within};
-use crate::client::Client;
+use super::{ApiGateway, PLAIN, envelope, within};
+use crate::client::McpTestClient;
 
 const CONFIG: &str = "breaker.mode = \"off\"\nretry.mode = \"off\"\nsettling.linger = \"500ms\"\n\
     settling.settle = \"500ms\"\nsettling.grace = \"200ms\"\nsettling.drain = \"200ms\"\n";
 
-/// Servers that never take a call: one is no program, the other ends before it has said a word. Nobody listens at the port of
-/// the tool.
+/// Servers that never take a call: one is not a program, the other ends before it has sent anything. No process listens
+/// on the port of the tool.
 const NEVER: &str = "[servers.absent]\ncommand = [\"/no/such/program\"]\n\
     [servers.mute]\ncommand = [\"false\"]\n\
     [http_tools.closed]\nmethod = \"POST\"\nurl = \"http://127.0.0.1:9/\"\n";
 
-/// How a call goes wrong, and what is told of it. `OVER` stands for what is always told of a call that is over.
-struct Row {
+/// A failing call, and its messages. `OVER` stands for the sentence that every call that is over gets.
+struct FailureMessageCase {
     tool: &'static str,
     params: Value,
     code: &'static str,
     observed: Option<&'static str>,
     says: &'static str,
-    /// What the history says of the attempt: `took` stands for its duration.
+    /// The attempt in the history. `took` stands for its duration.
     attempt: &'static str,
 }
 
-/// What a limit of the caller is called.
+/// The message of a limit of the caller.
 const STUCK: &str = "the call gave no sign of life for too long and was cancelled; ";
 const OVER: &str = "The call has ended: it took effect, or it never will. ";
 const AGAIN: &str = ". If the effect is missing, repeat the call and it runs. Without a check, it runs again after 10 s. An operator \
@@ -35,9 +35,9 @@ const AGAIN: &str = ". If the effect is missing, repeat the call and it runs. Wi
 
 const SILENT: &str = "no response arrived in time; a retry may help";
 
-fn rows() -> Vec<Row> {
+fn rows() -> Vec<FailureMessageCase> {
     let unknown = "the outcome of this call is unknown: ";
-    let row = |tool, params, code, observed, says: String, attempt| Row {
+    let row = |tool, params, code, observed, says: String, attempt| FailureMessageCase {
         tool,
         params,
         code,
@@ -65,7 +65,7 @@ fn rows() -> Vec<Row> {
             "Connection refused (os error 111)".to_owned(),
             "the request was refused (Connection refused (os error 111)); a retry may help",
         ),
-        // Written, and no answer: cut by us.
+        // Written, and no answer: cut by the gateway.
         row(
             "bank/pay",
             json!({ "fault": "hang" }),
@@ -149,7 +149,7 @@ fn rows() -> Vec<Row> {
     ]
 }
 
-/// The text with its key left out, which is another one for each call.
+/// Returns the text without its key, which differs for each call.
 fn without_key(text: &str) -> String {
     match text.split_once("steadfast resolve ") {
         Some((before, after)) => {
@@ -162,8 +162,10 @@ fn without_key(text: &str) -> String {
 
 #[test]
 fn sf_12_every_answer_says_what_was_observed_and_what_to_do() {
-    let gateway = Gateway::new("messages", &format!("{PLAIN}{CONFIG}{NEVER}"));
-    for (number, Row { tool, mut params, code, observed, says, attempt }) in rows().into_iter().enumerate() {
+    let gateway = ApiGateway::new("messages", &format!("{PLAIN}{CONFIG}{NEVER}"));
+    for (number, FailureMessageCase { tool, mut params, code, observed, says, attempt }) in
+        rows().into_iter().enumerate()
+    {
         params["id"] = format!("h-{number}").into();
         let mut asked = envelope(tool, &params);
         if params["fault"] == "hang" {
@@ -173,15 +175,15 @@ fn sf_12_every_answer_says_what_was_observed_and_what_to_do() {
         let said = gateway.call(&asked);
         let error = &said.body["error"];
         let message = without_key(said.message());
-        // Whether it could still be written to is a matter of luck; that it ended is not.
+        // Whether it could still be written to depends on timing. That it ended does not.
         let whenever = |text: &str| text.replace(" before it read this", "");
         let message = whenever(&message);
         let heard = (said.code(), error["observed"].as_str(), message);
         assert_eq!(heard, (code, observed, says.to_owned()), "{tool} {params}: {}", said.body);
-        // A program finds the same time that the words name.
+        // The field for programs has the same time as the text.
         let names_time = said.message().contains("after 10 s");
         assert_eq!(error["retryAfterMs"] == json!(10_000), names_time, "{}", said.body);
-        // Who looks into it later reads the same, and the tool's own words.
+        // The later explanation has the same text, and the tool's own words.
         let (story, _) = gateway.said_json(&["explain", &format!("r-{number}")]);
         let kept = story["call"]["message"].as_str().unwrap_or_default();
         assert!(!kept.is_empty() && said.message().starts_with(kept), "{tool} {params}: {story:#}");
@@ -191,7 +193,7 @@ fn sf_12_every_answer_says_what_was_observed_and_what_to_do() {
         let told = failed.first().and_then(|(_, rest)| rest.split_once(": ")).map(|(_, told)| whenever(told));
         assert_eq!(told.as_deref(), Some(attempt), "{tool} {params}: {story:#}");
     }
-    // Cut by the caller: the call goes on. On a slow machine it has not begun by then, and is given more time.
+    // Cut by the caller: the call continues. On a slow machine it has not begun by then, and gets more time.
     for seconds in (1..8).map(|doubled| 1 << doubled) {
         let id = format!("within {seconds}");
         let mut asked = envelope("bank/pay", &json!({ "id": id, "fault": "hang" }));
@@ -208,23 +210,23 @@ fn sf_12_every_answer_says_what_was_observed_and_what_to_do() {
     panic!("the call never ran");
 }
 
-/// The same over MCP, where what a tool said itself comes first, word for word.
+/// The same over MCP, where the tool's own text comes first, word for word.
 #[test]
 fn sf_10_the_words_of_a_tool_stay_and_ours_come_with_them() {
     let hangs = "[tools.\"bank/draw\"]\nclass = \"mutating\"\ntimeout = \"5s\"\n";
-    let gateway = Gateway::new("messages_mcp", &format!("{PLAIN}{CONFIG}{hangs}"));
-    let mut client = Client::at(gateway.address);
+    let gateway = ApiGateway::new("messages_mcp", &format!("{PLAIN}{CONFIG}{hangs}"));
+    let mut client = McpTestClient::at(gateway.address);
     client.initialize();
     client.request("tools/list", json!({}));
     let rows = rows().into_iter().enumerate().filter(|(_, row)| row.tool == "bank/pay");
-    for (number, Row { mut params, code, observed, says, .. }) in rows {
+    for (number, FailureMessageCase { mut params, code, observed, says, .. }) in rows {
         params["id"] = format!("m-{number}").into();
         let own = match params["fault"].as_str() {
             Some("error") => "Request timed out\n",
             Some("code") => "lost the backend\n",
             _ => "",
         };
-        // Here it is a limit of the configuration.
+        // Here the limit is one of the configuration.
         let (code, says) = match says.strip_prefix(STUCK) {
             Some(says) => ("outcome_unknown", says),
             None => (code, says),

@@ -1,14 +1,13 @@
-//! The HTTP API of `steadfast serve`, as its callers and the person who runs it see it: the real program, with tools of every
+//! The HTTP API of `steadfast serve`, as its callers and its operator use it: the real program, with tools of every
 //! kind behind it.
 
 mod access;
-mod around;
 mod breaker;
+mod command_line;
 mod context;
 mod duplicates;
 mod explain;
 mod hostile;
-mod line;
 mod lost_records;
 mod messages;
 mod notify;
@@ -17,6 +16,7 @@ mod secrets;
 mod service;
 mod spelling;
 mod store_health;
+mod telemetry;
 mod trust;
 
 use std::fs;
@@ -27,42 +27,43 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
-use self::service::Service;
-use crate::raw::{Answered, Request, send};
-use crate::world::{Folder, LISTEN, PATIENCE, Process, signal, start_gateway, wait};
+use self::service::RecordingService;
+use crate::raw::{RawRequest, RawResponse, send};
+use crate::world::{GatewayTestFolder, LISTEN, PATIENCE, TestProcess, signal, start_gateway, wait};
 
-/// What tools there are: requests over HTTP, commands, and those of an MCP server. Each has a `pay`, which changes something,
-/// and a `look`, which does not; both do what the server of these tests does.
+/// The kinds of tools: requests over HTTP, commands, and those of an MCP server. Each has a `pay`, which changes
+/// something, and a `look`, which does not. Both do the same as the server of these tests.
 const KINDS: [&str; 3] = ["http", "command", "bank"];
 
-/// Nobody asks and nobody is stopped for anything but what a test is about.
+/// No approval is requested and no call is stopped, except for the subject of the test.
 const PLAIN: &str = "guard.mode = \"off\"\ntrust.mode = \"off\"\n";
 
-/// The token of the person who runs it.
+/// The token of the operator.
 const ADMIN: &str = "token-of-the-person";
 
 /// A gateway that runs until this is dropped.
-struct Gateway {
-    /// Another one whenever it is started.
+struct ApiGateway {
+    /// Changes with every start.
     address: SocketAddr,
-    process: Option<Process>,
-    service: Service,
-    folder: Folder,
+    process: Option<TestProcess>,
+    service: RecordingService,
+    folder: GatewayTestFolder,
 }
 
-impl Gateway {
-    /// With these lines in its configuration; `{service}` in them is where the service of these tests listens.
+impl ApiGateway {
+    /// Creates one with these lines in its configuration. `{service}` in them is the address of the service of these
+    /// tests.
     fn new(test: &str, config: &str) -> Self {
         Self::with(test, config, "", |_| {})
     }
 
-    /// The same with these lines about each tool, started a little differently.
+    /// Creates the same with these lines for each tool, with a changed command.
     fn with(test: &str, config: &str, each: &str, change: impl FnOnce(&mut Command)) -> Self {
-        let folder = Folder::new(&format!("api_{test}"));
+        let folder = GatewayTestFolder::new(&format!("api_{test}"));
         for kind in KINDS {
             fs::write(folder.join(kind), "").unwrap();
         }
-        let service = Service::start(folder.join("http"));
+        let service = RecordingService::start(folder.join("http"));
         let server = env!("CARGO_BIN_EXE_steadfast-test-server");
         let mut tools = format!("[servers.bank]\ncommand = [{server:?}, {:?}]\n", folder.join("bank"));
         for (tool, class, method) in [("pay", "mutating", "POST"), ("look", "read_only", "GET")] {
@@ -99,7 +100,7 @@ impl Gateway {
         process.end();
     }
 
-    /// Ends it as nobody can refuse.
+    /// Kills it.
     fn kill(&mut self) {
         drop(self.process.take());
     }
@@ -108,7 +109,7 @@ impl Gateway {
         self.process.as_ref().unwrap().id()
     }
 
-    /// A command of the same user in the same folder.
+    /// Returns a command of the same user in the same folder.
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast-tested"));
         command.args(arguments).current_dir(&*self.folder).env_clear();
@@ -120,43 +121,45 @@ impl Gateway {
         self.command(arguments).output().unwrap()
     }
 
-    /// A request as a program sends it.
-    fn request(&self, line: &str) -> Request {
-        Request::to(self.address).header("accept", "application/json").line(&format!("{line} HTTP/1.1"))
+    /// Returns a request of a program.
+    fn request(&self, line: &str) -> RawRequest {
+        RawRequest::to(self.address).header("accept", "application/json").line(&format!("{line} HTTP/1.1"))
     }
 
     /// Calls a tool.
-    fn call(&self, envelope: &Value) -> Said {
-        Said::to(&self.request("POST /v1/calls").body(envelope.to_string()))
+    fn call(&self, envelope: &Value) -> ApiTestResponse {
+        ApiTestResponse::to(&self.request("POST /v1/calls").body(envelope.to_string()))
     }
 
-    /// Posts something, as an agent does.
-    fn post(&self, path: &str, body: &Value) -> Said {
-        Said::to(&self.request(&format!("POST {path}")).body(body.to_string()))
+    /// Posts a body as an agent.
+    fn post(&self, path: &str, body: &Value) -> ApiTestResponse {
+        ApiTestResponse::to(&self.request(&format!("POST {path}")).body(body.to_string()))
     }
 
-    /// What is to be seen there.
+    /// Returns the answer of this endpoint.
     fn get(&self, path: &str) -> Value {
-        let said = self.asked(&format!("GET {path}"), &Value::Null);
+        let said = self.request_as_operator(&format!("GET {path}"), &Value::Null);
         assert_eq!(said.status, 200, "{path}: {}", said.body);
         said.body
     }
 
-    /// Steers, as the person who runs it.
-    fn steer(&self, line: &str, body: &Value) -> Value {
-        let said = self.asked(line, body);
+    /// Makes a change as the operator.
+    fn post_as_operator(&self, line: &str, body: &Value) -> Value {
+        let said = self.request_as_operator(line, body);
         assert_eq!(said.status, 200, "{line}: {}", said.body);
         said.body
     }
 
-    /// Asks for something as the person who runs it.
-    fn asked(&self, line: &str, body: &Value) -> Said {
+    /// Sends a request as the operator.
+    fn request_as_operator(&self, line: &str, body: &Value) -> ApiTestResponse {
         let body = if body.is_null() { String::new() } else { body.to_string() };
-        Said::to(&self.request(line).header("authorization", &format!("Bearer {ADMIN}")).body(body))
+        ApiTestResponse::to(
+            &self.request(line).header("authorization", &format!("Bearer {ADMIN}")).body(body),
+        )
     }
 
-    /// Listens to what happens, from now on.
-    fn listen(&self, query: &str) -> Listening {
+    /// Follows the events from now on.
+    fn listen(&self, query: &str) -> ApiEventStream {
         let mut stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let request = format!(
@@ -164,7 +167,7 @@ impl Gateway {
             self.address
         );
         stream.write_all(request.as_bytes()).unwrap();
-        let mut listening = Listening(BufReader::new(stream));
+        let mut listening = ApiEventStream(BufReader::new(stream));
         while !listening.line().starts_with(": here") {}
         listening
     }
@@ -173,7 +176,7 @@ impl Gateway {
         fs::read_to_string(self.folder.join(kind)).unwrap()
     }
 
-    /// How often a tool of this kind has done this: `pay a`.
+    /// Returns how often a tool of this kind has done this: `pay a`.
     fn count(&self, kind: &str, did: &str) -> usize {
         self.ledger(kind).lines().filter(|line| *line == did).count()
     }
@@ -182,21 +185,21 @@ impl Gateway {
         wait(|| self.count(kind, did) >= times, || format!("{times} times {did:?} in {}", self.ledger(kind)));
     }
 
-    /// Whoever is told to waits here, until what this gives is dropped.
-    fn gate(&self, kind: &str) -> Gate {
+    /// Makes calls with the fault `gate` wait here, until the returned value is dropped.
+    fn gate(&self, kind: &str) -> ToolGate {
         let file = self.folder.join(format!("{kind}.gate"));
         fs::write(&file, "").unwrap();
-        Gate(file)
+        ToolGate(file)
     }
 
-    /// What it has logged of one kind of event.
+    /// Returns its log lines with this event.
     fn logged(&self, event: &str) -> Vec<Value> {
         let text = fs::read_to_string(self.folder.join("log")).unwrap();
         let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         lines.filter(|line| line["event"] == event).collect()
     }
 
-    /// The same when there are so many, which there must soon be. Then there are no more.
+    /// Waits for this many log lines with the event, and checks that there are no more.
     fn logged_times(&self, event: &str, times: usize) -> Vec<Value> {
         wait(
             || self.logged(event).len() >= times,
@@ -207,7 +210,7 @@ impl Gateway {
         logged
     }
 
-    /// How the breaker of a tool stands.
+    /// Returns the breaker of a tool.
     fn breaker(&self, tool: &str) -> Value {
         let key = format!("tool:{}", tool.replace('/', ":"));
         let seen = self.get("/v1/breakers");
@@ -216,25 +219,25 @@ impl Gateway {
     }
 }
 
-/// Keeps tools waiting. A test that fails lets them go too.
-struct Gate(PathBuf);
+/// Keeps tools waiting. It is also released if the test fails.
+struct ToolGate(PathBuf);
 
-impl Drop for Gate {
+impl Drop for ToolGate {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }
 }
 
-/// What came back.
+/// The response.
 #[derive(Debug)]
-struct Said {
+struct ApiTestResponse {
     status: u16,
-    answered: Answered,
+    answered: RawResponse,
     body: Value,
 }
 
-impl Said {
-    fn to(request: &Request) -> Self {
+impl ApiTestResponse {
+    fn to(request: &RawRequest) -> Self {
         let answered = send(request).expect("an answer");
         let body = serde_json::from_slice(&answered.body)
             .unwrap_or_else(|_| String::from_utf8_lossy(&answered.body).into());
@@ -250,24 +253,24 @@ impl Said {
         self.body["error"]["message"].as_str().unwrap_or_default()
     }
 
-    /// What the tool said.
+    /// Returns the answer of the tool.
     fn text(&self) -> &str {
         let content = &self.body["output"]["content"];
         content.as_str().or_else(|| content["content"][0]["text"].as_str()).unwrap_or_default()
     }
 }
 
-/// What happens, as it happens.
-struct Listening(BufReader<TcpStream>);
+/// The stream of events.
+struct ApiEventStream(BufReader<TcpStream>);
 
-impl Listening {
+impl ApiEventStream {
     fn line(&mut self) -> String {
         let mut line = String::new();
         assert!(self.0.read_line(&mut line).unwrap() > 0, "the stream of events ended");
         line
     }
 
-    /// The next event.
+    /// Waits for the next event.
     fn any(&mut self) -> Value {
         loop {
             if let Some(text) = self.line().strip_prefix("data: ") {
@@ -278,7 +281,7 @@ impl Listening {
         }
     }
 
-    /// The next event of this name; those before it are passed over.
+    /// Waits for the next event of this name. Others are skipped.
     fn next(&mut self, event: &str) -> Value {
         loop {
             let data = self.any();
@@ -289,7 +292,7 @@ impl Listening {
     }
 }
 
-/// A call of a tool, `kind/name`.
+/// Returns a call of a tool, `kind/name`.
 fn envelope(tool: &str, params: &Value) -> Value {
     let (namespace, name) = tool.split_once('/').unwrap();
     json!({
@@ -299,14 +302,14 @@ fn envelope(tool: &str, params: &Value) -> Value {
     })
 }
 
-/// The same under a key that means intent.
+/// Returns the same with an explicit key.
 fn keyed(tool: &str, params: &Value, key: &str) -> Value {
     let mut envelope = envelope(tool, params);
     envelope["payload"]["idempotencyKey"] = key.into();
     envelope
 }
 
-/// The same where each attempt may take only so long.
+/// Returns the same with a limit for each attempt.
 fn within(mut envelope: Value, ms: u64) -> Value {
     envelope["payload"]["callHints"]["timeoutMs"] = ms.into();
     envelope

@@ -1,5 +1,5 @@
-//! Notifications (RP-8): trust that changed, requests that wait, outcomes that are unknown. Webhooks, the log, whoever follows
-//! events and clients are told the same.
+//! Notifications (RP-8): changes of trust, pending requests for approval, unknown outcomes. Webhooks, the log, event
+//! streams and clients receive the same ones.
 
 use std::fs;
 
@@ -9,17 +9,18 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
 use sha2::Sha256;
 
-use super::service::Heard;
+use super::service::ReceivedRequest;
 use super::trust::{STRICT, lose_trust};
-use super::{Gateway, Said, envelope};
-use crate::client::Client;
+use super::{ApiGateway, ApiTestResponse, envelope};
+use crate::client::McpTestClient;
 use crate::world::{LISTEN, start_gateway, wait};
 
-/// A secret by its looks.
+/// A text with the shape of a secret.
 const TOKEN: &str = "ghp_abcdefghijklmnopqrstuvwxyz0123456789";
 const SECRET: &str = "whsec_c3RlYWRmYXN0LXN0ZWFkZmFzdC1zdGVhZGZhc3Q=";
 
-/// Three receivers: one that fails at first, one for messages in Slack, and one that never answers.
+/// Returns a configuration with three receivers: one that fails at first, one for messages in Slack, and one that never
+/// answers.
 fn with_receivers(rest: &str) -> String {
     let ops =
         format!("[notify.ops]\nurl = \"http://{{service}}/ops?fault=503&times=1\"\nsecret = \"{SECRET}\"\n");
@@ -28,20 +29,20 @@ fn with_receivers(rest: &str) -> String {
     format!("{rest}{ops}{chat}{dead}")
 }
 
-/// What one of them was sent.
-fn sent(gateway: &Gateway, receiver: &str) -> Vec<Heard> {
+/// Returns the requests that a receiver got.
+fn sent(gateway: &ApiGateway, receiver: &str) -> Vec<ReceivedRequest> {
     let path = format!("POST /{receiver}");
     gateway.service.heard().into_iter().filter(|heard| heard.line.starts_with(&path)).collect()
 }
 
-fn body(heard: &Heard) -> Value {
+fn body(heard: &ReceivedRequest) -> Value {
     serde_json::from_str(&heard.body).unwrap()
 }
 
-/// The notifications of this kind that one of them was sent and took, of which there must soon be so many.
-fn taken(gateway: &Gateway, event: &str, times: usize) -> Vec<Value> {
+/// Waits for this many notifications of this kind that a receiver got and accepted.
+fn taken(gateway: &ApiGateway, event: &str, times: usize) -> Vec<Value> {
     let all = || {
-        // The first one was refused, and came again.
+        // The first one was refused, and sent again.
         let taken = sent(gateway, "ops").into_iter().skip(1);
         taken.map(|heard| body(&heard)).filter(|body| body["event"] == event).collect::<Vec<_>>()
     };
@@ -50,15 +51,15 @@ fn taken(gateway: &Gateway, event: &str, times: usize) -> Vec<Value> {
 }
 
 #[test]
-fn rp_8_a_change_of_trust_is_told_to_webhooks_the_log_events_and_clients() {
+fn rp_8_a_change_of_trust_is_sent_to_webhooks_log_events_and_clients() {
     let silent = "[tools.\"command/look\".trust]\nnotify = false\n";
-    let gateway = Gateway::new("notify", &with_receivers(&format!("{STRICT}{silent}")));
-    let mut client = Client::at(gateway.address);
+    let gateway = ApiGateway::new("notify", &with_receivers(&format!("{STRICT}{silent}")));
+    let mut client = McpTestClient::at(gateway.address);
     let begun = client.initialize();
     assert!(begun["result"]["capabilities"]["logging"].is_object(), "{begun}");
     assert_eq!(client.request("logging/setLevel", json!({ "level": "warning" }))["result"], json!({}));
     client.listen();
-    let mut deaf = Client::at(gateway.address);
+    let mut deaf = McpTestClient::at(gateway.address);
     deaf.initialize();
     deaf.listen();
     let mut events = gateway.listen("?event=notification");
@@ -77,7 +78,7 @@ fn rp_8_a_change_of_trust_is_told_to_webhooks_the_log_events_and_clients() {
         assert!(message.contains(part), "{part} in {message}");
     }
     assert!(trust["untilMs"].as_u64() > first["atMs"].as_u64(), "{first}");
-    // It was refused at first, and is the same when it comes again. Whoever has the secret knows that it is ours.
+    // It was refused at first, and is unchanged when it is sent again. Its signature can be verified with the secret.
     let tries = sent(&gateway, "ops");
     assert_eq!(
         (&tries[0].body, tries[0].header("webhook-id")),
@@ -93,7 +94,7 @@ fn rp_8_a_change_of_trust_is_told_to_webhooks_the_log_events_and_clients() {
             format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes()))
         );
     }
-    // The same is in the log and told as it happens, and the client that asked for it hears it.
+    // The same is in the log and in the event stream, and the client that asked for it receives it.
     let logged = gateway.logged_times("notification", 1).remove(0);
     let event = events.any();
     for told in [&logged, &event] {
@@ -104,39 +105,39 @@ fn rp_8_a_change_of_trust_is_told_to_webhooks_the_log_events_and_clients() {
         );
         assert_eq!((&told["untilMs"], &told["successesNeeded"]), (&trust["untilMs"], &json!(3)), "{told}");
     }
-    let heard = client.told("notifications/message");
+    let heard = client.next_notification("notifications/message");
     assert_eq!(
         (&heard["params"]["level"], &heard["params"]["logger"], &heard["params"]["data"]),
         (&json!("warning"), &json!("steadfast"), &first),
         "{heard}"
     );
 
-    // Where people want to be left alone, clients are; nobody else.
+    // Where clients are not to be notified, only they are left out.
     lose_trust(&gateway, "command");
     taken(&gateway, "trust_changed", 2);
     lose_trust(&gateway, "bank");
-    let heard = client.told("notifications/message");
+    let heard = client.next_notification("notifications/message");
     assert_eq!(heard["params"]["data"]["tool"]["namespace"], "bank", "{heard}");
     gateway.logged_times("notification", 3);
-    // One who did not ask hears nothing.
+    // A client that did not ask receives nothing.
     assert!(deaf.request("ping", json!({}))["result"].is_object());
-    assert_eq!(deaf.unheard("notifications/message"), 0);
-    // A person forgives: that is told too. One who wants to hear of warnings does not hear of that.
-    gateway.steer("POST /v1/trust/http%2Flook/reset", &Value::Null);
+    assert_eq!(deaf.count_notifications("notifications/message"), 0);
+    // An operator restores trust: that is a notification too. A client that asked for warnings does not receive it.
+    gateway.post_as_operator("POST /v1/trust/http%2Flook/reset", &Value::Null);
     let forgiven = taken(&gateway, "trust_changed", 4).remove(3);
     assert_eq!(
         (&forgiven["trust"]["to"], &forgiven["level"]),
         (&json!("trusted"), &json!("info")),
         "{forgiven}"
     );
-    // The one that never answers was asked, and delayed nobody; the chat has nothing to do with trust.
+    // The receiver that never answers got its request, and delayed no other one. The chat is not configured for trust.
     assert_eq!((sent(&gateway, "dead").len(), sent(&gateway, "chat").len()), (1, 0));
 }
 
 #[test]
-fn rp_8_a_request_that_waits_and_an_unknown_outcome_are_told() {
-    let gateway = Gateway::new("notify_unknown", &with_receivers(STRICT));
-    // A host is in what people read, and may have a secret in its name.
+fn rp_8_a_pending_request_and_an_unknown_outcome_are_notified() {
+    let gateway = ApiGateway::new("notify_unknown", &with_receivers(STRICT));
+    // A domain is part of the texts, and may contain a secret.
     let url = json!(format!("https://{TOKEN}.example.com/data"));
     for id in ["1", "2"] {
         gateway.call(&envelope("bank/look", &json!({ "id": id, "url": url, "fault": "503" })));
@@ -165,10 +166,11 @@ fn rp_8_a_request_that_waits_and_an_unknown_outcome_are_told() {
         "{event}"
     );
     assert!(asked["approval"]["expiresMs"].is_u64() && asked["requestId"].is_string(), "{asked}");
-    // Whoever asks the same again is not told of as another.
+    // A repeated request for approval causes no other notification.
     gateway.call(&envelope("http/look", &json!({ "id": "asked", "token": "s3cr3t-s3cr3t" })));
 
-    let lost: Said = gateway.call(&envelope("http/pay", &json!({ "id": "lost", "fault": "close" })));
+    let lost: ApiTestResponse =
+        gateway.call(&envelope("http/pay", &json!({ "id": "lost", "fault": "close" })));
     assert_eq!(lost.code(), "outcome_unknown", "{}", lost.body);
     let unknown = taken(&gateway, "outcome_unknown", 1).remove(0);
     let key = unknown["key"].as_str().unwrap();
@@ -179,7 +181,7 @@ fn rp_8_a_request_that_waits_and_an_unknown_outcome_are_told() {
     );
     wait(|| sent(&gateway, "chat").len() == 1, || format!("{:?}", sent(&gateway, "chat")));
     assert_eq!(body(&sent(&gateway, "chat")[0]), json!({ "text": message }), "as Slack takes it");
-    // The same command that the message names settles it.
+    // The command in the message resolves it.
     let ended = gateway.run(&["resolve", key, "--ran"]);
     assert!(ended.status.success(), "{ended:?}");
     assert_eq!(taken(&gateway, "approval_requested", 1).len(), 1);
@@ -191,15 +193,15 @@ fn rp_8_a_request_that_waits_and_an_unknown_outcome_are_told() {
 }
 
 #[test]
-fn rp_8_what_another_process_changed_is_told_here_and_its_webhooks_are_sent_there() {
-    let mut gateway = Gateway::new("notify_elsewhere", &with_receivers(STRICT));
+fn rp_8_changes_of_another_process_are_events_here_and_its_webhooks_are_sent_there() {
+    let mut gateway = ApiGateway::new("notify_elsewhere", &with_receivers(STRICT));
     let own = format!("[notify.second]\nurl = \"http://{}/second\"\n", gateway.service.address);
     fs::write(gateway.folder.join("second.toml"), own).unwrap();
     let mut command = gateway.command(&["serve", "--config", "steadfast.toml", "--config", "second.toml"]);
     let log = fs::File::create(gateway.folder.join("second log")).unwrap();
     let (_second, address) = start_gateway(command.args(LISTEN).stderr(log));
     let first = std::mem::replace(&mut gateway.address, address);
-    let mut client = Client::at(address);
+    let mut client = McpTestClient::at(address);
     client.initialize();
     client.request("logging/setLevel", json!({ "level": "warning" }));
     client.listen();
@@ -213,7 +215,7 @@ fn rp_8_what_another_process_changed_is_told_here_and_its_webhooks_are_sent_ther
         (&json!("trust_changed"), &json!("http"), &json!("ESCALATED"), &json!("2 failures in 1 h")),
         "{lost}"
     );
-    let heard = client.told("notifications/message");
+    let heard = client.next_notification("notifications/message");
     let trust = &heard["params"]["data"]["trust"];
     assert_eq!((&trust["from"], &trust["to"]), (&json!("trusted"), &json!("escalated")), "{heard}");
     assert!(trust["untilMs"].is_u64(), "{heard}");
@@ -221,18 +223,18 @@ fn rp_8_what_another_process_changed_is_told_here_and_its_webhooks_are_sent_ther
     assert_eq!(refused.code(), "approval_required");
     let asked = events.any();
     assert_eq!(asked["notification"], "approval_requested", "{asked}");
-    gateway.steer("POST /v1/trust/http%2Flook/reset", &Value::Null);
+    gateway.post_as_operator("POST /v1/trust/http%2Flook/reset", &Value::Null);
     let forgiven = events.any();
     assert_eq!(
         (&forgiven["notification"], &forgiven["trustState"]),
         (&json!("trust_changed"), &json!("TRUSTED"))
     );
 
-    // The second process sends what happens in it, and nothing else.
+    // The second process sends its own notifications, and no others.
     gateway.address = address;
     lose_trust(&gateway, "command");
     assert_eq!(events.any()["toolNamespace"], "command");
-    // In the order in which they were told.
+    // In the order of the events.
     wait(|| !sent(&gateway, "second").is_empty(), || "the webhook of the second".to_owned());
     let first = body(&sent(&gateway, "second")[0]);
     assert_eq!((&first["event"], &first["tool"]["namespace"]), (&json!("trust_changed"), &json!("command")));

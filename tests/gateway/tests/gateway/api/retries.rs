@@ -1,4 +1,4 @@
-//! TR-5 to TR-7 and TR-11: when it is tried again, and when not.
+//! TR-5 to TR-7 and TR-11: retries, and their limits.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,16 +6,17 @@ use std::thread;
 
 use serde_json::json;
 
-use super::{Gateway, KINDS, PLAIN, envelope, keyed};
+use super::{ApiGateway, KINDS, PLAIN, envelope, keyed};
 
 #[test]
 fn tr_5_two_time_outs_and_a_success_are_three_attempts_with_spread_waits() {
-    let gateway = Gateway::new("tr_5", PLAIN);
+    let gateway = ApiGateway::new("tr_5", PLAIN);
     thread::scope(|scope| {
         for (kind, id) in KINDS.into_iter().flat_map(|kind| ["a", "b", "c"].map(|id| (kind, id))) {
             let gateway = &gateway;
             scope.spawn(move || {
-                // Behind the tool, which tells them: one of ours could come between a good answer and its caller.
+                // Timeouts behind the tool, which reports them. A timeout of ours could come between a good answer and
+                // its caller.
                 let params = json!({ "id": id, "fault": "504", "times": 2 });
                 let said = gateway.call(&envelope(&format!("{kind}/look"), &params));
                 assert_eq!((said.status, &said.body["attempts"]), (200, &json!(3)), "{}", said.body);
@@ -41,8 +42,8 @@ fn tr_5_two_time_outs_and_a_success_are_three_attempts_with_spread_waits() {
 }
 
 #[test]
-fn tr_6_a_400_is_final_after_one_attempt_and_arrives_as_the_tool_said_it() {
-    let gateway = Gateway::new("tr_6", PLAIN);
+fn tr_6_a_400_is_final_after_one_attempt_and_arrives_unchanged() {
+    let gateway = ApiGateway::new("tr_6", PLAIN);
     for kind in KINDS {
         for tool in ["pay", "look"] {
             let call = keyed(&format!("{kind}/{tool}"), &json!({ "id": "a", "fault": "400" }), tool);
@@ -53,7 +54,7 @@ fn tr_6_a_400_is_final_after_one_attempt_and_arrives_as_the_tool_said_it() {
             assert!(error["rule"].as_str().unwrap().contains("400"), "{error}");
             assert_eq!(kind == "http", said.message().contains("no such account"), "its own words: {error}");
             assert_eq!((&said.body["attempts"], gateway.count(kind, &format!("{tool} a"))), (&json!(1), 1));
-            // Whoever insists is told the same.
+            // A repeated call gets the same answer.
             let again = gateway.call(&call);
             assert_eq!((&again.body["fromCache"], again.message()), (&json!(true), said.message()));
             assert_eq!(gateway.count(kind, &format!("{tool} a")), 1);
@@ -66,7 +67,7 @@ fn tr_6_a_400_is_final_after_one_attempt_and_arrives_as_the_tool_said_it() {
 
 #[test]
 fn tr_7_a_tool_that_always_fails_exhausts_its_attempts() {
-    let gateway = Gateway::with("tr_7", PLAIN, "breaker.cooldown = \"10m\"\n", |_| {});
+    let gateway = ApiGateway::with("tr_7", PLAIN, "breaker.cooldown = \"10m\"\n", |_| {});
     thread::scope(|scope| {
         for kind in KINDS {
             let gateway = &gateway;
@@ -76,17 +77,17 @@ fn tr_7_a_tool_that_always_fails_exhausts_its_attempts() {
                 assert_eq!((said.status, said.code()), (502, "retry_exhausted"), "{}", said.body);
                 assert_eq!(said.body["status"], "retry_exhausted");
                 assert_eq!((&said.body["attempts"], gateway.count(kind, "look a")), (&json!(4), 4));
-                // A caller may ask for less.
+                // A caller may ask for fewer attempts.
                 let mut modest = envelope(&tool, &json!({ "id": "b", "fault": "503" }));
                 modest["transport"]["retryBudget"] = json!({ "maxAttempts": 2, "maxElapsedMs": 60_000 });
                 assert_eq!(gateway.call(&modest).code(), "retry_exhausted");
                 assert_eq!(gateway.count(kind, "look b"), 2);
-                // The breaker has seen all six: two more are the eight that open it for a tool that only reads.
+                // The breaker has counted all six. Two more make eight, which open it for a tool that only reads.
                 assert_eq!(gateway.breaker(&tool)["state"], "CLOSED");
                 modest["payload"]["params"]["id"] = "c".into();
                 gateway.call(&modest);
                 assert_eq!(gateway.breaker(&tool)["state"], "OPEN", "{}", gateway.get("/v1/breakers"));
-                // Others are not kept waiting.
+                // Other tools are not delayed.
                 let other = gateway.call(&envelope(&format!("{kind}/pay"), &json!({ "id": "d" })));
                 assert_eq!(other.text(), "pay d, run 1", "{}", other.body);
             });
@@ -97,7 +98,7 @@ fn tr_7_a_tool_that_always_fails_exhausts_its_attempts() {
 #[test]
 fn tr_11_nothing_is_retried_against_an_open_breaker_and_there_is_no_storm() {
     let config = format!("{PLAIN}retry.attempts = 20\nretry.base = \"1ms\"\nbreaker.cooldown = \"10m\"\n");
-    let gateway = Gateway::new("tr_11", &config);
+    let gateway = ApiGateway::new("tr_11", &config);
     for kind in KINDS {
         let call = |id: &str| envelope(&format!("{kind}/look"), &json!({ "id": id, "fault": "503" }));
         // Closed, it is retried until the breaker opens, and not once more.
@@ -122,7 +123,7 @@ fn tr_11_nothing_is_retried_against_an_open_breaker_and_there_is_no_storm() {
 #[test]
 fn eh_1_5_the_manifest_of_a_tool_says_which_of_its_errors_last() {
     let config = format!("{PLAIN}retry.base = \"1ms\"\n");
-    let gateway = Gateway::with("eh_1_5_manifest", &config, "", |command| {
+    let gateway = ApiGateway::with("eh_1_5_manifest", &config, "", |command| {
         let folder = command.get_current_dir().unwrap();
         fs::write(
             folder.join("look.json"),

@@ -1,4 +1,4 @@
-//! Planted secrets (SF-6, TR-15): whatever they look like and wherever they come in, they are found in nothing that leaves.
+//! Planted secrets (SF-6, TR-15): whatever their shape and their way in, they are found in no output.
 
 use std::fs;
 use std::io::Read as _;
@@ -6,11 +6,11 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use super::{ADMIN, Gateway, KINDS, Said, envelope, keyed, within};
-use crate::client::Client;
+use super::{ADMIN, ApiGateway, ApiTestResponse, KINDS, envelope, keyed, within};
+use crate::client::McpTestClient;
 use crate::world::wait;
 
-/// What nobody may see. Those whose shape says nothing are given under a name that does.
+/// The planted secrets. Those without a recognizable shape have a recognizable name.
 const PASSWORD: &str = "hunter2-of-ann";
 const TOKEN: &str = "ghp_16C7e42F292c6912E7710c838347Ae178B4a";
 const CLOUD: &str = "AKIAIOSFODNN7EXAMPLE";
@@ -40,7 +40,7 @@ const SECRETS: [&str; 13] = [
     ADMIN,
 ];
 
-/// Everything at once, in words.
+/// Returns all of them in a text.
 fn words() -> String {
     format!(
         "cannot log in: password={PASSWORD} token {TOKEN}, tried {CLOUD} and {LIVE}; Authorization: Bearer {JWT} at \
@@ -48,7 +48,7 @@ fn words() -> String {
     )
 }
 
-/// Everything at once, in arguments.
+/// Returns all of them in arguments.
 fn leaky(id: &str, fault: &str) -> Value {
     json!({
         "id": id, "fault": fault, "text": words(), "password": PASSWORD, "note": format!("use {TOKEN} or {CLOUD}"),
@@ -58,19 +58,19 @@ fn leaky(id: &str, fault: &str) -> Value {
     })
 }
 
-/// The same without a record. A record keeps the words of its tool, for a caller that did not receive them.
+/// Returns the same without a record. A record keeps the words of its tool, for a caller that did not receive them.
 fn unrecorded(mut envelope: Value) -> Value {
     envelope["transport"]["dedupeMode"] = "disabled".into();
     envelope
 }
 
-/// What is found in a text that should not be there.
+/// Returns the secrets that a text contains.
 fn found(text: &[u8]) -> Vec<&'static str> {
     let has = |secret: &&str| text.windows(secret.len()).any(|window| window == secret.as_bytes());
     SECRETS.into_iter().filter(has).collect()
 }
 
-/// Those places in which something is found, with what is around it.
+/// Returns the places that contain secrets, with their surroundings.
 fn leaks<T: AsRef<[u8]>>(places: impl IntoIterator<Item = (String, T)>) -> Vec<String> {
     let mut leaks = Vec::new();
     for (place, text) in places {
@@ -84,8 +84,8 @@ fn leaks<T: AsRef<[u8]>>(places: impl IntoIterator<Item = (String, T)>) -> Vec<S
     leaks
 }
 
-/// A gateway whose configuration and environment have secrets too.
-fn gateway(test: &str) -> Gateway {
+/// Returns a gateway whose configuration and environment contain secrets too.
+fn gateway(test: &str) -> ApiGateway {
     let config = format!(
         "guard.mode = \"shadow\"\nlog.level = \"trace\"\nlog.malformed_calls = \"malformed.jsonl\"\nretry.base = \"1ms\"\nretry.attempts = 2\n\
          [http_tools.away]\nmethod = \"GET\"\nurl = \"http://127.0.0.1:1/x?api_key={CONFIGURED}\"\n\
@@ -96,13 +96,13 @@ fn gateway(test: &str) -> Gateway {
          [servers.gone]\ncommand = [\"no-such-program\", \"--token\", \"{CONFIGURED}\"]\nenv = {{ API_KEY = \"{CONFIGURED}\" }}\n\
          [servers.far]\nurl = \"http://127.0.0.1:1/mcp?token={CONFIGURED}\"\nheaders = {{ Authorization = \"Bearer ${{GIVEN}}\" }}\n"
     );
-    Gateway::with(test, &config, "", |command| {
+    ApiGateway::with(test, &config, "", |command| {
         command.env("GIVEN", GIVEN).env("STEADFAST_TOKEN", CLIENT);
     })
 }
 
-/// Asks with the token of the agents, and says what it must not hear of elsewhere in headers too.
-fn agent(gateway: &Gateway, line: &str, body: &str) -> Said {
+/// Sends a request with the token of the agents, and with the secrets in its headers too.
+fn agent(gateway: &ApiGateway, line: &str, body: &str) -> ApiTestResponse {
     let request = gateway
         .request(line)
         .header("authorization", &format!("Bearer {CLIENT}"))
@@ -110,14 +110,14 @@ fn agent(gateway: &Gateway, line: &str, body: &str) -> Said {
         .header("cookie", &format!("session={RANDOM}"))
         .header("user-agent", &format!("agent/{TOKEN}"))
         .header("referer", &format!("https://ann:{IN_URL}@bank.example.com/"));
-    Said::to(&request.body(body))
+    ApiTestResponse::to(&request.body(body))
 }
 
-/// Sends every secret in by every way in. Gives what we said to it ourselves: the words of tools are their own.
-fn plant(gateway: &Gateway) -> Vec<(String, String)> {
+/// Sends every secret in by every way. Returns the gateway's own answers, because tools respond with any text.
+fn plant(gateway: &ApiGateway) -> Vec<(String, String)> {
     let mut said = Vec::new();
-    let mut ours = |what: String, answer: &Said| said.push((what, answer.body.to_string()));
-    // Who the token stands for is told to whoever names another.
+    let mut ours = |what: String, answer: &ApiTestResponse| said.push((what, answer.body.to_string()));
+    // A caller that names another principal learns the one of its token.
     let refused = agent(gateway, "POST /v1/calls", &envelope("bank/pay", &leaky("x", "")).to_string());
     assert_eq!(refused.status, 403, "{}", refused.body);
     let actor = refused.message().split('`').nth(1).unwrap().to_owned();
@@ -136,7 +136,7 @@ fn plant(gateway: &Gateway) -> Vec<(String, String)> {
             let name = format!("{kind}/{tool}");
             let leaky = |id: &str, fault: &str| {
                 let mut params = leaky(id, fault);
-                // No object can stand in a query.
+                // A query cannot contain an object.
                 if name == "http/look" {
                     params["headers"] = format!("Authorization: Bearer {JWT}").into();
                 }
@@ -149,7 +149,7 @@ fn plant(gateway: &Gateway) -> Vec<(String, String)> {
                 format!("{name} hangs"),
                 &call(within(keyed(&name, &leaky("hang", "hang"), KEY_OF_HANGING), 300)),
             );
-            // What a tool says is for its caller, who gets it as it was said, and for nobody else.
+            // A tool's answer goes unchanged to its caller, and nowhere else.
             for fault in ["400", "503"] {
                 let said = call(unrecorded(envelope(&name, &leaky(fault, fault))));
                 assert!(
@@ -165,7 +165,8 @@ fn plant(gateway: &Gateway) -> Vec<(String, String)> {
     for tool in ["http/away", "command/env", "command/asks", "gone/x", "far/x", "http/none"] {
         ours(tool.to_owned(), &call(envelope(tool, &leaky("x", ""))));
     }
-    // A turn, and a plan that is none. It has no name: to be submitted again, the words of its tools would be kept.
+    // A turn, and an invalid plan. The turn has no name: with one, the words of its tools would be kept for a
+    // resubmission.
     let turn = |plan: Value| {
         let turn = json!({ "contractVersion": "1.1", "target": envelope("bank/pay", &json!({}))["target"], "plan": plan });
         agent(gateway, "POST /v1/turns", &named(turn).to_string())
@@ -179,14 +180,14 @@ fn plant(gateway: &Gateway) -> Vec<(String, String)> {
         "a wrong plan".into(),
         &turn(json!({ "calls": [{ "id": TOKEN, TOKEN: LIVE, "dependsOn": [words()] }] })),
     );
-    // What is no call.
+    // An invalid call.
     let mut malformed = envelope("bank/pay", &leaky("x", ""));
     malformed["contractVersion"] = format!("9.9 {TOKEN}").into();
     malformed["payload"]["idempotencyKey"] = json!([KEY]);
     malformed["target"]["sessionKey"] = json!({ "password": PASSWORD });
     ours("malformed".into(), &call(malformed));
     ours("no JSON".into(), &agent(gateway, "POST /v1/calls", &format!("{{ {}", words())));
-    // What hosts report, and what they run.
+    // Reports of hosts, and calls that they run.
     let report = json!({
         "toolName": "search", "error": words(), "severity": "server_error", "arguments": leaky("x", ""),
         "context": leaky("x", ""),
@@ -203,10 +204,10 @@ fn plant(gateway: &Gateway) -> Vec<(String, String)> {
     let path = format!("POST /v1/calls/{id}/report");
     let failed = json!({ "attempt": 1, "failure": { "message": words(), "source": { "kind": "http", "status": 400 } } });
     agent(gateway, &path, &failed.to_string());
-    // A person steers, and slips.
+    // An operator makes changes, with typing errors.
     let operator = |line: &str, body: &str| {
         let request = gateway.request(line).header("authorization", &format!("Bearer {ADMIN}"));
-        Said::to(&request.header("x-operator", &format!("ann {TOKEN}")).body(body))
+        ApiTestResponse::to(&request.header("x-operator", &format!("ann {TOKEN}")).body(body))
     };
     ours("a breaker".into(), &operator("POST /v1/breakers/tool:http:pay", r#"{"to":"open"}"#));
     ours("a slip".into(), &operator(&format!("POST /v1/breakers/{TOKEN}"), r#"{"to":"open"}"#));
@@ -214,11 +215,17 @@ fn plant(gateway: &Gateway) -> Vec<(String, String)> {
     ours("a field".into(), &operator("PUT /v1/switches", &json!({ TOKEN: "off" }).to_string()));
     ours(
         "a wrong token".into(),
-        &Said::to(&gateway.request("GET /v1/status").header("authorization", &format!("Bearer {LIVE}"))),
+        &ApiTestResponse::to(
+            &gateway.request("GET /v1/status").header("authorization", &format!("Bearer {LIVE}")),
+        ),
     );
-    ours("a token in a query".into(), &Said::to(&gateway.request(&format!("GET /v1/status?token={ADMIN}"))));
-    // The same by MCP.
-    let mut client = Client::at(gateway.address).with_headers(&format!("authorization: Bearer {CLIENT}\r\n"));
+    ours(
+        "a token in a query".into(),
+        &ApiTestResponse::to(&gateway.request(&format!("GET /v1/status?token={ADMIN}"))),
+    );
+    // The same over MCP.
+    let mut client =
+        McpTestClient::at(gateway.address).with_headers(&format!("authorization: Bearer {CLIENT}\r\n"));
     client.initialize();
     client.request("tools/list", json!({}));
     for fault in ["", "400", "error"] {
@@ -229,40 +236,40 @@ fn plant(gateway: &Gateway) -> Vec<(String, String)> {
     said
 }
 
-/// Everything that a person or a program can look at over HTTP.
-fn seen(gateway: &Gateway) -> Vec<(String, String)> {
+/// Returns all answers of the HTTP API.
+fn seen(gateway: &ApiGateway) -> Vec<(String, String)> {
     let document = gateway.get("/openapi.json");
     let mut lines = vec!["/".to_owned(), "/page/main.js".to_owned(), "/v1/history/r-1".to_owned()];
     for tool in ["http%2Fpay", "command%2Flook", "bank%2Flook", "host%2Fsearch"] {
         lines.push(format!("/v1/tools/{tool}/score"));
     }
     let paths = document["paths"].as_object().unwrap().iter();
-    // Events go on for ever, and the text of a result is what the tool gave its caller.
+    // Event streams never end, and the text of a result is what the tool gave its caller.
     let others = ["/v1/events", "/v1/results/{id}"];
     let looked_at = paths
         .filter(|(path, operations)| operations.get("get").is_some() && !others.contains(&path.as_str()));
     lines.extend(looked_at.map(|(path, _)| {
-        // What is asked for by its id is there under each of these.
+        // An entry with each of these ids exists.
         let id = if path.starts_with("/v1/traces") { TRACE } else { "r-1" };
-        // Only servers say what their tools do.
+        // Only tools of servers have annotations.
         let name = if path.ends_with("/annotations") { "bank%2Flook" } else { "http%2Fpay" };
         path.replace("{id}", id).replace("{name}", name)
     }));
     assert!(lines.len() > 20, "{lines:?}");
     let ask = |path: String| {
-        let said = gateway.asked(&format!("GET {path}"), &Value::Null);
+        let said = gateway.request_as_operator(&format!("GET {path}"), &Value::Null);
         assert_eq!(said.status, 200, "{path}: {}", said.body);
         (path, String::from_utf8_lossy(&said.answered.body).into_owned())
     };
     lines.into_iter().map(ask).collect()
 }
 
-/// What every command says, for people and for programs.
-fn told(gateway: &Gateway) -> Vec<(String, String)> {
+/// Returns the output of every command, as text and as JSON.
+fn told(gateway: &ApiGateway) -> Vec<(String, String)> {
     let waiting = gateway.get("/v1/approvals");
     let id = waiting["approvals"][0]["id"].to_string();
     let open = gateway.get("/v1/records?open=true");
-    let key = open["records"][0]["key"].as_str().expect("a call of which nobody knows").to_owned();
+    let key = open["records"][0]["key"].as_str().expect("a call with an unknown outcome").to_owned();
     let commands: Vec<Vec<&str>> = vec![
         vec!["status"],
         vec!["approvals"],
@@ -297,8 +304,8 @@ fn told(gateway: &Gateway) -> Vec<(String, String)> {
     all
 }
 
-/// All that was written below the folder but what others have written there: ledgers, and our configuration.
-fn written(gateway: &Gateway) -> Vec<(String, Vec<u8>)> {
+/// Returns all files in the folder except those written by others: ledgers, and our configuration.
+fn written(gateway: &ApiGateway) -> Vec<(String, Vec<u8>)> {
     let (mut files, mut folders) = (Vec::new(), vec![gateway.folder.to_owned()]);
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
@@ -306,7 +313,7 @@ fn written(gateway: &Gateway) -> Vec<(String, Vec<u8>)> {
             match entry.file_type().unwrap().is_dir() {
                 true => folders.push(entry.path()),
                 false if KINDS.iter().any(|kind| name == *kind) || name == "steadfast.toml" => {}
-                // Such as a socket, or a file that is gone already.
+                // For example a socket, or a file that is gone already.
                 false => files
                     .extend(fs::read(entry.path()).map(|bytes| (entry.path().display().to_string(), bytes))),
             }
@@ -315,12 +322,12 @@ fn written(gateway: &Gateway) -> Vec<(String, Vec<u8>)> {
     files
 }
 
-/// Names that a caller should not have chosen were shown as they are, and a control of writing direction turned a line of the
-/// log around.
+/// Secrets in names that callers choose were shown, and a control character for writing direction reversed a line of
+/// the log.
 #[test]
 fn sf_6_names_that_look_like_secrets_are_shown_by_nothing() {
     let turned = "s-\u{202e}drac";
-    let mut gateway = Gateway::new("sf_6_names", "log.format = \"text\"\nlog.level = \"debug\"\n");
+    let mut gateway = ApiGateway::new("sf_6_names", "log.format = \"text\"\nlog.level = \"debug\"\n");
     for session in [format!("session-{TOKEN}"), turned.to_owned()] {
         let mut call = envelope(&format!("host/pay-{TOKEN}"), &json!({}));
         call["requestId"] = format!("request-{TOKEN}").into();
@@ -376,7 +383,7 @@ fn sf_6_names_that_look_like_secrets_are_shown_by_nothing() {
     places.push(("the log".to_owned(), fs::read_to_string(gateway.folder.join("log")).unwrap()));
     let leaked = leaks(places.clone());
     assert!(leaked.is_empty(), "{leaked:#?}");
-    // There was something to be found.
+    // The texts with the redacted secrets exist.
     for place in ["history", "the log"] {
         let (_, text) = places.iter().find(|(own, _)| own == place).unwrap();
         for shown in ["pay-[redacted]", "request-[redacted]", "s-\\\\u202edrac"] {
@@ -390,7 +397,7 @@ fn sf_6_names_that_look_like_secrets_are_shown_by_nothing() {
 #[test]
 fn sf_6_tr_15_planted_secrets_are_found_in_nothing_that_leaves() {
     let mut gateway = gateway("sf_6");
-    // Everything that happens, from the beginning to the end.
+    // All events, from the beginning to the end.
     let mut events = gateway.listen("");
     let happening = thread::spawn(move || {
         let mut happened = Vec::new();
@@ -398,19 +405,19 @@ fn sf_6_tr_15_planted_secrets_are_found_in_nothing_that_leaves() {
         happened
     });
     let mut leaked = leaks(plant(&gateway));
-    // A request is kept behind the answer to its call.
+    // A request for approval is stored asynchronously.
     let waiting = || gateway.get("/v1/approvals")["approvals"].as_array().map_or(0, Vec::len);
     wait(|| waiting() > 0, || "a request".to_owned());
     // So are history and traces.
     for path in ["/v1/history/r-1".to_owned(), format!("/v1/traces/{TRACE}")] {
-        let said = || gateway.asked(&format!("GET {path}"), &Value::Null);
+        let said = || gateway.request_as_operator(&format!("GET {path}"), &Value::Null);
         let is_kept = || said().status == 200 && said().body.to_string().contains("cannot log in");
         wait(is_kept, || format!("{path}: {}", said().body));
     }
     let (seen, told) = (seen(&gateway), told(&gateway));
     leaked.extend(leaks(seen.clone()));
     leaked.extend(leaks(told));
-    // What was open while it ran, and what lies there when it has ended.
+    // The files that were open while it ran, and those that remain after it has ended.
     leaked.extend(leaks(written(&gateway)));
     gateway.stop();
     let written = written(&gateway);
@@ -419,7 +426,7 @@ fn sf_6_tr_15_planted_secrets_are_found_in_nothing_that_leaves() {
     leaked.extend(leaks([("the events".to_owned(), happened.clone())]));
     assert!(leaked.is_empty(), "{leaked:#?}");
 
-    // There was something to be found everywhere.
+    // The checked texts exist everywhere.
     let names: Vec<_> = written.iter().map(|(path, _)| path).collect();
     for wanted in ["/log", "state.db", "malformed.jsonl"] {
         assert!(names.iter().any(|name| name.ends_with(wanted)), "no {wanted}: {names:?}");
@@ -442,7 +449,7 @@ fn sf_6_tr_15_planted_secrets_are_found_in_nothing_that_leaves() {
     ] {
         assert!(of(path).contains(part), "{part} in {path}: {}", of(path));
     }
-    // The tools themselves have got what was sent to them.
+    // The tools themselves received their arguments unchanged.
     let heard = gateway.service.heard();
     let paid = heard.iter().find(|heard| heard.line.starts_with("POST /pay")).unwrap();
     assert!(

@@ -1,5 +1,5 @@
-//! A service over plain HTTP that counts what it does and misbehaves when it is told to, as the server of these tests does:
-//! `{"id": …, "fault": …, "times": …, "text": …}`, in the body or in the query, and a ledger of what was done.
+//! A service over plain HTTP that counts its effects and misbehaves on request, like the server of these tests:
+//! `{"id": …, "fault": …, "times": …, "text": …}` in the body or in the query, and a ledger of its effects.
 
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -12,25 +12,25 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-/// Listens until the test is over.
-pub(super) struct Service {
+/// A service that listens until the test is over.
+pub(super) struct RecordingService {
     pub(super) address: SocketAddr,
-    heard: Arc<Mutex<Vec<Heard>>>,
+    heard: Arc<Mutex<Vec<ReceivedRequest>>>,
 }
 
-/// A request as it came.
+/// A received request.
 #[derive(Clone, Debug)]
-pub(super) struct Heard {
+pub(super) struct ReceivedRequest {
     pub(super) line: String,
     pub(super) headers: Vec<String>,
     pub(super) body: String,
 }
 
-impl Service {
+impl RecordingService {
     pub(super) fn start(ledger: PathBuf) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let heard = Arc::<Mutex<Vec<Heard>>>::default();
+        let heard = Arc::<Mutex<Vec<ReceivedRequest>>>::default();
         let hearing = heard.clone();
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
@@ -41,19 +41,19 @@ impl Service {
         Self { address, heard }
     }
 
-    /// What it was asked, in the order in which it came.
-    pub(super) fn heard(&self) -> Vec<Heard> {
+    /// Returns its requests, in order.
+    pub(super) fn heard(&self) -> Vec<ReceivedRequest> {
         self.heard.lock().clone()
     }
 }
 
-impl Heard {
+impl ReceivedRequest {
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         let headers = self.headers.iter().filter_map(|line| line.split_once(": "));
         headers.filter(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| value).next()
     }
 
-    /// What it is asked to do: the name in its path, and what stands in its body or query.
+    /// Returns the command of the request: the name in its path, and its body or query.
     fn asked(&self) -> (String, Value) {
         let target = self.line.split(' ').nth(1).unwrap();
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
@@ -69,7 +69,7 @@ impl Heard {
     }
 }
 
-/// A text as it was before it stood in a query.
+/// Decodes a text from a query.
 fn decoded(text: &str) -> String {
     let (mut bytes, mut rest) = (Vec::new(), text.bytes());
     while let Some(byte) = rest.next() {
@@ -85,7 +85,7 @@ fn decoded(text: &str) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-fn serve(ledger: &Path, heard: &Mutex<Vec<Heard>>, stream: TcpStream) -> Option<()> {
+fn serve(ledger: &Path, heard: &Mutex<Vec<ReceivedRequest>>, stream: TcpStream) -> Option<()> {
     let mut reader = BufReader::new(stream);
     let mut head = Vec::new();
     loop {
@@ -96,7 +96,8 @@ fn serve(ledger: &Path, heard: &Mutex<Vec<Heard>>, stream: TcpStream) -> Option<
             line => head.push(line.to_owned()),
         }
     }
-    let mut request = Heard { line: head.first()?.clone(), headers: head.split_off(1), body: String::new() };
+    let mut request =
+        ReceivedRequest { line: head.first()?.clone(), headers: head.split_off(1), body: String::new() };
     let length = request.header("content-length").map_or(0, |length| length.parse().unwrap());
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
@@ -105,7 +106,7 @@ fn serve(ledger: &Path, heard: &Mutex<Vec<Heard>>, stream: TcpStream) -> Option<
     let (tool, params) = request.asked();
     let did = format!("{tool} {}", params["id"].as_str().unwrap_or_default());
     let before = {
-        // One after the other, so that each knows which run it is.
+        // One after the other, so that each knows the number of its run.
         let _order = heard.lock();
         let done = fs::read_to_string(ledger).unwrap();
         let mut file = OpenOptions::new().append(true).open(ledger).unwrap();
@@ -115,12 +116,12 @@ fn serve(ledger: &Path, heard: &Mutex<Vec<Heard>>, stream: TcpStream) -> Option<
     let shows = params["times"].as_u64().is_none_or(|times| u64::try_from(before).unwrap() < times);
     let text = params["text"].as_str();
     let (status, answer) = match params["fault"].as_str().filter(|_| shows).unwrap_or_default() {
-        // For ever: whoever asked gives up.
+        // For ever, until the client closes the connection.
         "hang" => {
             let _ = reader.read_to_end(&mut Vec::new());
             return None;
         }
-        // Without a word.
+        // Without an answer.
         "close" => return None,
         "gate" => {
             while fs::exists(ledger.with_extension("gate")).unwrap() {

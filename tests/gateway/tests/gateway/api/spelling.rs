@@ -1,17 +1,17 @@
-//! One spelling for all that the program answers: every field is in camelCase, over HTTP, in the stream of events and with
-//! `--json`. And a failed call never says of itself both that it may succeed later and that it may not.
+//! The spelling of all output: every field is in camelCase, over HTTP, in the stream of events and with `--json`.
+//! Besides, a failed call never says both that it may succeed later and that it may not.
 
 use serde_json::{Value, json};
 
 use super::trust::{STRICT, lose_trust};
-use super::{Gateway, PLAIN, envelope};
+use super::{ApiGateway, PLAIN, envelope};
 use crate::world::wait;
 
-/// Fields below which names are data: what a tool or a host gave, what a document describes, and how many failures there were of
-/// each severity.
+/// Fields with names that are data: those of a tool or a host, those in the OpenAPI document, and the numbers of
+/// failures by severity.
 const FREE_FORM: &[&str] = &["output", "context", "argumentSummary", "failuresBySeverity", "components"];
 
-/// Looks at each field of an answer.
+/// Checks each field of an answer.
 pub(super) fn check(answer: &Value) {
     match answer {
         Value::Array(items) => items.iter().for_each(check),
@@ -34,9 +34,9 @@ pub(super) fn check(answer: &Value) {
 #[test]
 fn every_field_of_every_answer_is_in_camel_case() {
     let config = format!("result_limit = \"1KiB\"\n{}", STRICT.replace("breaker.mode = \"off\"\n", ""));
-    let gateway = Gateway::new("spelling", &config);
+    let gateway = ApiGateway::new("spelling", &config);
     let mut events = gateway.listen("");
-    // Something for each list: trust lost, a request that waits, failures, a turn, a breaker that is held open.
+    // An entry for each list: lost trust, a pending request, failures, a turn, a breaker that is held open.
     lose_trust(&gateway, "http");
     gateway.call(&envelope("http/look", &json!({ "id": "asked" })));
     let mut by_model = envelope("bank/look", &json!({ "id": "a" }));
@@ -51,7 +51,7 @@ fn every_field_of_every_answer_is_in_camel_case() {
     for _ in 0..2 {
         gateway.post("/v1/failures", &report);
     }
-    gateway.steer("POST /v1/breakers/tool:bank:pay", &json!({ "to": "open", "for": "1h" }));
+    gateway.post_as_operator("POST /v1/breakers/tool:bank:pay", &json!({ "to": "open", "for": "1h" }));
     gateway.call(&envelope("bank/pay", &json!({ "id": "d" })));
     let count = |path: &str, list: &str| gateway.get(path)[list].as_array().map_or(0, Vec::len);
     for (path, list) in [
@@ -71,7 +71,7 @@ fn every_field_of_every_answer_is_in_camel_case() {
     ] {
         wait(|| count(path, list) > 0, || format!("{path} has rows"));
     }
-    // Each answer is looked at where it comes in.
+    // Each answer is checked where it is received.
     let id = gateway.get("/v1/history?tool=bank/pay")["calls"][0]["requestId"].as_str().unwrap().to_owned();
     let long = json!({ "id": "e", "fault": "text", "text": "long ".repeat(1000) });
     let shortened = gateway.call(&envelope("bank/look", &long)).body;
@@ -81,7 +81,7 @@ fn every_field_of_every_answer_is_in_camel_case() {
         if operations.get("get").is_none() || path == "/v1/events" {
             continue;
         }
-        // Only servers say what their tools do.
+        // Only tools of servers have annotations.
         let name = if path.ends_with("/annotations") { "bank%2Flook" } else { "http%2Flook" };
         let path = path.replace("{name}", name);
         let of_it = match () {
@@ -114,10 +114,10 @@ fn every_field_of_every_answer_is_in_camel_case() {
     }
 }
 
-/// The shell says that there is no such command: the tool is not there, and calling it again does not bring it.
+/// The shell reports an unknown command: the tool does not exist, and calling it again does not help.
 #[test]
 fn a_tool_that_cannot_be_started_is_no_retriable_error() {
-    let gateway = Gateway::new("spelling_gone", &format!("{PLAIN}retry.attempts = 1\n"));
+    let gateway = ApiGateway::new("spelling_gone", &format!("{PLAIN}retry.attempts = 1\n"));
     let gone = json!({ "kind": "exit", "code": 127 });
     let away = json!({ "kind": "transport", "error": "connection_refused", "written": false });
     for (tool, source, status, retriable) in
@@ -141,7 +141,7 @@ fn a_tool_that_cannot_be_started_is_no_retriable_error() {
 
 #[test]
 fn whatever_the_program_does_not_know_it_names() {
-    let gateway = Gateway::new("spelling_names", PLAIN);
+    let gateway = ApiGateway::new("spelling_names", PLAIN);
     for (line, status, parts) in [
         ("GET /v1/status?colour=red", 400, &["`colour`", "GET /v1/status takes no query parameters"][..]),
         ("GET /v1/tools?limit=1&colour=red", 400, &["`colour`", "`prefix`", "`limit`"]),
@@ -152,12 +152,12 @@ fn whatever_the_program_does_not_know_it_names() {
         ("POST /v1/trust/bank%2Fnobody/reset", 404, &["tool", "`bank/nobody`"]),
         ("DELETE /v1/status", 405, &["`/v1/status`", "the method DELETE", "takes GET, HEAD"]),
     ] {
-        let said = gateway.asked(line, &Value::Null);
+        let said = gateway.request_as_operator(line, &Value::Null);
         assert_eq!(said.status, status, "{line}: {}", said.body);
         for part in parts {
             assert!(said.message().contains(part), "{line}: {part} in {}", said.message());
         }
     }
-    let refused = gateway.asked("DELETE /v1/status", &Value::Null);
+    let refused = gateway.request_as_operator("DELETE /v1/status", &Value::Null);
     assert_eq!(refused.answered.header("allow"), Some("GET, HEAD"));
 }

@@ -1,5 +1,5 @@
-//! A store that can be read and takes no writes: a full disk, a lock that somebody holds, a Redis that refuses. Nothing that must
-//! not run twice runs then, and readiness, status and the log say why, until something was written again.
+//! A store that can be read and accepts no writes: a full disk, a foreign lock, a Redis that refuses. Calls that must
+//! not run twice do not run then, and readiness, status and the log give the reason, until a write succeeds again.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -7,14 +7,14 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::json;
-use steadfast_testkit::redis::Server;
+use steadfast_testkit::redis::RedisServer;
 
-use super::{Gateway, PLAIN, envelope, keyed};
+use super::{ApiGateway, PLAIN, envelope, keyed};
 use crate::world::{as_seen_by, wait};
 
-/// Not ready for this reason, wherever somebody looks.
-fn is_not_ready(gateway: &Gateway, why: &[&str]) {
-    let ready = || gateway.asked("GET /readyz", &json!(null));
+/// Checks that all outputs report this reason for not being ready.
+fn is_not_ready(gateway: &ApiGateway, why: &[&str]) {
+    let ready = || gateway.request_as_operator("GET /readyz", &json!(null));
     wait(|| ready().status == 503, || format!("{:?}", ready()));
     let (ready, status) = (ready(), gateway.get("/v1/status"));
     let address = format!("http://{}", gateway.address);
@@ -28,29 +28,29 @@ fn is_not_ready(gateway: &Gateway, why: &[&str]) {
     }
 }
 
-/// Ready again, without a call having been made.
-fn is_ready(gateway: &Gateway) {
-    let ready = || gateway.asked("GET /readyz", &json!(null));
+/// Waits until it is ready again, without a call.
+fn is_ready(gateway: &ApiGateway) {
+    let ready = || gateway.request_as_operator("GET /readyz", &json!(null));
     wait(|| ready().status == 200, || format!("{:?}", ready()));
     assert_eq!(gateway.get("/v1/status")["store"]["trouble"], json!(null));
 }
 
-/// A payment that must not run twice is refused while the store takes no writes, and reading from it changes nothing: neither
-/// records that are listed, nor the answer of an earlier call, where it can be had.
-fn refuses_payments(gateway: &Gateway) {
+/// Checks that a payment that must not run twice is refused while the store accepts no writes, and that reads do not
+/// change that: neither lists of records, nor a replay, where it is possible.
+fn refuses_payments(gateway: &ApiGateway) {
     for number in 0..3 {
         let said = gateway.call(&keyed("http/pay", &json!({ "id": format!("refused {number}") }), "k"));
         assert_eq!(said.code(), "store_unavailable", "{said:?}");
         // Both only read.
-        assert_eq!(gateway.asked("GET /v1/records", &json!(null)).status, 200);
+        assert_eq!(gateway.request_as_operator("GET /v1/records", &json!(null)).status, 200);
         gateway.call(&keyed("http/pay", &json!({ "id": "before" }), "before"));
     }
     assert!(!gateway.ledger("http").contains("refused"), "{}", gateway.ledger("http"));
     assert_eq!(gateway.count("http", "pay before"), 1);
 }
 
-/// The whole story. `breaks` makes the store refuse writes, and `heals` ends that.
-fn story<T>(gateway: &Gateway, why: &[&str], breaks: impl FnOnce() -> T, heals: impl FnOnce(T)) {
+/// Runs the whole scenario. `breaks` makes the store refuse writes, and `heals` ends that.
+fn story<T>(gateway: &ApiGateway, why: &[&str], breaks: impl FnOnce() -> T, heals: impl FnOnce(T)) {
     let before = keyed("http/pay", &json!({ "id": "before" }), "before");
     assert_eq!(gateway.call(&before).text(), "pay before, run 1");
     is_ready(gateway);
@@ -68,7 +68,8 @@ fn story<T>(gateway: &Gateway, why: &[&str], breaks: impl FnOnce() -> T, heals: 
     gateway.logged_times("store_back", 1);
 }
 
-/// The program in a namespace of its own, in which this script mounts something at a place, `$0`, before it becomes the program.
+/// Runs the program in a mount namespace of its own. There the script mounts something at a place, `$0`, before the
+/// program starts.
 pub(super) fn in_a_namespace(command: &mut Command, mounts: &str, place: &Path) {
     let mut inside = Command::new("unshare");
     inside.args(["--map-root-user", "--mount", "sh", "-c", mounts]).arg(place);
@@ -80,9 +81,9 @@ pub(super) fn in_a_namespace(command: &mut Command, mounts: &str, place: &Path) 
     *command = inside;
 }
 
-/// A gateway whose state is on a disk of 2 MiB.
-fn gateway_on_a_small_disk(test: &str) -> Gateway {
-    Gateway::with(test, PLAIN, "", |command| {
+/// Returns a gateway with its state on a disk of 2 MiB.
+fn gateway_on_a_small_disk(test: &str) -> ApiGateway {
+    ApiGateway::with(test, PLAIN, "", |command| {
         let disk = command.get_current_dir().unwrap().join(STATE);
         fs::create_dir_all(&disk).unwrap();
         in_a_namespace(command, "mount -t tmpfs -o size=2m tmpfs \"$0\" && exec \"$@\"", &disk);
@@ -92,7 +93,7 @@ fn gateway_on_a_small_disk(test: &str) -> Gateway {
 const STATE: &str = ".local/state/steadfast";
 
 #[test]
-fn sf_12_a_full_disk_is_told_by_readiness_status_and_log_until_something_can_be_written() {
+fn sf_12_a_full_disk_is_reported_by_readiness_status_and_log_until_a_write_succeeds() {
     let gateway = gateway_on_a_small_disk("full_disk");
     let state = gateway.folder.join(STATE);
     let disk = as_seen_by(gateway.pid(), &state);
@@ -109,7 +110,7 @@ fn sf_12_a_full_disk_is_told_by_readiness_status_and_log_until_something_can_be_
     story(&gateway, &why, fill, |()| fs::remove_file(&ballast).unwrap());
 }
 
-/// The disk fills with what we write ourselves.
+/// The gateway's own writes fill the disk.
 #[test]
 fn a_small_disk_holds_as_many_calls_as_fit_and_what_it_holds_stays() {
     let gateway = gateway_on_a_small_disk("small_disk");
@@ -121,7 +122,7 @@ fn a_small_disk_holds_as_many_calls_as_fit_and_what_it_holds_stays() {
     // Far more than the first commits take.
     assert!(done >= 100, "{done}");
     is_not_ready(&gateway, &["ENOSPC"]);
-    // Of the last one the answer may have found no room.
+    // The answer of the last call may not have been written.
     for number in 0..done - 1 {
         let said = pay(number);
         assert_eq!(said.text(), format!("pay {number}, run 1"), "{}", said.body);
@@ -131,8 +132,8 @@ fn a_small_disk_holds_as_many_calls_as_fit_and_what_it_holds_stays() {
 }
 
 #[test]
-fn sf_12_a_state_file_that_another_program_holds_is_told_until_it_lets_go() {
-    let gateway = Gateway::new("held_file", PLAIN);
+fn sf_12_a_state_file_that_another_program_locks_is_reported_until_it_is_released() {
+    let gateway = ApiGateway::new("held_file", PLAIN);
     let file = gateway.folder.join(".local/state/steadfast/state.db");
     assert!(file.exists());
     let hold = || {
@@ -145,19 +146,19 @@ fn sf_12_a_state_file_that_another_program_holds_is_told_until_it_lets_go() {
 }
 
 #[test]
-fn sf_12_a_redis_that_refuses_writes_is_told_until_it_takes_them() {
-    let redis = Server::start();
+fn sf_12_a_redis_that_refuses_writes_is_reported_until_it_accepts_them() {
+    let redis = RedisServer::start();
     let config = format!("{PLAIN}[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
-    let gateway = Gateway::new("redis_oom", &config);
+    let gateway = ApiGateway::new("redis_oom", &config);
     let full = || redis.command(&["CONFIG", "SET", "maxmemory", "1"]);
     story(&gateway, &["out of memory"], full, |_| {
         redis.command(&["CONFIG", "SET", "maxmemory", "0"]);
     });
 
-    let redis = Server::start();
+    let redis = RedisServer::start();
     let config = format!("{PLAIN}[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
-    let gateway = Gateway::new("redis_replica", &config);
-    // Of a primary that nobody is.
+    let gateway = ApiGateway::new("redis_replica", &config);
+    // Of a primary that does not exist.
     let replica = || redis.command(&["REPLICAOF", "127.0.0.1", "1"]);
     let envelope = envelope("http/look", &json!({ "id": "read" }));
     assert_eq!(gateway.call(&envelope).text(), "look read, run 1");
@@ -167,9 +168,9 @@ fn sf_12_a_redis_that_refuses_writes_is_told_until_it_takes_them() {
     });
 }
 
-/// A disk that became read-only is one that can still be looked at, in the place where the state file was.
+/// A disk that became read-only is simulated by a read-only mount at the place of the state file.
 #[test]
-fn sf_12_a_state_folder_that_may_only_be_read_is_told_until_it_can_be_written() {
+fn sf_12_a_read_only_state_folder_is_reported_until_it_is_writable() {
     let gateway = gateway_on_a_small_disk("read_only_folder");
     let state = gateway.folder.join(STATE);
     let file = state.join("state.db");
@@ -182,7 +183,7 @@ fn sf_12_a_state_folder_that_may_only_be_read_is_told_until_it_can_be_written() 
         let done = command.args(["sh", "-ec", script]).arg(&state).output().unwrap();
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     };
-    // The same files on another disk, which nobody has open yet.
+    // The same files on another disk, which no process has open yet.
     inside(
         "mkdir \"$0.other\" && mount -t tmpfs tmpfs \"$0.other\" && cp -p \"$0\"/state.db* \"$0.other\" && \
          mount -o remount,ro \"$0.other\" && mount --move \"$0.other\" \"$0\"",
@@ -206,14 +207,14 @@ fn sf_12_a_state_folder_that_may_only_be_read_is_told_until_it_can_be_written() 
     gateway.logged_times("store.records_lost", 0);
 }
 
-/// Redis takes no writes after it could not save what it holds.
+/// Redis refuses writes after it could not save its data.
 #[test]
-fn sf_12_a_redis_that_cannot_save_is_told_until_it_can() {
-    let redis = Server::start();
+fn sf_12_a_redis_that_cannot_save_is_reported_until_it_can() {
+    let redis = RedisServer::start();
     let config = format!("{PLAIN}[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
-    let gateway = Gateway::new("redis_misconf", &config);
+    let gateway = ApiGateway::new("redis_misconf", &config);
     let folder = redis.command(&["CONFIG", "GET", "dir"]);
-    // Nothing can be renamed to the name of a folder.
+    // A folder with this name prevents the rename.
     let in_the_way = Path::new(folder.strip_prefix("dir ").unwrap()).join("dump.rdb");
     let save = |outcome: &str| {
         redis.command(&["BGSAVE"]);

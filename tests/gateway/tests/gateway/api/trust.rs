@@ -1,39 +1,39 @@
-//! Trust over HTTP (RP-7 to RP-9, RP-13): a tool that fails asks before it runs, people are told why, and it is forgiven by
-//! time or by a person.
+//! Trust over HTTP (RP-7 to RP-9, RP-13): a tool that fails needs approval, the reasons are reported, and trust is
+//! restored by time or by an operator.
 
 use std::fs;
 use std::thread;
 
 use serde_json::{Value, json};
 
-use super::{ADMIN, Gateway, KINDS, Said, envelope};
-use crate::client::Client;
+use super::{ADMIN, ApiGateway, ApiTestResponse, KINDS, envelope};
+use crate::client::McpTestClient;
 use crate::raw::send;
 use crate::world::wait;
 
-/// Two failures within the hour are too many; nothing else is in the way.
+/// Two failures within the hour are too many. No other mechanism interferes.
 pub(super) const STRICT: &str =
     "guard.mode = \"off\"\nbreaker.mode = \"off\"\nretry.attempts = 1\n[trust]\ncount = 2\n";
 
-fn look(gateway: &Gateway, kind: &str, params: Value) -> Said {
+fn look(gateway: &ApiGateway, kind: &str, params: Value) -> ApiTestResponse {
     gateway.call(&envelope(&format!("{kind}/look"), &params))
 }
 
-/// The tool fails as often as it takes.
-pub(super) fn lose_trust(gateway: &Gateway, kind: &str) {
+/// Makes the tool fail often enough to lose trust.
+pub(super) fn lose_trust(gateway: &ApiGateway, kind: &str) {
     lose_trust_as(gateway, kind, ["bad 1", "bad 2"]);
 }
 
-/// The same with other arguments.
-fn lose_trust_as(gateway: &Gateway, kind: &str, ids: [&str; 2]) {
+/// Does the same with other arguments.
+fn lose_trust_as(gateway: &ApiGateway, kind: &str, ids: [&str; 2]) {
     for id in ids {
         let said = look(gateway, kind, json!({ "id": id, "fault": "503" }));
         assert!(said.body["attempts"] == 1 && said.body["error"].is_object(), "{}", said.body);
     }
 }
 
-/// The request of a tool of this kind that waits for a person. It is kept behind the answer to its call.
-fn waiting(gateway: &Gateway, kind: &str) -> Value {
+/// Waits for the pending request for approval of a tool of this kind. It is stored asynchronously.
+fn waiting(gateway: &ApiGateway, kind: &str) -> Value {
     let of_kind = || {
         let seen = gateway.get("/v1/approvals");
         let waiting = seen["approvals"].as_array().unwrap().iter();
@@ -44,8 +44,8 @@ fn waiting(gateway: &Gateway, kind: &str) -> Value {
 }
 
 #[test]
-fn rp_7_an_escalated_tool_asks_although_it_was_allowed_with_all_that_a_person_needs_to_know() {
-    let gateway = Gateway::new("rp_7", STRICT);
+fn rp_7_an_escalated_tool_needs_approval_although_it_was_allowed_with_all_facts_for_the_operator() {
+    let gateway = ApiGateway::new("rp_7", STRICT);
     for kind in KINDS {
         assert_eq!(look(&gateway, kind, json!({ "id": "before" })).text(), "look before, run 1");
         lose_trust(&gateway, kind);
@@ -74,14 +74,14 @@ fn rp_7_an_escalated_tool_asks_although_it_was_allowed_with_all_that_a_person_ne
         }
         assert_eq!(request["shown"], json!(call).to_string(), "what it would be called with: {request}");
 
-        // A yes is for this call, once; a no is for this request.
+        // An approval is for this call, once. A denial is for this request.
         let answer = |decision: &str| {
             let path = format!("POST /v1/approvals/{}", waiting(&gateway, kind)["id"]);
-            gateway.steer(&path, &json!({ "decision": decision }))
+            gateway.post_as_operator(&path, &json!({ "decision": decision }))
         };
         assert_eq!(answer("once"), json!({ "granted": true }));
         assert_eq!(look(&gateway, kind, json!({ "id": "another" })).code(), "approval_required");
-        gateway.steer(
+        gateway.post_as_operator(
             &format!("POST /v1/approvals/{}", waiting(&gateway, kind)["id"]),
             &json!({ "decision": "deny" }),
         );
@@ -98,16 +98,16 @@ fn rp_7_an_escalated_tool_asks_although_it_was_allowed_with_all_that_a_person_ne
         elsewhere["target"]["sessionKey"] = "s-2".into();
         assert_eq!(gateway.call(&elsewhere).code(), "approval_required", "of this conversation only");
         assert_eq!(gateway.count(kind, "look elsewhere") + gateway.count(kind, "look another"), 0);
-        // Its neighbour has done nothing wrong.
+        // The other tool has not failed.
         let pay = gateway.call(&envelope(&format!("{kind}/pay"), &json!({ "id": "a" })));
         assert_eq!(pay.text(), "pay a, run 1", "{}", pay.body);
     }
 }
 
 #[test]
-fn rp_8_escalation_and_recovery_are_told_with_their_facts() {
+fn rp_8_escalation_and_recovery_are_reported_with_their_facts() {
     let config = format!("{STRICT}duration = \"1s\"\ncooldown = \"0s\"\nsuccesses_to_recover = 2\n");
-    let mut gateway = Gateway::new("rp_8", &config);
+    let mut gateway = ApiGateway::new("rp_8", &config);
     thread::scope(|scope| {
         for kind in KINDS {
             let gateway = &gateway;
@@ -135,7 +135,7 @@ fn rp_8_escalation_and_recovery_are_told_with_their_facts() {
                     (&lost["reason"], &lost["failures"], &lost["level"]),
                     (&json!("2 failures in 1 h"), &json!(2), &json!("warn"))
                 );
-                // When its time is over it runs unasked again, and earns its trust.
+                // When its time is over it runs without approval again, and regains trust.
                 wait(
                     || look(gateway, kind, json!({ "id": "good" })).status == 200,
                     || format!("an end of the escalation of {kind}"),
@@ -157,14 +157,14 @@ fn rp_8_escalation_and_recovery_are_told_with_their_facts() {
             assert!(metrics.as_str().unwrap().contains(&counted), "{counted}: {metrics}");
         }
     }
-    // It has them for good.
+    // They are stored permanently.
     gateway.stop();
     gateway.start(|_| {});
     assert_eq!(gateway.get("/v1/trust")["trust"], json!([]));
 }
 
-/// Reports of a host about a tool that it ran itself.
-fn report(gateway: &Gateway, tool: &str, more: Value) -> Value {
+/// Sends a report of a host about a tool that it ran itself.
+fn report(gateway: &ApiGateway, tool: &str, more: Value) -> Value {
     let mut body = json!({ "toolName": tool, "pluginName": "web", "error": "it broke" });
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     let said = gateway.post("/v1/failures", &body);
@@ -175,15 +175,15 @@ fn report(gateway: &Gateway, tool: &str, more: Value) -> Value {
 #[test]
 fn rp_9_a_report_carries_its_own_severity_domain_service_and_whether_it_can_recover() {
     let config = "[domains.\"api.example.com\".trust]\ncount = 1\n[domains.\"billing\".trust]\ncount = 1\n";
-    let gateway = Gateway::new("rp_9", config);
-    // How bad it is, whatever its words look like.
+    let gateway = ApiGateway::new("rp_9", config);
+    // The severity, whatever the text looks like.
     for _ in 0..5 {
         let words = json!({ "error": "HTTP 500 Internal Server Error", "severity": "informational" });
         assert_eq!(report(&gateway, "mild", words), json!([]));
     }
     let changes = report(&gateway, "wild", json!({ "error": "not found", "severity": "security" }));
     assert_eq!((&changes[0]["to"], &changes[0]["scope"]), (&json!("blocked"), &json!("tool")), "{changes}");
-    // Whom it hits: the rule of that host or service counts, and it is counted there.
+    // The domain: the rule of that domain or service applies, and the failure counts there.
     let severe = json!({ "severity": "server_error" });
     assert_eq!(report(&gateway, "search", severe.clone()), json!([]), "one of three");
     for (tool, field, value) in [("find", "domain", "api.example.com"), ("bill", "service", "billing")] {
@@ -194,7 +194,7 @@ fn rp_9_a_report_carries_its_own_severity_domain_service_and_whether_it_can_reco
         assert_eq!(of_domain.map(|change| &change["domain"]), Some(&json!(value)), "{changes}");
         assert!(changes.as_array().unwrap().iter().all(|change| change["until"].is_u64()), "{changes}");
     }
-    // Whether time heals it.
+    // Whether time heals the failure.
     let forever = json!({ "severity": "crash", "domain": "api.example.com", "recoverable": false });
     let changes = report(&gateway, "gone", forever);
     let of_tool = changes.as_array().unwrap().iter().find(|change| change["tool"]["tool"] == "gone").unwrap();
@@ -210,7 +210,7 @@ fn rp_9_a_report_carries_its_own_severity_domain_service_and_whether_it_can_reco
         (&of("gone")[0]["state"], &of("gone")[0]["recoverable"]),
         (&json!("escalated"), &json!(false))
     );
-    // What cannot be meant is told, all of it at once.
+    // Invalid reports are refused, with all problems at once.
     let refused =
         gateway.post("/v1/failures", &json!({ "tool_name": "x", "severity": "awful", "recoverable": "no" }));
     assert_eq!(refused.status, 400, "{}", refused.body);
@@ -222,16 +222,16 @@ fn rp_9_a_report_carries_its_own_severity_domain_service_and_whether_it_can_reco
 }
 
 #[test]
-fn rp_13_the_status_is_the_same_over_every_way_and_a_person_forgives_a_tool() {
-    let gateway = Gateway::new("rp_13", &format!("gateway.reliability_tools = true\n{STRICT}"));
-    let mut model = Client::at(gateway.address);
+fn rp_13_the_status_is_the_same_over_every_surface_and_an_operator_restores_trust() {
+    let gateway = ApiGateway::new("rp_13", &format!("gateway.reliability_tools = true\n{STRICT}"));
+    let mut model = McpTestClient::at(gateway.address);
     model.initialize();
     model.request("tools/list", json!({}));
     for kind in KINDS {
         lose_trust(&gateway, kind);
         let tool = format!("{kind}/look");
         assert_eq!(look(&gateway, kind, json!({ "id": "asked" })).code(), "approval_required");
-        // A program, a model and a person see the same.
+        // A program, a model and an operator see the same.
         let seen = gateway.get("/v1/trust");
         let state =
             seen["trust"].as_array().unwrap().iter().find(|state| state["pluginName"] == kind).unwrap();
@@ -245,17 +245,17 @@ fn rp_13_the_status_is_the_same_over_every_way_and_a_person_forgives_a_tool() {
         assert!(status.text.contains("2 failures in 1 h"), "{status:?}");
         let line = String::from_utf8(gateway.run(&["status"]).stdout).unwrap();
         assert!(line.contains(&tool), "{line}");
-        // A model forgives nobody, nor does a program without the token.
+        // A model cannot restore trust, nor can a program without the token.
         let refused = model.call("reliability_reset", json!({ "tool_name": tool }));
         assert!(refused.is_error && refused.text.contains("steadfast approve"), "{refused:?}");
         let path = format!("POST /v1/trust/{kind}%2Flook/reset");
-        assert_eq!(Said::to(&gateway.request(&path)).status, 401);
+        assert_eq!(ApiTestResponse::to(&gateway.request(&path)).status, 401);
         assert_eq!(look(&gateway, kind, json!({ "id": "asked" })).code(), "approval_required");
         let named = gateway.request(&path).header("authorization", &format!("Bearer {ADMIN}"));
-        let forgiven = Said::to(&named.header("x-operator", "ann"));
+        let forgiven = ApiTestResponse::to(&named.header("x-operator", "ann"));
         assert_eq!(forgiven.status, 200, "{}", forgiven.body);
         assert_eq!(look(&gateway, kind, json!({ "id": "asked" })).text(), "look asked, run 1");
-        assert_eq!(gateway.asked("POST /v1/trust/bank%2Fnone/reset", &Value::Null).status, 404);
+        assert_eq!(gateway.request_as_operator("POST /v1/trust/bank%2Fnone/reset", &Value::Null).status, 404);
         let audit = gateway.get("/v1/audit");
         let (deed, by) = (&audit["audit"][0]["deed"], &audit["audit"][0]["by"]["name"]);
         assert_eq!((deed, by), (&json!("trust_reset"), &json!("ann")), "{audit}");
@@ -270,32 +270,43 @@ fn rp_13_the_status_is_the_same_over_every_way_and_a_person_forgives_a_tool() {
 }
 
 #[test]
-fn rp_7_what_was_approved_for_a_session_ends_with_it() {
-    let gateway = Gateway::new("rp_7_session", STRICT);
+fn rp_7_an_approval_for_a_session_ends_with_it() {
+    let gateway = ApiGateway::new("rp_7_session", STRICT);
     lose_trust(&gateway, "http");
     look(&gateway, "http", json!({ "id": "asked" }));
     let path = format!("POST /v1/approvals/{}", waiting(&gateway, "http")["id"]);
-    assert_eq!(gateway.steer(&path, &json!({ "decision": "session" })), json!({ "granted": true }));
+    assert_eq!(
+        gateway.post_as_operator(&path, &json!({ "decision": "session" })),
+        json!({ "granted": true })
+    );
     for id in ["one", "two"] {
         assert_eq!(look(&gateway, "http", json!({ "id": id })).text(), format!("look {id}, run 1"));
     }
-    assert_eq!(gateway.asked("DELETE /v1/sessions/s-2", &Value::Null).status, 200, "another one");
+    assert_eq!(
+        gateway.request_as_operator("DELETE /v1/sessions/s-2", &Value::Null).status,
+        200,
+        "another one"
+    );
     assert_eq!(look(&gateway, "http", json!({ "id": "three" })).text(), "look three, run 1");
-    assert_eq!(gateway.asked("DELETE /v1/sessions/s-1", &Value::Null).body, json!({ "session": "s-1" }));
+    assert_eq!(
+        gateway.request_as_operator("DELETE /v1/sessions/s-1", &Value::Null).body,
+        json!({ "session": "s-1" })
+    );
     assert_eq!(look(&gateway, "http", json!({ "id": "four" })).code(), "approval_required");
 }
 
 #[test]
-fn rp_7_what_was_approved_for_a_session_ends_when_its_client_says_that_it_is_done() {
-    let gateway = Gateway::with("rp_7_deleted", "guard.mode = \"off\"\n", "approval = \"always\"\n", |_| {});
-    let mut client = Client::at(gateway.address).behind("/mcp/bank");
+fn rp_7_an_approval_for_a_session_ends_when_its_client_deletes_the_session() {
+    let gateway =
+        ApiGateway::with("rp_7_deleted", "guard.mode = \"off\"\n", "approval = \"always\"\n", |_| {});
+    let mut client = McpTestClient::at(gateway.address).behind("/mcp/bank");
     client.initialize_with(json!({ "elicitation": {} }));
     client.request("tools/list", json!({}));
     let id = client.send_call("pay", json!({ "id": "a" }));
-    let question = client.asked();
+    let question = client.next_request();
     client.reply(&question, json!({ "action": "accept", "content": { "decision": "session" } }));
-    assert_eq!(crate::client::Said::of(&client.answer(id)).text, "pay a, run 1");
-    // Under the name of its session anybody may call, as far as they may call at all.
+    assert_eq!(crate::client::ToolResponse::of(&client.answer(id)).text, "pay a, run 1");
+    // Every caller may name this session, within its other rights.
     let session = gateway.logged_times("tool_call_end", 1).remove(0)["sessionKey"].clone();
     let call = |id: &str| {
         let mut call = envelope("bank/pay", &json!({ "id": id }));
@@ -311,7 +322,7 @@ fn rp_7_what_was_approved_for_a_session_ends_when_its_client_says_that_it_is_don
 
 #[test]
 fn rp_12_trust_that_is_not_kept_is_that_of_each_session() {
-    let mut gateway = Gateway::new("rp_12_sessions", &format!("{STRICT}[trust_state]\npersist = false\n"));
+    let mut gateway = ApiGateway::new("rp_12_sessions", &format!("{STRICT}[trust_state]\npersist = false\n"));
     lose_trust(&gateway, "http");
     assert_eq!(look(&gateway, "http", json!({ "id": "a" })).code(), "approval_required");
     let of_other = |id: &str| {
@@ -320,13 +331,13 @@ fn rp_12_trust_that_is_not_kept_is_that_of_each_session() {
         gateway.call(&call)
     };
     assert_eq!(of_other("b").text(), "look b, run 1", "another session has seen no failure");
-    // Whoever looks sees that of every session, and a person forgives it in all of them.
+    // The list has the trust of every session, and an operator restores it in all of them.
     assert_eq!(gateway.get("/v1/trust")["trust"].as_array().unwrap().len(), 1);
-    gateway.steer("POST /v1/trust/http%2Flook/reset", &Value::Null);
+    gateway.post_as_operator("POST /v1/trust/http%2Flook/reset", &Value::Null);
     assert_eq!(look(&gateway, "http", json!({ "id": "c" })).text(), "look c, run 1");
     lose_trust_as(&gateway, "http", ["bad 3", "bad 4"]);
     assert_eq!(look(&gateway, "http", json!({ "id": "d" })).code(), "approval_required");
-    gateway.asked("DELETE /v1/sessions/s-1", &Value::Null);
+    gateway.request_as_operator("DELETE /v1/sessions/s-1", &Value::Null);
     assert_eq!(look(&gateway, "http", json!({ "id": "e" })).text(), "look e, run 1", "it ended with it");
     lose_trust_as(&gateway, "http", ["bad 5", "bad 6"]);
     gateway.stop();
@@ -336,7 +347,7 @@ fn rp_12_trust_that_is_not_kept_is_that_of_each_session() {
 
 #[test]
 fn rp_12_statistics_of_domains_count_the_calls_of_all_sessions_where_trust_is_not_kept() {
-    let gateway = Gateway::new("rp_12_domains", &format!("{STRICT}[trust_state]\npersist = false\n"));
+    let gateway = ApiGateway::new("rp_12_domains", &format!("{STRICT}[trust_state]\npersist = false\n"));
     for (session, fault) in [("s-1", ""), ("s-1", "503"), ("s-2", "503")] {
         let mut call = envelope("bank/look", &json!({ "id": format!("{session} {fault}"), "fault": fault }));
         call["target"]["sessionKey"] = session.into();
@@ -354,7 +365,7 @@ fn rp_12_statistics_of_domains_count_the_calls_of_all_sessions_where_trust_is_no
 
 #[test]
 fn rp_1_no_more_than_the_last_hundred_failures_of_a_tool_are_kept() {
-    let gateway = Gateway::new("rp_1_bounded", STRICT);
+    let gateway = ApiGateway::new("rp_1_bounded", STRICT);
     for number in 0..105 {
         report(
             &gateway,
@@ -367,7 +378,7 @@ fn rp_1_no_more_than_the_last_hundred_failures_of_a_tool_are_kept() {
         let seen = gateway.get(&format!("/v1/tools/web%2F{tool}/failures?limit=1000"));
         seen["failures"].as_array().unwrap().clone()
     };
-    // They are written in the order in which they came.
+    // They are written in the order of their arrival.
     wait(|| of("once").len() == 1, || "the last report".to_owned());
     let kept = of("often");
     let messages: Vec<_> = kept.iter().map(|record| record["message"].as_str().unwrap().to_owned()).collect();
@@ -376,10 +387,10 @@ fn rp_1_no_more_than_the_last_hundred_failures_of_a_tool_are_kept() {
 }
 
 #[test]
-fn rp_8_a_file_of_jaato_without_automatic_recovery_has_a_person_asked() {
+fn rp_8_a_file_of_jaato_without_automatic_recovery_needs_an_operator() {
     let quick = format!("{STRICT}duration = \"1ms\"\ncooldown = \"1ms\"\n");
     for (auto, state) in [(false, "escalated"), (true, "recovering")] {
-        let gateway = Gateway::with("rp_8_jaato", &quick, "", |command| {
+        let gateway = ApiGateway::with("rp_8_jaato", &quick, "", |command| {
             let file = command.get_current_dir().unwrap().join("rules.json");
             let rules = json!({ "enable_auto_recovery": auto, "default_rule": { "count_threshold": 2 } });
             fs::write(file, rules.to_string()).unwrap();
@@ -401,7 +412,7 @@ fn rp_8_a_file_of_jaato_without_automatic_recovery_has_a_person_asked() {
 #[test]
 fn rp_1_every_failed_call_is_recorded_and_seen_over_every_way_after_a_restart_too() {
     let config = "gateway.reliability_tools = true\nguard.mode = \"off\"\nbreaker.mode = \"off\"\n[trust]\ncount = 90\n[retry]\nattempts = 2\nbase = \"1ms\"\n";
-    let mut gateway = Gateway::new("rp_1", config);
+    let mut gateway = ApiGateway::new("rp_1", config);
     let mut call = envelope("http/look", &json!({ "id": "Bearer abcdefghijklmnop1234", "fault": "503" }));
     call["requestId"] = "r-failed".into();
     call["toolCallId"] = "toolu_1".into();
@@ -415,8 +426,8 @@ fn rp_1_every_failed_call_is_recorded_and_seen_over_every_way_after_a_restart_to
     let context = json!({ "step": 4, "token": "s3cr3t-s3cr3t" });
     let body = json!({ "toolName": "fetch", "pluginName": "web", "error": "ValueError: no such page", "httpStatus": 500,
                        "domain": "api.example.com", "service": "billing", "arguments": { "url": "https://api.example.com/pages/1" }, "context": context });
-    assert_eq!(gateway.asked("POST /v1/failures", &body).status, 200);
-    let check = |gateway: &Gateway| {
+    assert_eq!(gateway.request_as_operator("POST /v1/failures", &body).status, 200);
+    let check = |gateway: &ApiGateway| {
         let failures = gateway.get("/v1/failures")["failures"].as_array().unwrap().clone();
         assert_eq!(failures.len(), 5, "each that failed, and no other: {failures:?}");
         let of = |path: &str| gateway.get(path)["failures"].as_array().unwrap().clone();
@@ -449,12 +460,12 @@ fn rp_1_every_failed_call_is_recorded_and_seen_over_every_way_after_a_restart_to
         let whom = (&reported["domain"], &reported["service"]);
         assert_eq!(whom, (&json!("api.example.com"), &json!("billing")), "{reported}");
         assert!(!reported.to_string().contains("s3cr3t"), "{reported}");
-        // A person and a model see the same.
+        // An operator and a model see the same.
         let line = String::from_utf8(gateway.run(&["failures", "web/fetch"]).stdout).unwrap();
         assert!(line.contains("ValueError: no such page") && !line.contains("http/look"), "{line}");
         let all: Value = serde_json::from_slice(&gateway.run(&["failures", "--json"]).stdout).unwrap();
         assert_eq!(all["failures"], json!(failures));
-        let mut model = Client::at(gateway.address);
+        let mut model = McpTestClient::at(gateway.address);
         model.initialize();
         model.request("tools/list", json!({}));
         let asked = json!({ "tool_name": "web/fetch", "include_history": true });
@@ -475,8 +486,8 @@ fn rp_4_the_rule_of_a_tool_goes_before_that_of_its_domain_its_plugin_and_all() {
         [tools.\"bank/*\"]\ntrust.count = 3\n[tools.\"bank/look\".trust]\ncount = 2\n\
         [tools.\"bank/draw\"]\nclass = \"read_only\"\n[tools.\"bank/fold\"]\nclass = \"read_only\"\n\
         [domains.\"one.example.com\"]\ntrust.count = 4\n[domains.\"two.example.com\"]\ntrust.count = 4\n";
-    let gateway = Gateway::new("rp_4_order", config);
-    // How often each may fail before a person is asked, and whose rule says so.
+    let gateway = ApiGateway::new("rp_4_order", config);
+    // The number of failures before approval is required, and the rule that says so.
     for (tool, domain, failures, rule) in [
         ("bank/look", "one.example.com", 2, "tool"),
         ("bank/draw", "two.example.com", 4, "domain"),
@@ -497,7 +508,7 @@ fn rp_4_the_rule_of_a_tool_goes_before_that_of_its_domain_its_plugin_and_all() {
 #[test]
 fn rp_4_a_tool_stands_as_its_own_rule_says() {
     let rule = "[tools.\"http/look\".trust]\nwindow = \"20m\"\nduration = \"1ms\"\ncooldown = \"1ms\"\nsuccesses_to_recover = 2\n";
-    let gateway = Gateway::new("rp_4_standing", &format!("{STRICT}{rule}"));
+    let gateway = ApiGateway::new("rp_4_standing", &format!("{STRICT}{rule}"));
     for kind in ["http", "command"] {
         lose_trust(&gateway, kind);
     }
@@ -506,7 +517,7 @@ fn rp_4_a_tool_stands_as_its_own_rule_says() {
         let mut found = seen["trust"].as_array().unwrap().iter();
         found.find(|state| state["pluginName"] == kind).cloned().unwrap()
     };
-    // Its times are over, and those of the others are not.
+    // Its time is over, and that of the others is not.
     wait(|| standing("http")["state"] == "recovering", || standing("http").to_string());
     assert_eq!(standing("http")["windowMs"], 20 * 60 * 1000);
     let other = standing("command");
@@ -520,18 +531,18 @@ fn rp_4_a_tool_stands_as_its_own_rule_says() {
 }
 
 #[test]
-fn rp_8_where_recovery_needs_a_person_the_status_says_so_and_a_person_lets_it_begin() {
+fn rp_8_where_recovery_needs_an_operator_the_status_says_so_and_an_operator_lets_it_begin() {
     let config =
         format!("gateway.reliability_tools = true\n{STRICT}recovery = \"ask\"\nduration = \"1ms\"\n");
     let gateway =
-        Gateway::new("rp_8_ask", &format!("{config}cooldown = \"1ms\"\nsuccesses_to_recover = 2\n"));
-    let mut model = Client::at(gateway.address);
+        ApiGateway::new("rp_8_ask", &format!("{config}cooldown = \"1ms\"\nsuccesses_to_recover = 2\n"));
+    let mut model = McpTestClient::at(gateway.address);
     model.initialize();
     model.request("tools/list", json!({}));
     for kind in KINDS {
         let tool = format!("{kind}/look");
         let path = format!("POST /v1/trust/{kind}%2Flook/recover");
-        assert_eq!(gateway.asked(&path, &Value::Null).status, 404, "it is trusted");
+        assert_eq!(gateway.request_as_operator(&path, &Value::Null).status, 404, "it is trusted");
         lose_trust(&gateway, kind);
         let standing = || {
             let seen = gateway.get("/v1/trust");
@@ -545,16 +556,16 @@ fn rp_8_where_recovery_needs_a_person_the_status_says_so_and_a_person_lets_it_be
             "however long it takes"
         );
         let status = model.call("reliability_status", json!({ "tool_name": tool }));
-        assert!(status.text.contains("waits until a person lets it recover"), "{status:?}");
+        assert!(status.text.contains("needs approval to recover"), "{status:?}");
         let line = String::from_utf8(gateway.run(&["status"]).stdout).unwrap();
         assert!(line.contains("with `steadfast recover`"), "{line}");
         assert_eq!(look(&gateway, kind, json!({ "id": "asked" })).code(), "approval_required");
-        assert_eq!(Said::to(&gateway.request(&path)).status, 401, "nobody but an operator");
+        assert_eq!(ApiTestResponse::to(&gateway.request(&path)).status, 401, "nobody but an operator");
         let ended = gateway.run(&["recover", &tool]);
         assert_eq!(String::from_utf8_lossy(&ended.stdout), format!("recovering: {tool}\n"), "{ended:?}");
         let audit = gateway.get("/v1/audit");
         assert_eq!(audit["audit"][0]["deed"], "recovery_approved", "{audit}");
-        // It runs without approval, and earns its trust back.
+        // It runs without approval, and regains trust.
         for id in ["one", "two"] {
             let recovering = standing().unwrap();
             assert_eq!(
@@ -573,7 +584,7 @@ fn rp_8_where_recovery_needs_a_person_the_status_says_so_and_a_person_lets_it_be
 #[test]
 fn statistics_of_domains_and_scores_of_models_are_shown() {
     let config = format!("{STRICT}[gateway]\nreliability_tools = true\n");
-    let gateway = Gateway::new("rp_2_domains", &config);
+    let gateway = ApiGateway::new("rp_2_domains", &config);
     let call = |id: &str, fault: &str, model: &str| {
         let mut envelope = envelope("bank/look", &json!({ "id": id, "fault": fault }));
         envelope["target"]["modelId"] = json!(model);
@@ -598,7 +609,7 @@ fn statistics_of_domains_and_scores_of_models_are_shown() {
     assert!(bank["lastFailureAtMs"].is_u64() && bank["lastSuccessAtMs"].is_u64(), "{seen}");
     assert_eq!(gateway.get("/v1/domains?failed=false")["domains"], json!([]));
 
-    // People see them where they look, and so does a model that asks for the history.
+    // They are visible to operators, and to a model that asks for the history.
     let said = gateway.run(&["status", "--json"]);
     let status: Value = serde_json::from_slice(&said.stdout).unwrap();
     assert_eq!(
@@ -606,7 +617,7 @@ fn statistics_of_domains_and_scores_of_models_are_shown() {
         (&json!("bank"), &json!(1)),
         "{status}"
     );
-    let mut client = Client::at(gateway.address);
+    let mut client = McpTestClient::at(gateway.address);
     client.initialize();
     let with = client.call("reliability_status", json!({ "include_history": true }));
     assert!(with.text.contains("calls to bank: 2 succeeded, 1 failed"), "{with:?}");
@@ -626,6 +637,6 @@ fn statistics_of_domains_and_scores_of_models_are_shown() {
     assert_eq!(gateway.get("/v1/models?model=model-1")["models"].as_array().unwrap().len(), 1);
     let score = |model: &str| gateway.get(&format!("/v1/tools/bank%2Flook/score{model}"))["samples"].clone();
     assert_eq!((score(""), score("?model=model-2")), (json!(3), json!(2)));
-    let unknown = gateway.asked("GET /v1/tools/bank%2Flook/score?model=model-9", &Value::Null);
+    let unknown = gateway.request_as_operator("GET /v1/tools/bank%2Flook/score?model=model-9", &Value::Null);
     assert_eq!(unknown.status, 404, "{}", unknown.body);
 }

@@ -1,4 +1,4 @@
-//! Hostile clients: messages that are none.
+//! Hostile clients: invalid messages.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{ChildStdin, Stdio};
@@ -8,26 +8,26 @@ use std::thread;
 use serde_json::{Value, json};
 
 use super::{SLACK, resident};
-use crate::raw::{Request, send};
-use crate::world::{By, LISTEN, PATIENCE, Process, World, start_gateway};
+use crate::raw::{RawRequest, send};
+use crate::world::{GatewayWorld, LISTEN, PATIENCE, TestProcess, TestTransport, start_gateway};
 
-/// A client that says whatever it wants, and keeps what it hears as it came.
-struct Teller {
-    child: Process,
-    way: Way,
+/// A client that sends any bytes, and keeps the raw bytes that it receives.
+struct HostileClient {
+    child: TestProcess,
+    way: HostileTransport,
 }
 
-enum Way {
+enum HostileTransport {
     Line(ChildStdin, Receiver<Vec<u8>>),
-    Http(Request),
+    Http(RawRequest),
 }
 
-impl Teller {
-    fn start(world: &World) -> Self {
+impl HostileClient {
+    fn start(world: &GatewayWorld) -> Self {
         let mut teller = match world.front {
-            By::Stdio => {
+            TestTransport::Stdio => {
                 let mut command = world.wrap(&[]);
-                let mut child = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+                let mut child = TestProcess::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
                 let (sender, heard) = channel();
                 let (stdin, stdout) = child.streams();
                 let mut out = BufReader::new(stdout);
@@ -39,11 +39,11 @@ impl Teller {
                         }
                     }
                 });
-                Self { way: Way::Line(stdin, heard), child }
+                Self { way: HostileTransport::Line(stdin, heard), child }
             }
-            By::Http => {
+            TestTransport::Http => {
                 let (child, address) = start_gateway(&mut world.wrap(&LISTEN));
-                Self { child, way: Way::Http(Request::to(address)) }
+                Self { child, way: HostileTransport::Http(RawRequest::to(address)) }
             }
         };
         let params = json!({
@@ -51,8 +51,8 @@ impl Teller {
         });
         let message = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
         match &mut teller.way {
-            Way::Line(..) => assert!(!teller.ask(message.to_string().as_bytes()).is_empty()),
-            Way::Http(request) => {
+            HostileTransport::Line(..) => assert!(!teller.ask(message.to_string().as_bytes()).is_empty()),
+            HostileTransport::Http(request) => {
                 let answer = send(&request.clone().body(message.to_string()))
                     .unwrap_or_else(|| panic!("no answer; the gateway ended: {:?}", teller.child.ended()));
                 *request = request.clone().header("mcp-session-id", answer.header("mcp-session-id").unwrap());
@@ -62,33 +62,33 @@ impl Teller {
         teller
     }
 
-    /// Says something that nothing is answered to.
+    /// Sends bytes that have no answer.
     fn tell(&mut self, bytes: &[u8]) {
         match &mut self.way {
-            Way::Line(stdin, _) => stdin.write_all(&[bytes, b"\n"].concat()).unwrap(),
-            Way::Http(request) => drop(send(&request.clone().body(bytes))),
+            HostileTransport::Line(stdin, _) => stdin.write_all(&[bytes, b"\n"].concat()).unwrap(),
+            HostileTransport::Http(request) => drop(send(&request.clone().body(bytes))),
         }
     }
 
-    /// Says something, and gives what it was answered with.
+    /// Sends bytes, and returns the answer.
     fn ask(&mut self, bytes: &[u8]) -> Vec<u8> {
         match &mut self.way {
-            Way::Line(stdin, heard) => {
+            HostileTransport::Line(stdin, heard) => {
                 stdin.write_all(&[bytes, b"\n"].concat()).unwrap();
                 let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(200)]).into_owned();
                 heard.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no answer to {shown}"))
             }
-            Way::Http(request) => send(&request.clone().body(bytes)).expect("an answer").body,
+            HostileTransport::Http(request) => send(&request.clone().body(bytes)).expect("an answer").body,
         }
     }
 
-    /// The same, if the answer can be read by everybody.
+    /// Returns the same as JSON, if it is valid.
     fn answer(&mut self, bytes: &[u8]) -> Value {
         let answer = self.ask(bytes);
         serde_json::from_slice(&answer).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&answer)))
     }
 
-    /// A good call works.
+    /// Checks that a valid call works.
     fn works(&mut self, number: usize) {
         let call = format!(
             r#"{{"jsonrpc":"2.0","id":"good","method":"tools/call","params":{{"name":"pay","arguments":{{"id":"good {number}"}}}}}}"#
@@ -98,7 +98,7 @@ impl Teller {
     }
 }
 
-/// What is no message, with the code of the error that it is answered with and the id that the answer bears.
+/// Returns invalid messages, with the error code and the id of the answer.
 fn no_messages() -> Vec<(&'static str, Vec<u8>, i64, Value)> {
     let text = |text: &str| text.as_bytes().to_vec();
     let deep = |open: &str, close: &str| {
@@ -250,8 +250,8 @@ fn no_messages() -> Vec<(&'static str, Vec<u8>, i64, Value)> {
 
 #[test]
 fn sf_5_what_is_no_message_is_answered_as_json_rpc_says_and_the_next_call_works() {
-    World::each("sf_5_no_message", "", |world| {
-        let mut client = Teller::start(&world);
+    GatewayWorld::each("sf_5_no_message", "", |world| {
+        let mut client = HostileClient::start(&world);
         client.works(0);
         let cases = no_messages();
         for (number, (name, bytes, code, id)) in cases.iter().enumerate() {
@@ -281,8 +281,8 @@ fn sf_5_what_is_no_message_is_answered_as_json_rpc_says_and_the_next_call_works(
 
 #[test]
 fn sf_5_what_is_odd_but_a_message_is_carried_and_answered_under_its_own_id() {
-    World::each("sf_5_odd", "", |world| {
-        let mut client = Teller::start(&world);
+    GatewayWorld::each("sf_5_odd", "", |world| {
+        let mut client = HostileClient::start(&world);
         // Ids come back as they were written, however large they are.
         for id in [
             "123456789012345678901234567890",
@@ -305,7 +305,7 @@ fn sf_5_what_is_odd_but_a_message_is_carried_and_answered_under_its_own_id() {
                 );
             }
         }
-        // Wrong types where a call says what it wants: the server says so in its own words, or we do.
+        // Wrong types in the fields of a call: the server refuses them in its own words, or the gateway does.
         for (number, params) in [
             r#"{}"#,
             r#"{"name":7}"#,
@@ -335,7 +335,7 @@ fn sf_5_what_is_odd_but_a_message_is_carried_and_answered_under_its_own_id() {
             assert!(answer["error"].is_object() || answer["result"]["isError"] == true, "{params}: {answer}");
             client.works(number);
         }
-        // Names that stand twice where nobody routes by them are the tool's affair; so are numbers of any size.
+        // Duplicate names that do not matter for routing are left to the tool, and so are numbers of any size.
         for arguments in [
             r#"{"id":"a","x":1,"x":2}"#,
             r#"{"id":"b","x":123456789012345678901234567890.5e-10}"#,
@@ -351,7 +351,7 @@ fn sf_5_what_is_odd_but_a_message_is_carried_and_answered_under_its_own_id() {
                 "{answer}"
             );
         }
-        // Notifications and answers to nothing change nothing.
+        // Notifications and unexpected answers change nothing.
         for told in [
             r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":{}}}"#,
             r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":[]}"#,
@@ -369,13 +369,14 @@ fn sf_5_what_is_odd_but_a_message_is_carried_and_answered_under_its_own_id() {
     });
 }
 
-/// They were refused as an envelope that nobody had sent, at a byte of it; servers of some languages take them.
+/// These were refused as an envelope, at a byte of it, although the client had sent none. Servers in some languages
+/// accept them.
 #[test]
 fn sf_5_arguments_that_can_be_read_in_two_ways_are_refused_with_the_place_and_the_rule() {
-    World::each("sf_5_two_ways", "", |world| {
-        let mut client = Teller::start(&world);
+    GatewayWorld::each("sf_5_two_ways", "", |world| {
+        let mut client = HostileClient::start(&world);
         for (arguments, place, rule) in [
-            (r#"{"id":"x","a":1,"id":"y"}"#, "column 17", r#"the name "id" stands twice in one object"#),
+            (r#"{"id":"x","a":1,"id":"y"}"#, "column 17", r#"duplicate name "id" in one object"#),
             (r#"{"id":"x","a":"\ud800"}"#, "column 17", "half of a surrogate pair stands alone"),
         ] {
             let asked = format!(
@@ -392,7 +393,8 @@ fn sf_5_arguments_that_can_be_read_in_two_ways_are_refused_with_the_place_and_th
     });
 }
 
-/// They were refused beyond 64 levels, although every server that we know takes them: bare and behind us they are one call.
+/// These were refused beyond 64 levels, although every server that we know accepts them: bare and through the gateway they are
+/// one call.
 #[test]
 fn sf_5_deeply_nested_arguments_reach_the_tool_as_without_us() {
     let nested = |levels: usize| {
@@ -402,8 +404,8 @@ fn sf_5_deeply_nested_arguments_reach_the_tool_as_without_us() {
             r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"pay","arguments":{{"id":"deep","x":{deep}}}}}}}"#
         )
     };
-    World::each("sf_5_deep", "", |world| {
-        let mut client = Teller::start(&world);
+    GatewayWorld::each("sf_5_deep", "", |world| {
+        let mut client = HostileClient::start(&world);
         for (done, levels) in (1..).zip([64, 65, 100, 125]) {
             let answer = client.answer(nested(levels).as_bytes());
             assert!(!answer["result"]["isError"].as_bool().unwrap_or_default(), "{levels}: {answer}");
@@ -411,7 +413,7 @@ fn sf_5_deeply_nested_arguments_reach_the_tool_as_without_us() {
         }
         let refused = client.answer(nested(127).as_bytes());
         assert!(
-            refused["error"]["message"].as_str().unwrap().contains("more than 128 containers"),
+            refused["error"]["message"].as_str().unwrap().contains("more than 128 levels deep"),
             "{refused}"
         );
         assert_eq!(world.count("pay deep"), 4);
@@ -421,12 +423,12 @@ fn sf_5_deeply_nested_arguments_reach_the_tool_as_without_us() {
 
 #[test]
 fn sf_5_a_message_that_is_too_long_is_refused_and_its_bytes_are_not_kept() {
-    World::each("sf_5_too_long", "", |world| {
-        let mut client = Teller::start(&world);
+    GatewayWorld::each("sf_5_too_long", "", |world| {
+        let mut client = HostileClient::start(&world);
         client.works(0);
         let size = match world.front {
-            By::Stdio => 65 << 20,
-            By::Http => 17 << 20,
+            TestTransport::Stdio => 65 << 20,
+            TestTransport::Http => 17 << 20,
         };
         let before = resident(client.child.id());
         for number in 1..=2 {
@@ -436,7 +438,7 @@ fn sf_5_a_message_that_is_too_long_is_refused_and_its_bytes_are_not_kept() {
             );
             let answer = client.answer(long.as_bytes());
             // Over HTTP it is refused before it is read.
-            let id = if world.front == By::Stdio { json!(1) } else { Value::Null };
+            let id = if world.front == TestTransport::Stdio { json!(1) } else { Value::Null };
             assert_eq!((&answer["error"]["code"], &answer["id"]), (&json!(-32600), &id), "{answer}");
             client.works(number);
         }

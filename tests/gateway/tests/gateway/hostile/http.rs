@@ -1,4 +1,4 @@
-//! Hostile requests: HTTP that does not keep to the rules of the transport.
+//! Hostile requests: HTTP that violates the rules of the transport.
 
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream};
@@ -6,15 +6,15 @@ use std::net::{SocketAddr, TcpStream};
 use serde_json::json;
 
 use super::{SLACK, resident};
-use crate::client::Client;
-use crate::raw::{Request, send};
-use crate::world::{By, World};
+use crate::client::McpTestClient;
+use crate::raw::{RawRequest, send};
+use crate::world::{GatewayWorld, TestTransport};
 
 const PING: &str = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
 
-/// Requests that are wrong, with the status that each is answered with and the code of the error beside it.
-fn wrong(address: SocketAddr, session: &str) -> Vec<(&'static str, Request, u16, Option<i64>)> {
-    let good = Request::to(address).header("mcp-session-id", session).body(PING);
+/// Returns invalid requests, with the status of the answer and the error code in it.
+fn wrong(address: SocketAddr, session: &str) -> Vec<(&'static str, RawRequest, u16, Option<i64>)> {
+    let good = RawRequest::to(address).header("mcp-session-id", session).body(PING);
     let long = "x".repeat(100_000);
     let mut many = good.clone();
     for number in 0..10_000 {
@@ -108,7 +108,7 @@ fn wrong(address: SocketAddr, session: &str) -> Vec<(&'static str, Request, u16,
 
 #[test]
 fn sf_5_a_request_that_breaks_the_rules_gets_the_status_that_they_ask_for() {
-    let world = World::of("sf_5_http", "", By::Http, By::Stdio);
+    let world = GatewayWorld::of("sf_5_http", "", TestTransport::Http, TestTransport::Stdio);
     let mut client = world.client();
     let (address, session) = (client.address(), client.session());
     for (number, (name, request, status, code)) in wrong(address, &session).into_iter().enumerate() {
@@ -119,9 +119,9 @@ fn sf_5_a_request_that_breaks_the_rules_gets_the_status_that_they_ask_for() {
             format!("pay {number}, run 1")
         );
     }
-    // As long as this a header may be.
+    // The maximum length of a header.
     let long =
-        Request::to(address).header("mcp-session-id", &session).header("x-long", &"x".repeat(63 << 10));
+        RawRequest::to(address).header("mcp-session-id", &session).header("x-long", &"x".repeat(63 << 10));
     let answer = send(&long.body(PING)).expect("an answer");
     assert_eq!(answer.status, 200, "{answer:?}");
     let before = resident(client.pid());
@@ -132,18 +132,18 @@ fn sf_5_a_request_that_breaks_the_rules_gets_the_status_that_they_ask_for() {
     }
     let after = resident(client.pid());
     assert!(after < before + SLACK, "{before} KiB, then {after} KiB");
-    assert!(Client::at(address).initialize()["result"].is_object(), "others are let in");
+    assert!(McpTestClient::at(address).initialize()["result"].is_object(), "others are let in");
 }
 
 #[test]
 fn sf_5_a_key_that_cannot_be_one_is_refused_and_its_call_is_not_run() {
-    let world = World::of("sf_5_keys", "", By::Http, By::Stdio);
+    let world = GatewayWorld::of("sf_5_keys", "", TestTransport::Http, TestTransport::Stdio);
     let client = world.client();
     let call = |params: &str| {
         let body = format!(
             r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"pay","arguments":{{"id":"x"}}{params}}}}}"#
         );
-        Request::to(client.address()).header("mcp-session-id", &client.session()).body(body)
+        RawRequest::to(client.address()).header("mcp-session-id", &client.session()).body(body)
     };
     for request in [
         call(r#","idempotencyKey":42"#),
@@ -160,8 +160,8 @@ fn sf_5_a_key_that_cannot_be_one_is_refused_and_its_call_is_not_run() {
 }
 
 #[test]
-fn sf_5_requests_that_never_end_keep_nobody_from_being_served() {
-    let world = World::of("sf_5_half", "", By::Http, By::Stdio);
+fn sf_5_requests_that_never_end_block_no_client() {
+    let world = GatewayWorld::of("sf_5_half", "", TestTransport::Http, TestTransport::Stdio);
     let mut client = world.client();
     let address = client.address();
     let begun = |text: &str| {

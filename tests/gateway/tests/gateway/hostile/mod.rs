@@ -1,5 +1,5 @@
-//! Input that nobody means well with (SF-5): from clients on our streams and over HTTP, and from servers. Each gets the answer
-//! that the specification asks for, the next good call works, and nothing of it is kept.
+//! Hostile input (SF-5): from clients over stdio and over HTTP, and from servers. Each gets the answer that the
+//! specification demands, the next valid call works, and nothing of it is kept.
 
 mod client;
 mod http;
@@ -7,12 +7,12 @@ mod server;
 
 use std::fs;
 
-/// What a process has in memory, in KiB.
+/// Returns the resident memory of a process in KiB.
 pub(crate) fn resident(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a process has memory");
     line.trim().trim_end_matches(" kB").trim().parse().unwrap()
 }
 
-/// More than allocators keep back, and less than anything that is kept of each message would come to.
+/// More than allocators retain, and less than the sum if a part of each message were kept.
 pub(crate) const SLACK: u64 = 48 << 10;

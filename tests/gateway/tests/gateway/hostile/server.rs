@@ -1,12 +1,12 @@
-//! Hostile servers: what is no answer, and answers to nobody.
+//! Hostile servers: invalid answers, and answers to no request.
 
 use serde_json::{Value, json};
 
 use super::{SLACK, resident};
-use crate::client::{Said, keyed};
-use crate::world::{By, World};
+use crate::client::{ToolResponse, keyed};
+use crate::world::{GatewayWorld, TestTransport};
 
-/// What a server writes before it answers, and what is in nobody's way.
+/// Returns lines that a server writes before it answers, and that must not do any harm.
 fn noise() -> Vec<(&'static str, String)> {
     let text = |text: &str| text.to_owned();
     let hex = |bytes: &[u8]| bytes.iter().fold("hex:".to_owned(), |all, byte| format!("{all}{byte:02x}"));
@@ -60,12 +60,12 @@ fn noise() -> Vec<(&'static str, String)> {
 }
 
 #[test]
-fn sf_5_what_a_server_writes_that_is_no_answer_is_in_nobodys_way() {
-    World::each("sf_5_noise", "", |world| {
+fn sf_5_other_output_of_a_server_does_no_harm() {
+    GatewayWorld::each("sf_5_noise", "", |world| {
         let mut client = world.client();
-        // Some of it reaches the client, which is none of ours to read.
+        // Some lines reach the client, because the gateway does not read them.
         for (number, (name, line)) in noise().into_iter().enumerate() {
-            // The client of these tests reads texts, and this is none that it can.
+            // The client of these tests reads texts, and cannot read this one.
             if name == "lone surrogates" {
                 continue;
             }
@@ -89,12 +89,12 @@ fn sf_5_what_a_server_writes_that_is_no_answer_is_in_nobodys_way() {
     });
 }
 
-/// A write whose answer nobody can read may have happened. Told at once, and not run again: neither by us, nor when its client
-/// sends it again.
+/// A write with an unreadable answer may have happened. That is reported at once, and the call is not run again:
+/// neither by the gateway, nor when its client sends it again.
 #[test]
-fn sf_5_an_answer_that_is_none_is_told_at_once_and_what_it_answers_is_not_run_again() {
-    // No time-out comes before the guard of the test ends it.
-    World::each(
+fn sf_5_an_invalid_answer_is_reported_at_once_and_its_call_is_not_run_again() {
+    // No timeout comes before the timeout of the test.
+    GatewayWorld::each(
         "sf_5_no_answer",
         concat!(
             "timeout = \"10m\"\nanswer_by = \"none\"\nguard.mode = \"off\"\ntrust.mode = \"off\"\ndedupe.after_telling = \"10m\"\n",
@@ -123,7 +123,7 @@ fn sf_5_an_answer_that_is_none_is_told_at_once_and_what_it_answers_is_not_run_ag
                     }
                     assert_eq!(world.count(&format!("pay {number} {kind}")), 1, "{arguments}");
                 }
-                // What only reads harms nobody, whatever came of it.
+                // A read does no harm, whatever came of it.
                 let mut arguments = answer;
                 arguments["id"] = json!(number.to_string());
                 let said = client.call("look", arguments.clone());
@@ -138,8 +138,8 @@ fn sf_5_an_answer_that_is_none_is_told_at_once_and_what_it_answers_is_not_run_ag
     );
 }
 
-/// What a server can say to a call that is no answer to it.
-fn no_answers(back: By) -> Vec<Value> {
+/// Returns invalid answers of a server to a call.
+fn no_answers(back: TestTransport) -> Vec<Value> {
     let lines = [
         r#"{"jsonrpc":"2.0","id":$ID}"#,
         r#"{"id":$ID,"result":{"content":[]}}"#,
@@ -148,7 +148,7 @@ fn no_answers(back: By) -> Vec<Value> {
         r#"{"jsonrpc":"2.0","id":$ID,"error":7}"#,
     ];
     let lines = lines.iter().map(|line| json!({ "fault": "instead", "lines": [line] }));
-    // The second is a page of a proxy that thinks all is well, the last the answer to somebody else.
+    // The second is a success page of a proxy, the last one the answer to another request.
     let bodies = [
         ("202 Accepted", "text/plain", ""),
         ("200 OK", "text/html", "<html><body>Please log in</body></html>"),
@@ -158,23 +158,25 @@ fn no_answers(back: By) -> Vec<Value> {
     ];
     let bodies = bodies
         .iter()
-        .filter(|_| back == By::Http)
+        .filter(|_| back == TestTransport::Http)
         .map(|(status, kind, text)| json!({ "fault": "body", "status": status, "type": kind, "text": text }));
     lines.chain(bodies).collect()
 }
 
-/// Beyond what is taken of one line.
+/// Size beyond the maximum length of a line.
 const HUGE: usize = 70 << 20;
 
-/// A line of 70 MB was dropped, and its call was said to be still running for ever.
+/// A line of 70 MB was dropped, and its call was reported as still running for ever.
 #[test]
-fn sf_5_an_answer_beyond_the_hard_limit_is_told_at_once_with_its_size_and_its_call_is_not_run_again() {
-    for (front, back) in [(By::Stdio, By::Stdio), (By::Http, By::Http)] {
-        // No time-out comes before the guard of the test ends it.
+fn sf_5_an_answer_beyond_the_hard_limit_is_reported_at_once_with_its_size_and_its_call_is_not_run_again() {
+    for (front, back) in
+        [(TestTransport::Stdio, TestTransport::Stdio), (TestTransport::Http, TestTransport::Http)]
+    {
+        // No timeout comes before the timeout of the test.
         let config = "stuck_after = \"10m\"\nanswer_by = \"none\"\nguard.mode = \"off\"\n";
-        let world = World::of("sf_5_huge", config, front, back);
+        let world = GatewayWorld::of("sf_5_huge", config, front, back);
         let mut client = world.client();
-        let body = (back == By::Http).then_some("body");
+        let body = (back == TestTransport::Http).then_some("body");
         for place in ["first", "last", "nowhere"].into_iter().chain(body) {
             let arguments = json!({ "id": place, "fault": "huge", "size": HUGE, "text": place });
             let said = client.call_keyed("pay", arguments.clone(), place);
@@ -184,7 +186,7 @@ fn sf_5_an_answer_beyond_the_hard_limit_is_told_at_once_with_its_size_and_its_ca
                 "{place}: {said:?}"
             );
             assert!(said.text.contains("it has 734003"), "{place}: {said:?}");
-            assert!(said.text.contains("at most 67108864"), "{place}: {said:?}");
+            assert!(said.text.contains("the limit is 67108864"), "{place}: {said:?}");
             assert_eq!(said.ours["recorded"], true, "{place}: {said:?}");
             let again = client.call_keyed("pay", arguments, place);
             assert_eq!(again.code.as_deref(), Some("result_not_kept"), "{place}: {again:?}");
@@ -200,20 +202,20 @@ fn sf_5_an_answer_beyond_the_hard_limit_is_told_at_once_with_its_size_and_its_ca
 #[test]
 fn sf_5_a_huge_answer_that_does_not_say_what_it_answers_is_not_taken_for_that_of_another_call() {
     let config = "stuck_after = \"10m\"\n";
-    let world = World::of("sf_5_huge_of_two", config, By::Stdio, By::Stdio);
+    let world = GatewayWorld::of("sf_5_huge_of_two", config, TestTransport::Stdio, TestTransport::Stdio);
     let mut client = world.client();
-    let gate = world.makes_it("gate");
+    let gate = world.set_behavior("gate");
     let waits = client.send_call("pay", json!({ "id": "waits", "fault": "gate" }));
     world.until("pay waits", 1);
     client.send_call("pay", json!({ "id": "lost", "fault": "huge", "size": HUGE, "text": "nowhere" }));
     world.logged_times("server.line_too_long", 1);
     std::fs::remove_file(gate).unwrap();
-    assert_eq!(Said::of(&client.answer(waits)).text, "pay waits, run 1");
+    assert_eq!(ToolResponse::of(&client.answer(waits)).text, "pay waits, run 1");
 }
 
 #[test]
 fn sf_5_a_huge_line_of_a_client_is_refused_under_its_own_id() {
-    let world = World::of("sf_5_huge_client", "", By::Stdio, By::Stdio);
+    let world = GatewayWorld::of("sf_5_huge_client", "", TestTransport::Stdio, TestTransport::Stdio);
     let mut client = world.client();
     let id = client.send_call("pay", json!({ "id": "x".repeat(HUGE) }));
     let answer = client.answer(id);
@@ -224,7 +226,7 @@ fn sf_5_a_huge_line_of_a_client_is_refused_under_its_own_id() {
 
 #[test]
 fn sf_5_an_answer_of_wrong_types_arrives_as_it_was_given() {
-    World::each("sf_5_types", "guard.mode = \"off\"\ntrust.mode = \"off\"\n", |world| {
+    GatewayWorld::each("sf_5_types", "guard.mode = \"off\"\ntrust.mode = \"off\"\n", |world| {
         let mut client = world.client();
         let results = [
             json!({}),
@@ -259,7 +261,7 @@ fn sf_5_an_answer_of_wrong_types_arrives_as_it_was_given() {
             let arguments = json!({ "id": format!("error {number}"), "fault": "instead", "lines": [line] });
             let id = client.send_call("draw", arguments);
             let answer = client.answer(id);
-            assert!(answer["error"].is_object() || Said::of(&answer).is_error, "{error}: {answer}");
+            assert!(answer["error"].is_object() || ToolResponse::of(&answer).is_error, "{error}: {answer}");
         }
         let text = Value::String("x".repeat(256 << 10));
         let line = format!(

@@ -1,29 +1,30 @@
-//! TR-8 to TR-10: a tool that is down is left alone, and found again.
+//! TR-8 to TR-10: the breaker of a failing tool opens, probes, and closes again.
 //!
-//! A cool-down during which something must happen is far longer than any test; one that must be over is waited for.
+//! A cool-down during which something must happen is far longer than any test. The test waits for one that must be
+//! over.
 
 use std::fs;
 
 use serde_json::{Value, json};
 
 use super::PLAIN;
-use crate::client::{Client, Said};
-use crate::world::{World, wait};
+use crate::client::{McpTestClient, ToolResponse};
+use crate::world::{GatewayWorld, wait};
 
-/// Each is a failure of its own, told by the tool.
-fn fail(client: &mut Client, tool: &str, times: usize) {
+/// Makes the tool report this many different failures.
+fn fail(client: &mut McpTestClient, tool: &str, times: usize) {
     for number in 0..times {
         let said = client.call(tool, json!({ "id": format!("bad {number}"), "fault": "error" }));
         assert!(said.is_error && said.code.as_deref() != Some("circuit_open"), "{number}: {said:?}");
     }
 }
 
-fn is_open(said: &Said) -> bool {
+fn is_open(said: &ToolResponse) -> bool {
     said.code.as_deref() == Some("circuit_open")
 }
 
-/// The changes of the breaker of a tool that were logged, when there are so many.
-fn changes(world: &World, tool: &str, times: usize) -> Vec<(Value, Value)> {
+/// Waits for this many logged changes of the breaker of a tool.
+fn changes(world: &GatewayWorld, tool: &str, times: usize) -> Vec<(Value, Value)> {
     let changes = || -> Vec<_> {
         let logged = world.logged("tool_call_circuit_state").into_iter();
         let of_tool = logged.filter(|line| line["toolName"] == tool);
@@ -38,7 +39,7 @@ fn change(from: &str, to: &str) -> (Value, Value) {
     (json!(from), json!(to))
 }
 
-/// The lines about a tool that changes something, whose calls are made once each.
+/// Returns the settings of a tool that changes something, whose calls are made once each.
 fn tool(name: &str, breaker: &str) -> String {
     format!("[tools.\"bank/{name}\"]\nclass = \"mutating\"\nretry.attempts = 1\n{breaker}\n")
 }
@@ -46,17 +47,17 @@ fn tool(name: &str, breaker: &str) -> String {
 #[test]
 fn tr_8_five_failing_mutations_open_the_breaker_and_the_next_calls_are_refused_unmade() {
     let config = format!("{PLAIN}{}", tool("pay", "breaker.cooldown = \"10m\""));
-    World::each("tr_8_open", &config, |world| {
+    GatewayWorld::each("tr_8_open", &config, |world| {
         let mut client = world.client();
         fail(&mut client, "pay", 5);
         assert_eq!(changes(&world, "pay", 1), [change("CLOSED", "OPEN")]);
-        // Whoever would succeed remains blocked, and nothing is tried.
+        // Calls that would succeed remain blocked, and no attempt is made.
         for number in 0..21 {
             let said = client.call("pay", json!({ "id": format!("good {number}") }));
             assert!(is_open(&said) && said.ours["error"]["breakerState"] == "OPEN", "{said:?}");
             assert_eq!((&said.ours["status"], &said.ours["attempts"]), (&json!("circuit_open"), &json!(0)));
         }
-        // Another tool is free, and a gateway that is started a moment later knows as much.
+        // Another tool is not affected, and a gateway that starts later has the same state.
         assert_eq!(client.call("look", json!({ "id": "a" })).text, "look a, run 1");
         let mut tried = 0;
         wait(
@@ -73,10 +74,10 @@ fn tr_8_five_failing_mutations_open_the_breaker_and_the_next_calls_are_refused_u
 #[test]
 fn tr_9_two_good_probes_close_the_breaker() {
     let config = format!("{PLAIN}{}", tool("pay", "breaker.cooldown = \"100ms\""));
-    World::each("tr_9_closed", &config, |world| {
+    GatewayWorld::each("tr_9_closed", &config, |world| {
         let mut client = world.client();
         fail(&mut client, "pay", 5);
-        // Whoever asks too early is refused, which changes nothing.
+        // A call that comes too early is refused, which changes nothing.
         wait(
             || client.call("pay", json!({ "id": "first" })).text == "pay first, run 1",
             || "a probe".to_owned(),
@@ -85,8 +86,8 @@ fn tr_9_two_good_probes_close_the_breaker() {
         assert_eq!(changes(&world, "pay", 2), after_one, "one good probe is not enough");
         assert_eq!(client.call("pay", json!({ "id": "second" })).text, "pay second, run 1");
         assert_eq!(changes(&world, "pay", 3)[2], change("HALF_OPEN", "CLOSED"));
-        // Calls run side by side again, at the first attempt: none is over before all have begun.
-        let gate = world.makes_it("gate");
+        // Calls run concurrently again, at the first attempt: none is over before all have begun.
+        let gate = world.set_behavior("gate");
         let calls: Vec<_> = (0..8)
             .map(|number| {
                 let arguments = json!({ "id": number.to_string(), "fault": "gate" });
@@ -98,18 +99,18 @@ fn tr_9_two_good_probes_close_the_breaker() {
         }
         fs::remove_file(gate).unwrap();
         for (number, call) in calls {
-            assert_eq!(Said::of(&client.answer(call)).text, format!("pay {number}, run 1"));
+            assert_eq!(ToolResponse::of(&client.answer(call)).text, format!("pay {number}, run 1"));
         }
     });
 }
 
 #[test]
 fn tr_10_a_failing_probe_opens_the_breaker_again_with_a_fresh_cool_down() {
-    // The second cool-down of the one is far longer than its first, that of the other is as long.
+    // The second cool-down of the first tool is far longer than its first one. That of the other tool is as long.
     let grows =
         "breaker.cooldown = \"600ms\"\nbreaker.cooldown_growth = 1000\nbreaker.cooldown_cap = \"10m\"";
     let config = format!("{PLAIN}{}{}", tool("pay", grows), tool("send", "breaker.cooldown = \"100ms\""));
-    World::each("tr_10_again", &config, |world| {
+    GatewayWorld::each("tr_10_again", &config, |world| {
         let mut client = world.client();
         let before = client.call_keyed("pay", json!({ "id": "before" }), "k");
         assert_eq!(before.text, "pay before, run 1");
@@ -124,7 +125,7 @@ fn tr_10_a_failing_probe_opens_the_breaker_again_with_a_fresh_cool_down() {
             let said = client.call("pay", json!({ "id": format!("after {number}") }));
             assert!(is_open(&said), "{said:?}");
         }
-        // What succeeded before is still to be had.
+        // Earlier successful answers are still replayed.
         assert!(client.call_keyed("pay", json!({ "id": "before" }), "k").from_cache);
         wait(|| !is_open(&client.call("send", json!({ "id": "after" }))), || "the next probe".to_owned());
         let again = [change("CLOSED", "OPEN"), change("OPEN", "HALF_OPEN"), change("HALF_OPEN", "OPEN")];

@@ -1,40 +1,40 @@
-//! TR-2 to TR-4: the same call again.
+//! TR-2 to TR-4: duplicate calls.
 
 use std::fs;
 
 use serde_json::json;
 
-use crate::client::{Said, keyed};
-use crate::world::World;
+use crate::client::{ToolResponse, keyed};
+use crate::world::GatewayWorld;
 
 #[test]
 fn tr_2_a_duplicate_in_flight_waits_for_the_one_run() {
-    World::each("tr_2_waits", "log.level = \"debug\"\n", |world| {
+    GatewayWorld::each("tr_2_waits", "log.level = \"debug\"\n", |world| {
         let mut client = world.client();
-        let gate = world.makes_it("gate");
+        let gate = world.set_behavior("gate");
         let arguments = json!({ "id": "a", "fault": "gate" });
         let first = client.send_call_with("pay", arguments.clone(), keyed("k"));
         world.until("pay a", 1);
         let second = client.send_call_with("pay", arguments, keyed("k"));
         world.logged_times("tool_call_following", 1);
         fs::remove_file(gate).unwrap();
-        let said = Said::of(&client.answer(second));
+        let said = ToolResponse::of(&client.answer(second));
         assert_eq!(
             (said.text.as_str(), said.is_error, said.from_cache),
             ("pay a, run 1", false, true),
             "{said:?}"
         );
         assert_eq!(said.ours["cache"]["matchedOn"], "inflight", "{said:?}");
-        assert_eq!(Said::of(&client.answer(first)).text, "pay a, run 1");
+        assert_eq!(ToolResponse::of(&client.answer(first)).text, "pay a, run 1");
         assert_eq!(world.count("pay a"), 1);
     });
 }
 
 #[test]
 fn tr_2_without_dedupe_a_duplicate_waits_for_nothing() {
-    World::each("tr_2_off", "[tools.\"bank/pay\"]\ndedupe.mode = \"off\"\n", |world| {
+    GatewayWorld::each("tr_2_off", "[tools.\"bank/pay\"]\ndedupe.mode = \"off\"\n", |world| {
         let mut client = world.client();
-        // The first run waits until the end of the test; the second is free.
+        // The first run waits until the end of the test. The second one does not wait.
         let arguments = json!({ "id": "a", "fault": "hang", "times": 1 });
         client.send_call_with("pay", arguments.clone(), keyed("k"));
         world.until("pay a", 1);
@@ -45,29 +45,29 @@ fn tr_2_without_dedupe_a_duplicate_waits_for_nothing() {
 
 #[test]
 fn tr_3_a_duplicate_after_the_answer_gets_it_again_and_its_digest_stays() {
-    World::each("tr_3_replayed", "", |world| {
+    GatewayWorld::each("tr_3_replayed", "", |world| {
         let mut client = world.client();
         let id = client.send_call_with("pay", json!({ "id": "a" }), keyed("k"));
         let first = client.answer(id);
-        assert_eq!(Said::of(&first).text, "pay a, run 1");
+        assert_eq!(ToolResponse::of(&first).text, "pay a, run 1");
         let mut prints = Vec::new();
         for _ in 0..3 {
             let id = client.send_call_with("pay", json!({ "id": "a" }), keyed("k"));
             let mut again = client.answer(id);
-            let said = Said::of(&again);
+            let said = ToolResponse::of(&again);
             assert!(said.from_cache && said.ours["cache"]["matchedOn"] == "completed", "{said:?}");
             prints.push(said.ours["cache"]["keyFingerprint"].clone());
-            // But for our own word and the id it is the answer, to the byte.
+            // Except for our own mark and the id, it is the same answer, to the byte.
             let result = again["result"].as_object_mut().unwrap();
             result.remove("_meta");
             assert_eq!(again["result"].to_string(), first["result"].to_string());
-            // Were the digest of what was asked lost on the way, this would be taken for the same call.
+            // If the digest of the arguments were lost, this would be taken for the same call.
             let other = client.call_keyed("pay", json!({ "id": "b" }), "k");
             assert_eq!(other.code.as_deref(), Some("idempotency_conflict"), "{other:?}");
         }
         assert!(prints.iter().all(|print| print.is_string() && *print == prints[0]), "{prints:?}");
         assert_eq!((world.count("pay a"), world.count("pay b")), (1, 0));
-        // Also for a client that comes later, and a gateway that was started later.
+        // Also for a later client, and for a gateway that was started later.
         drop(client);
         assert!(world.client().call_keyed("pay", json!({ "id": "a" }), "k").from_cache);
     });
@@ -75,13 +75,13 @@ fn tr_3_a_duplicate_after_the_answer_gets_it_again_and_its_digest_stays() {
 
 #[test]
 fn tr_4_one_key_for_two_calls_is_a_conflict_and_nothing_runs() {
-    World::each("tr_4_conflict", "", |world| {
+    GatewayWorld::each("tr_4_conflict", "", |world| {
         let mut client = world.client();
         assert_eq!(client.call_keyed("pay", json!({ "id": "a" }), "k").text, "pay a, run 1");
         let said = client.call_keyed("pay", json!({ "id": "b" }), "k");
         assert_eq!((said.is_error, said.code.as_deref()), (true, Some("idempotency_conflict")), "{said:?}");
         assert_eq!((&said.ours["error"]["terminal"], said.from_cache), (&json!(true), false), "{said:?}");
-        // The order of names and white space do not make two calls of one; another key does.
+        // The order of names and white space do not make a different call. Another key does.
         assert!(client.call_keyed("pay", json!({ "id": "a" }), "k").from_cache);
         assert_eq!(client.call_keyed("pay", json!({ "id": "b" }), "l").text, "pay b, run 1");
         assert_eq!(client.call_keyed("look", json!({ "id": "a" }), "m").text, "look a, run 1");
@@ -91,7 +91,7 @@ fn tr_4_one_key_for_two_calls_is_a_conflict_and_nothing_runs() {
 
 #[test]
 fn tr_4_one_key_for_two_calls_is_two_keys_where_that_is_wanted() {
-    World::each("tr_4_separate", "dedupe.conflict = \"separate\"\n", |world| {
+    GatewayWorld::each("tr_4_separate", "dedupe.conflict = \"separate\"\n", |world| {
         let mut client = world.client();
         for id in ["a", "b"] {
             let said = client.call_keyed("pay", json!({ "id": id }), "k");

@@ -1,10 +1,10 @@
-//! The acceptance matrix of tool reliability (TR-2 to TR-11, TR-13 to TR-15), as a client of MCP sees it: each test shows its
-//! row, and with it what the row says must not be lost.
+//! The acceptance matrix of tool reliability (TR-2 to TR-11, TR-13 to TR-15), as an MCP client sees it. Each test shows
+//! its row, and the state that must not have changed.
 
-mod around;
 mod breaker;
 mod duplicates;
 mod retries;
+mod telemetry;
 
-/// Nobody asks and nobody is stopped for anything but what a test is about.
+/// No approval is requested and no call is stopped, except for the subject of the test.
 const PLAIN: &str = concat!("guard.mode = \"off\"\ntrust.mode = \"off\"\n", soon_settled!());

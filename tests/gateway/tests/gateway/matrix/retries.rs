@@ -1,23 +1,23 @@
-//! TR-5 to TR-7 and TR-11: when it is tried again, and when not.
+//! TR-5 to TR-7 and TR-11: retries, and their limits.
 
 use std::collections::BTreeSet;
 
 use serde_json::json;
 
 use super::PLAIN;
-use crate::client::Said;
-use crate::world::{By, World};
+use crate::client::ToolResponse;
+use crate::world::{GatewayWorld, TestTransport};
 
 #[test]
 fn tr_5_two_time_outs_and_a_success_are_three_attempts_with_spread_waits() {
-    // Time-outs behind the tool, which it tells: one of ours could come between a good answer and its client.
-    World::each("tr_5_time_outs", PLAIN, |world| {
+    // Timeouts behind the tool, which it reports. A timeout of ours could come between a good answer and its client.
+    GatewayWorld::each("tr_5_time_outs", PLAIN, |world| {
         let mut client = world.client();
         let ids: Vec<_> = ["a", "b", "c"]
             .map(|id| client.send_call("look", json!({ "id": id, "fault": "504", "times": 2 })))
             .into();
         for (id, name) in ids.into_iter().zip(["a", "b", "c"]) {
-            assert_eq!(Said::of(&client.answer(id)).text, format!("look {name}, run 3"));
+            assert_eq!(ToolResponse::of(&client.answer(id)).text, format!("look {name}, run 3"));
             assert_eq!(world.count(&format!("look {name}")), 3);
         }
         let retries = world.logged_times("tool_call_retry", 6);
@@ -36,21 +36,21 @@ fn tr_5_two_time_outs_and_a_success_are_three_attempts_with_spread_waits() {
 
 #[test]
 fn tr_6_a_400_is_final_after_one_attempt() {
-    World::each("tr_6_400", PLAIN, |world| {
+    GatewayWorld::each("tr_6_400", PLAIN, |world| {
         let (mut client, mut bare) = (world.client(), world.bare());
         for tool in ["pay", "look", "draw"] {
             let arguments = json!({ "id": "a", "fault": "400" });
             let said = client.call_keyed(tool, arguments.clone(), tool);
             assert!(said.is_error && said.text.contains("400"), "{said:?}");
             assert_eq!(world.count(&format!("{tool} a")), 1);
-            // Whoever asks again is told the same, and that trying again does not help.
+            // A repeated call gets the same answer, which also says that retrying does not help.
             let again = client.call_keyed(tool, arguments.clone(), tool);
             assert!(again.is_error && again.from_cache && again.text == said.text, "{again:?}");
             let error = &again.ours["error"];
             assert_eq!((&error["terminal"], &error["retriable"]), (&json!(true), &json!(false)), "{again:?}");
             assert_eq!(world.count(&format!("{tool} a")), 1);
         }
-        // What a server itself says is the same as without us.
+        // The server's own answers are the same as without the gateway.
         for (code, text) in [(-32602, "Invalid arguments: no such account"), (-32600, "400 Bad Request")] {
             let arguments = json!({ "id": code.to_string(), "fault": "code", "code": code, "text": text });
             let params = json!({ "name": "draw", "arguments": arguments });
@@ -61,7 +61,7 @@ fn tr_6_a_400_is_final_after_one_attempt() {
             assert!(ours["error"]["message"].as_str().unwrap().starts_with(text), "{ours}");
             assert_eq!(world.count(&format!("draw {code}")), 1);
         }
-        // It says nothing about the tool.
+        // They say nothing about the tool.
         assert_eq!(client.call("look", json!({ "id": "b" })).text, "look b, run 1");
         assert_eq!(world.logged("tool_call_retry").len(), 0);
     });
@@ -69,19 +69,19 @@ fn tr_6_a_400_is_final_after_one_attempt() {
 
 #[test]
 fn tr_7_a_tool_that_never_answers_exhausts_its_attempts() {
-    // It is down for longer than the test lasts.
+    // The tool is down for longer than the test lasts.
     let tool = "[tools.\"bank/look\"]\ntimeout = \"300ms\"\nbreaker.cooldown = \"10m\"\n";
-    World::each("tr_7_exhausted", &format!("{PLAIN}{tool}"), |world| {
+    GatewayWorld::each("tr_7_exhausted", &format!("{PLAIN}{tool}"), |world| {
         let mut client = world.client();
         let said = client.call("look", json!({ "id": "a", "fault": "hang" }));
         assert_eq!((said.is_error, said.code.as_deref()), (true, Some("retry_exhausted")), "{said:?}");
         assert_eq!((&said.ours["attempts"], &said.ours["status"]), (&json!(4), &json!("retry_exhausted")));
-        // The breaker has seen all four: with four more there are the eight that open it for a tool that only reads.
+        // The breaker has counted all four. Four more make eight, which open it for a tool that only reads.
         client.call("look", json!({ "id": "b", "fault": "hang" }));
         let refused = client.call("look", json!({ "id": "c" }));
         assert_eq!(refused.code.as_deref(), Some("circuit_open"), "{refused:?}");
         client.request("ping", json!({}));
-        // Of those that were sent the server may hear later, and more than these were not made.
+        // The server may receive the sent ones later. No others were made.
         world.until("look a", 1);
         assert!(world.count("look a") <= 4 && world.count("look b") <= 4, "{:?}", world.ledger());
         assert_eq!(world.count("look c"), 0);
@@ -90,9 +90,9 @@ fn tr_7_a_tool_that_never_answers_exhausts_its_attempts() {
 
 #[test]
 fn tr_7_a_server_that_is_overloaded_for_good_exhausts_the_attempts() {
-    for front in [By::Stdio, By::Http] {
+    for front in [TestTransport::Stdio, TestTransport::Http] {
         let config = format!("{PLAIN}retry.attempts = 2\n");
-        let world = World::of("tr_7_503", &config, front, By::Http);
+        let world = GatewayWorld::of("tr_7_503", &config, front, TestTransport::Http);
         let mut client = world.client();
         let said = client.call("look", json!({ "id": "a", "fault": "503" }));
         assert_eq!((said.code.as_deref(), world.count("look a")), (Some("retry_exhausted"), 2), "{said:?}");
@@ -103,7 +103,7 @@ fn tr_7_a_server_that_is_overloaded_for_good_exhausts_the_attempts() {
 #[test]
 fn tr_11_nothing_is_retried_against_an_open_breaker_and_there_is_no_storm() {
     let config = format!("{PLAIN}retry.attempts = 20\nretry.base = \"1ms\"\nbreaker.cooldown = \"10m\"\n");
-    World::each("tr_11_storm", &config, |world| {
+    GatewayWorld::each("tr_11_storm", &config, |world| {
         let mut client = world.client();
         // Closed, it is retried until the breaker opens, and not once more.
         let said = client.call("look", json!({ "id": "a", "fault": "error" }));
@@ -114,7 +114,7 @@ fn tr_11_nothing_is_retried_against_an_open_breaker_and_there_is_no_storm() {
             .map(|number| client.send_call("look", json!({ "id": number.to_string(), "fault": "error" })))
             .collect();
         for caller in callers {
-            let said = Said::of(&client.answer(caller));
+            let said = ToolResponse::of(&client.answer(caller));
             assert_eq!(said.code.as_deref(), Some("circuit_open"), "{said:?}");
         }
         assert_eq!(world.ledger().iter().filter(|line| line.starts_with("look ")).count(), 8);

@@ -1,33 +1,33 @@
-//! Clients that others wrote, with a server behind the gateway.
+//! Third-party clients, with a server behind the gateway.
 
 use std::ffi::OsString;
 use std::fs;
 
 use serde_json::{Value, json};
 
-use super::line::Line;
-use super::{Place, Server, Way, installed, process_of, python, script};
-use crate::world::{kill, lives, wait};
+use super::line::ServerLine;
+use super::{RealServer, RealServerFolder, ServerRoute, installed, process_of, python, script};
+use crate::world::{is_running, kill, wait};
 
-/// A client in Python, which does what it is told.
-pub(super) struct Ordered(Line);
+/// A Python client that follows commands.
+pub(super) struct PythonClient(ServerLine);
 
-impl Ordered {
-    /// A client of this library in front of a server behind us.
-    fn start(place: &Place, library: &str, mode: &str, server: &Server) -> Self {
-        Self::of(place, library, mode, &server.line(Way::Through))
+impl PythonClient {
+    /// Starts a client of this library in front of a server behind the gateway.
+    fn start(place: &RealServerFolder, library: &str, mode: &str, server: &RealServer) -> Self {
+        Self::of(place, library, mode, &server.line(ServerRoute::Through))
     }
 
-    /// A client of this library in front of what is started by this line, or is there at this address.
-    pub(super) fn of(place: &Place, library: &str, mode: &str, server: &[OsString]) -> Self {
+    /// Starts a client of this library in front of the server with this command line or address.
+    pub(super) fn of(place: &RealServerFolder, library: &str, mode: &str, server: &[OsString]) -> Self {
         let mut command = place.program(python());
         command.arg(script(&format!("client_{library}.py"))).arg(mode).args(server);
-        // Nothing is written beside the scripts.
+        // No files are written beside the scripts.
         command.env("PYTHONDONTWRITEBYTECODE", "1");
-        Self(Line::start(command))
+        Self(ServerLine::start(command))
     }
 
-    /// Gives an order, and what came of it with what was told before.
+    /// Sends a command. Returns its result with the notifications before it.
     pub(super) fn order(&mut self, order: Value) -> (Value, Vec<Value>) {
         self.0.say(&order);
         let mut told = Vec::new();
@@ -53,15 +53,15 @@ impl Ordered {
 pub(super) const LEGACY: &str = "2025-11-25";
 pub(super) const MODERN: &str = "2026-07-28";
 
-/// What both Python servers do, asked for by this client.
+/// Uses the tools of both Python servers with this client.
 fn use_python_server(library: &str, server: &str, mode: &str, version: &str) {
-    let place = Place::new(&format!("real_{library}_{server}_{mode}"), "");
-    let server = Server::python(&format!("server_{server}.py"));
-    use_tools(Ordered::start(&place, library, mode, &server), version);
+    let place = RealServerFolder::new(&format!("real_{library}_{server}_{mode}"), "");
+    let server = RealServer::python(&format!("server_{server}.py"));
+    use_tools(PythonClient::start(&place, library, mode, &server), version);
 }
 
-/// What both Python servers do, in this version.
-pub(super) fn use_tools(mut client: Ordered, version: &str) {
+/// Uses the tools of both Python servers in this version.
+pub(super) fn use_tools(mut client: PythonClient, version: &str) {
     assert_eq!(client.result(json!(["version"])), version);
     let tools = client.result(json!(["tools"]));
     assert_eq!(
@@ -120,9 +120,9 @@ fn the_python_sdk_and_fastmcp_work_with_each_other_through_the_gateway() {
 #[test]
 fn a_client_of_the_newer_era_does_not_notice_that_a_server_is_older_behind_the_gateway() {
     for library in ["mcp", "fastmcp"] {
-        let place = Place::new(&format!("real_{library}_everything"), "");
-        let server = Server::node("mcp-server-everything").arg("stdio");
-        let mut client = Ordered::start(&place, library, "auto", &server);
+        let place = RealServerFolder::new(&format!("real_{library}_everything"), "");
+        let server = RealServer::node("mcp-server-everything").arg("stdio");
+        let mut client = PythonClient::start(&place, library, "auto", &server);
         assert_eq!(client.result(json!(["version"])), MODERN);
         let tools = client.result(json!(["tools"]));
         assert!(tools.as_array().is_some_and(|tools| tools.contains(&json!("get-sum"))), "{tools}");
@@ -134,10 +134,10 @@ fn a_client_of_the_newer_era_does_not_notice_that_a_server_is_older_behind_the_g
 
 #[test]
 fn the_inspector_lists_and_calls_through_the_gateway() {
-    let place = Place::new("real_inspector", "");
-    let server = Server::node("mcp-server-everything").arg("stdio");
+    let place = RealServerFolder::new("real_inspector", "");
+    let server = RealServer::node("mcp-server-everything").arg("stdio");
     let line: Vec<String> = server
-        .line(Way::Through)
+        .line(ServerRoute::Through)
         .into_iter()
         .map(|word| word.into_string().expect("paths are texts"))
         .collect();
@@ -158,17 +158,17 @@ fn the_inspector_lists_and_calls_through_the_gateway() {
 
 #[test]
 fn gr_8_a_real_server_killed_between_the_calls_of_a_real_client_is_there_for_the_next() {
-    let place = Place::new("real_killed", "");
+    let place = RealServerFolder::new("real_killed", "");
     let data = place.folder().join("kept");
     fs::create_dir(&data).unwrap();
-    let server = Server::node("mcp-server-filesystem").arg(&data);
-    let mut client = Ordered::start(&place, "mcp", "auto", &server);
+    let server = RealServer::node("mcp-server-filesystem").arg(&data);
+    let mut client = PythonClient::start(&place, "mcp", "auto", &server);
     let path = data.join("a.txt").display().to_string();
     client.result(json!(["tools"]));
     client.result(json!(["call", "write_file", { "path": path, "content": "words" }]));
     let first = process_of("node", &data);
     kill(first);
-    wait(|| !lives(first), || "the end of the server".to_owned());
+    wait(|| !is_running(first), || "the end of the server".to_owned());
     let read = client.result(json!(["call", "read_text_file", { "path": path }]));
     assert_eq!(read["content"][0]["text"], "words", "{read}");
     client.result(json!(["call", "write_file", { "path": path, "content": "others" }]));

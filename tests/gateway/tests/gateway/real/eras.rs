@@ -1,20 +1,20 @@
-//! Clients and servers that others wrote, of two eras of the protocol.
+//! Third-party clients and servers, of two eras of the protocol.
 
 use std::ffi::OsString;
 use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::clients::Ordered;
-use super::http::Listening;
-use super::talk::{Talk, everything};
-use super::{Place, Server, Way, installed, script};
-use crate::world::{LISTEN, Port};
+use super::clients::PythonClient;
+use super::conversation::{RecordingClient, everything};
+use super::http::ListeningServer;
+use super::{RealServer, RealServerFolder, ServerRoute, installed, script};
+use crate::world::{LISTEN, ReservedPort};
 
-/// What the reference server of the older era does for a client of the modern one.
-fn use_everything(mut client: Ordered) {
+/// Uses the reference server of the older era with a client of the modern one.
+fn use_everything(mut client: PythonClient) {
     let mut asked = Vec::new();
-    let mut result = |client: &mut Ordered, order: Value| {
+    let mut result = |client: &mut PythonClient, order: Value| {
         let (result, told) = client.order(order);
         asked.extend(told);
         result
@@ -32,7 +32,7 @@ fn use_everything(mut client: Ordered) {
         let said = result(&mut client, json!(["call", tool, arguments]));
         assert!(said.to_string().contains(words), "{tool}: {said}");
     }
-    // The roots it asks for when it likes to, and then knows them.
+    // The server asks for the roots at any time, and then knows them.
     for what in ["sampling", "elicitation", "roots"] {
         assert!(asked.contains(&json!({ "asked": what })), "{asked:?}");
     }
@@ -48,28 +48,29 @@ fn use_everything(mut client: Ordered) {
 
 #[test]
 fn sf_4_the_python_sdk_of_the_modern_era_uses_the_reference_server_of_the_older_one() {
-    let place = Place::new("eras_everything_stdio", "");
-    let server = Server::node("mcp-server-everything").arg("stdio");
-    use_everything(Ordered::of(&place, "mcp", "2026-07-28", &server.line(Way::Through)));
+    let place = RealServerFolder::new("eras_everything_stdio", "");
+    let server = RealServer::node("mcp-server-everything").arg("stdio");
+    use_everything(PythonClient::of(&place, "mcp", "2026-07-28", &server.line(ServerRoute::Through)));
 }
 
 #[test]
 fn sf_4_the_python_sdk_of_the_modern_era_uses_the_reference_server_of_the_older_one_over_http() {
-    let place = Place::new("eras_everything_http", "");
-    let port = Port::reserve();
-    let mut command = Server::node("mcp-server-everything").arg("streamableHttp").command(&place, Way::Bare);
+    let place = RealServerFolder::new("eras_everything_http", "");
+    let port = ReservedPort::reserve();
+    let mut command =
+        RealServer::node("mcp-server-everything").arg("streamableHttp").command(&place, ServerRoute::Bare);
     command.env("PORT", port.address().port().to_string());
-    let server = Listening::at(port, command);
-    use_everything(Ordered::of(&place, "mcp", "2026-07-28", &Server::remote_line(&server.url())));
+    let server = ListeningServer::at(port, command);
+    use_everything(PythonClient::of(&place, "mcp", "2026-07-28", &RealServer::remote_line(&server.url())));
     // And the gateway itself over HTTP.
-    let line = Server::remote_line(&server.url());
+    let line = RealServer::remote_line(&server.url());
     let mut command = place.program(&line[0]);
     command.args(&line[1..]).args(LISTEN);
-    let gateway = Listening::announced(command);
-    use_everything(Ordered::of(&place, "mcp", "2026-07-28", &[gateway.url().into()]));
+    let gateway = ListeningServer::announced(command);
+    use_everything(PythonClient::of(&place, "mcp", "2026-07-28", &[gateway.url().into()]));
 }
 
-/// A server made with the JavaScript library that knows the modern era only.
+/// Returns a server made with the JavaScript library that knows the modern era only.
 fn modern_server(port: Option<u16>) -> Vec<OsString> {
     let node = installed("node").join("node_modules/.bin/node");
     let port = port.map(|port| port.to_string().into());
@@ -79,15 +80,15 @@ fn modern_server(port: Option<u16>) -> Vec<OsString> {
         .collect()
 }
 
-fn started(place: &Place, line: &[OsString]) -> Command {
+fn started(place: &RealServerFolder, line: &[OsString]) -> Command {
     let mut command = place.program(&line[0]);
     command.args(&line[1..]).env("NODE_PATH", installed("node").join("node_modules"));
     command
 }
 
-/// What such a server does for a client of the older era.
+/// Uses such a server with a client of the older era.
 fn use_modern_server(command: Command) {
-    let mut talk = Talk::start(command);
+    let mut talk = RecordingClient::start(command);
     talk.initialize(everything());
     let agreed = talk.answers[0].message["result"].clone();
     assert_eq!(
@@ -98,7 +99,7 @@ fn use_modern_server(command: Command) {
     assert!(tools["tools"].as_array().is_some_and(|tools| tools.len() > 10), "{tools}");
     let said = talk.call("test_simple_text", json!({}));
     assert_eq!(said["content"][0]["text"], "This is a simple text response for testing.", "{said}");
-    // It asks all kinds of things at once, and then a call is answered.
+    // The server asks several kinds of questions at once, and then answers the call.
     let all = talk.call("test_input_required_result_multiple_inputs", json!({}));
     assert_eq!(all["content"][0]["text"], "all there", "{all}");
     let asked: Vec<_> = talk.told.iter().filter_map(|told| told["method"].as_str()).collect();
@@ -108,7 +109,7 @@ fn use_modern_server(command: Command) {
     let asked = talk.told.len();
     let failed = talk.call("test_error_handling", json!({}));
     assert_eq!(failed["isError"], true, "{failed}");
-    // Logged only once it was asked for.
+    // Logged only after the client has asked for it.
     talk.call("test_logging_tool", json!({}));
     assert_eq!(talk.told.len(), asked, "{:?}", talk.told);
     talk.ask("logging/setLevel", json!({ "level": "info" }));
@@ -119,7 +120,7 @@ fn use_modern_server(command: Command) {
     talk.ask("tools/call", progress);
     let heard = talk.told.iter().filter(|told| told["params"]["progressToken"] == "mine").count();
     assert_eq!(heard, 3, "{:?}", talk.told);
-    // What it says by itself comes to a client that never asked to listen.
+    // Unasked messages reach a client that never asked to listen.
     talk.call("test_trigger_tool_change", json!({}));
     talk.until("the change of the tools", 1, |told| told["method"] == "notifications/tools/list_changed");
     assert_eq!(talk.ask("resources/subscribe", json!({ "uri": "test://watched-resource" })), json!({}));
@@ -131,7 +132,7 @@ fn use_modern_server(command: Command) {
 
 #[test]
 fn sf_4_a_client_of_the_older_era_uses_a_real_server_of_the_modern_one() {
-    let place = Place::new("eras_modern_stdio", "");
+    let place = RealServerFolder::new("eras_modern_stdio", "");
     let gateway = [env!("CARGO_BIN_EXE_steadfast-tested"), "wrap", "--name", "real", "--"];
     let line: Vec<OsString> = gateway.into_iter().map(OsString::from).chain(modern_server(None)).collect();
     use_modern_server(started(&place, &line));
@@ -139,9 +140,9 @@ fn sf_4_a_client_of_the_older_era_uses_a_real_server_of_the_modern_one() {
 
 #[test]
 fn sf_4_a_client_of_the_older_era_uses_a_real_server_of_the_modern_one_over_http() {
-    let place = Place::new("eras_modern_http", "");
-    let port = Port::reserve();
+    let place = RealServerFolder::new("eras_modern_http", "");
+    let port = ReservedPort::reserve();
     let command = started(&place, &modern_server(Some(port.address().port())));
-    let server = Listening::at(port, command);
-    use_modern_server(started(&place, &Server::remote_line(&server.url())));
+    let server = ListeningServer::at(port, command);
+    use_modern_server(started(&place, &RealServer::remote_line(&server.url())));
 }

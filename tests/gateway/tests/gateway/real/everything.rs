@@ -1,17 +1,17 @@
-//! The reference server that has one of everything.
+//! The reference server with one of everything.
 
 use serde_json::{Value, json};
 
-use super::Server;
+use super::RealServer;
+use super::conversation::{RecordingClient, everything};
 use super::parity::{assert_same, is_line_of_the_log};
-use super::talk::{Talk, everything};
 
-fn server() -> Server {
-    Server::node("mcp-server-everything").arg("stdio")
+fn server() -> RealServer {
+    RealServer::node("mcp-server-everything").arg("stdio")
 }
 
-/// Past the handshake, and past what the server does a while after it.
-fn greeted(talk: &mut Talk) {
+/// Initializes the client, and waits for the messages that the server sends after that.
+fn greeted(talk: &mut RecordingClient) {
     talk.initialize(everything());
     talk.until("the roots being asked for", 1, is_about_roots);
 }
@@ -79,13 +79,13 @@ fn sf_4_what_tools_answer_is_the_same_through_the_gateway() {
             talk.call("get-resource-reference", json!({ "resourceType": "Blob", "resourceId": 2 }));
             talk.call("get-structured-content", json!({ "location": "Chicago" }));
             talk.call("get-roots-list", json!({}));
-            // The server sees the world in which it was started.
+            // The server has the environment in which it was started.
             talk.call("get-env", json!({}));
             let file =
                 json!({ "name": "a.gz", "data": "data:text/plain,words", "outputType": "resourceLink" });
             let link = talk.call("gzip-file-as-resource", file);
             talk.ask("resources/read", json!({ "uri": link["content"][0]["uri"] }));
-            // Arguments that are left out, and a call twice.
+            // Omitted arguments, and a call that is made twice.
             talk.ask("tools/call", json!({ "name": "get-tiny-image" }));
             talk.call("get-sum", json!({ "a": 1, "b": 2 }));
             talk.call("get-sum", json!({ "a": 1, "b": 2 }));
@@ -252,7 +252,7 @@ fn sf_4_prompts_completions_and_logging_are_the_same_through_the_gateway() {
             });
             talk.call("toggle-simulated-logging", json!({}));
             talk.ask("logging/setLevel", json!({ "level": "error" }));
-            // Told at a level that is not wanted any more.
+            // Sent at a level that the client has turned off.
             talk.ask("resources/subscribe", json!({ "uri": "demo://resource/dynamic/text/1" }));
         },
     );

@@ -1,18 +1,18 @@
-//! The reference servers that keep something: files, and a graph of what they were told.
+//! The reference servers with a state: files, and a graph of facts.
 
 use std::fs;
 
 use serde_json::json;
 
-use super::Server;
+use super::RealServer;
+use super::conversation::everything;
 use super::parity::assert_same;
-use super::talk::everything;
 
 #[test]
 fn sf_4_the_filesystem_server_is_the_same_through_the_gateway() {
     assert_same(
         "sf_4_files",
-        |data| Server::node("mcp-server-filesystem").arg(data),
+        |data| RealServer::node("mcp-server-filesystem").arg(data),
         |talk, data| {
             let at = |name: &str| data.join(name).display().to_string();
             talk.initialize(json!({}));
@@ -33,7 +33,7 @@ fn sf_4_the_filesystem_server_is_the_same_through_the_gateway() {
             talk.call("get_file_info", json!({ "path": at("inner/b.txt") }));
             talk.call("read_media_file", json!({ "path": at("inner/b.txt") }));
             talk.call("read_multiple_files", json!({ "paths": [at("inner/b.txt"), at("none")] }));
-            // What it will not do.
+            // Requests that the server refuses.
             talk.call("read_text_file", json!({ "path": at("none") }));
             talk.call("read_text_file", json!({ "path": "/etc/hostname" }));
             talk.call("write_file", json!({ "path": at("c.txt") }));
@@ -47,7 +47,7 @@ fn sf_4_the_filesystem_server_is_the_same_through_the_gateway() {
 fn sf_4_the_filesystem_server_gets_its_folders_from_the_client_through_the_gateway() {
     assert_same(
         "sf_4_roots",
-        |data| Server::node("mcp-server-filesystem").arg(data),
+        |data| RealServer::node("mcp-server-filesystem").arg(data),
         |talk, data| {
             talk.initialize(everything());
             talk.until("the roots being asked for", 1, |told| told["method"] == "roots/list");
@@ -60,7 +60,7 @@ fn sf_4_the_filesystem_server_gets_its_folders_from_the_client_through_the_gatew
 #[test]
 fn sf_4_the_memory_server_is_the_same_through_the_gateway() {
     let server = |data: &std::path::Path| {
-        Server::node("mcp-server-memory").env("MEMORY_FILE_PATH", data.join("memory.jsonl"))
+        RealServer::node("mcp-server-memory").env("MEMORY_FILE_PATH", data.join("memory.jsonl"))
     };
     assert_same("sf_4_memory", server, |talk, data| {
         talk.initialize(json!({}));

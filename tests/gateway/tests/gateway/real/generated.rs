@@ -1,15 +1,16 @@
-//! The HTTP API, asked whatever a generator makes of its own document: what is allowed, what is nearly allowed, and what is
-//! not. Every check of the generator runs, as each kind of caller: what is allowed is accepted, all else is refused, and nothing is
-//! answered that the document does not have. In [`CONFIG`] stands which statuses may answer a request that fits its schema.
+//! The HTTP API with requests that a generator makes from its document: valid, nearly valid, and invalid ones. Every
+//! check of the generator runs, as each kind of caller: valid requests are accepted, all others are refused, and there
+//! is no answer that the document does not have. [`CONFIG`] says which statuses may answer a request that fits its
+//! schema.
 
 use std::path::Path;
 use std::process::Command;
 
 use super::installed;
-use crate::client::Client;
-use crate::world::{By, LISTEN, World};
+use crate::client::McpTestClient;
+use crate::world::{GatewayWorld, LISTEN, TestTransport};
 
-/// What the generator takes for an error, and what it does not.
+/// The generator's rules for errors.
 const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/real/schemathesis.toml");
 
 #[test]
@@ -27,23 +28,23 @@ fn sf_5_every_endpoint_answers_as_the_document_says_with_the_admin_token() {
     answers_as_the_document_says("generated_admin", &[("STEADFAST_TOKEN", "agent")], Some("person"));
 }
 
-/// Asks a gateway with these variables, as the holder of this token.
+/// Sends requests to a gateway with these variables, with this token.
 fn answers_as_the_document_says(test: &str, variables: &[(&str, &str)], token: Option<&str>) {
-    // The generator begins calls that it never ends, and then asks for them again, which would wait for their end.
-    let world = World::of(test, "stuck_after = \"1s\"\n", By::Http, By::Stdio);
+    // The generator begins calls that it never ends, and then repeats them, which would wait for their end.
+    let world = GatewayWorld::of(test, "stuck_after = \"1s\"\n", TestTransport::Http, TestTransport::Stdio);
     let mut gateway = world.wrap(&LISTEN);
     gateway.env("STEADFAST_ADMIN_TOKEN", "person").envs(variables.iter().copied());
-    let client = Client::over_http(gateway);
+    let client = McpTestClient::over_http(gateway);
     let mut generator = Command::new(installed("python").join("bin/st"));
     generator.args(["--config-file", CONFIG, "run", &format!("http://{}/openapi.json", client.address())]);
     if let Some(token) = token {
         generator.args(["--header", &format!("Authorization: Bearer {token}")]);
     }
-    // Events go on for ever.
+    // Event streams never end.
     generator.args(["--checks", "all", "--exclude-path", "/v1/events"]);
     let examples = if std::env::var_os("LONG_TESTS").is_some() { "100" } else { "5" };
     generator.args(["--max-examples", examples, "--continue-on-failure"]);
-    // The same in every run, so that what fails here fails again, however slow the machine is.
+    // The same in every run, so that failures are reproducible, however slow the machine is.
     generator.args(["--seed", "1", "--suppress-health-check", "all"]);
     generator.args(["--request-timeout", "600", "--max-response-time", "600"]);
     generator.args(["--warnings", "off", "--no-color"]);

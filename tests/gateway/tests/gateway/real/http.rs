@@ -1,4 +1,4 @@
-//! The same clients over HTTP, and servers that are reached over HTTP.
+//! The same clients over HTTP, and servers over HTTP.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -6,40 +6,40 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::clients::{LEGACY, MODERN, Ordered, use_tools};
-use super::{Place, Server, Way, installed};
-use crate::world::{By, LISTEN, Port, Process, start_gateway};
+use super::clients::{LEGACY, MODERN, PythonClient, use_tools};
+use super::{RealServer, RealServerFolder, ServerRoute, installed};
+use crate::world::{LISTEN, ReservedPort, TestProcess, TestTransport, start_gateway};
 
-/// Something that was started and listens.
-pub(super) struct Listening {
-    _process: Process,
-    _port: Option<Port>,
+/// A program that listens.
+pub(super) struct ListeningServer {
+    _process: TestProcess,
+    _port: Option<ReservedPort>,
     address: SocketAddr,
 }
 
-impl Listening {
-    /// A program that has to be told where to listen.
-    pub(super) fn at(port: Port, mut command: Command) -> Self {
+impl ListeningServer {
+    /// Starts a program that has to be given a port.
+    pub(super) fn at(port: ReservedPort, mut command: Command) -> Self {
         Self { _process: port.start(&mut command), address: port.address(), _port: Some(port) }
     }
 
-    /// A gateway, which says where it listens.
+    /// Starts a gateway, which announces its address.
     pub(super) fn announced(mut command: Command) -> Self {
         let (process, address) = start_gateway(&mut command);
         Self { _process: process, _port: None, address }
     }
 
-    /// A gateway that listens, before a server that it starts, or before one that listens too.
-    pub(super) fn gateway(place: &Place, server: Server, back: By) -> Vec<Self> {
+    /// Starts a gateway that listens, in front of a child server or of one that listens too.
+    pub(super) fn gateway(place: &RealServerFolder, server: RealServer, back: TestTransport) -> Vec<Self> {
         let mut command = place.program(env!("CARGO_BIN_EXE_steadfast-tested"));
         command.args(["wrap", "--name", "real"]).args(LISTEN);
         let mut all = Vec::new();
         match back {
-            By::Stdio => command.arg("--").args(server.line(Way::Bare)),
-            By::Http => {
-                let port = Port::reserve();
+            TestTransport::Stdio => command.arg("--").args(server.line(ServerRoute::Bare)),
+            TestTransport::Http => {
+                let port = ReservedPort::reserve();
                 let server = server.env("PORT", port.address().port().to_string());
-                let server = Self::at(port, server.command(place, Way::Bare));
+                let server = Self::at(port, server.command(place, ServerRoute::Bare));
                 command.args(["--url", &server.url()]);
                 all.push(server);
                 &mut command
@@ -54,34 +54,35 @@ impl Listening {
     }
 }
 
-/// Both Python clients, in both eras, over HTTP before a server that is reached so.
-fn python_clients(back: By) {
+/// Runs both Python clients, in both eras, over HTTP in front of a server with this transport.
+fn python_clients(back: TestTransport) {
     for library in ["mcp", "fastmcp"] {
-        let place = Place::new(&format!("real_http_{library}_{back:?}"), "");
-        let server = Server::python(&format!("server_{library}.py"));
-        let gateway = Listening::gateway(&place, server, back);
+        let place = RealServerFolder::new(&format!("real_http_{library}_{back:?}"), "");
+        let server = RealServer::python(&format!("server_{library}.py"));
+        let gateway = ListeningServer::gateway(&place, server, back);
         for (mode, version) in [("legacy", LEGACY), ("auto", MODERN), (MODERN, MODERN)] {
-            use_tools(Ordered::of(&place, library, mode, &[OsString::from(gateway[0].url())]), version);
+            use_tools(PythonClient::of(&place, library, mode, &[OsString::from(gateway[0].url())]), version);
         }
     }
 }
 
 #[test]
 fn clients_in_python_work_over_http_before_a_server_that_is_started() {
-    python_clients(By::Stdio);
+    python_clients(TestTransport::Stdio);
 }
 
 #[test]
 fn clients_in_python_work_over_http_before_a_server_at_a_url() {
-    python_clients(By::Http);
+    python_clients(TestTransport::Http);
 }
 
 #[test]
 fn the_inspector_lists_and_calls_over_http() {
-    for back in [By::Stdio, By::Http] {
-        let place = Place::new(&format!("real_http_inspector_{back:?}"), "");
-        let mode = if back == By::Stdio { "stdio" } else { "streamableHttp" };
-        let gateway = Listening::gateway(&place, Server::node("mcp-server-everything").arg(mode), back);
+    for back in [TestTransport::Stdio, TestTransport::Http] {
+        let place = RealServerFolder::new(&format!("real_http_inspector_{back:?}"), "");
+        let mode = if back == TestTransport::Stdio { "stdio" } else { "streamableHttp" };
+        let gateway =
+            ListeningServer::gateway(&place, RealServer::node("mcp-server-everything").arg(mode), back);
         let inspect = |method: &[&str]| -> Value {
             let mut command = place.program(installed("node").join("node_modules/.bin/mcp-inspector"));
             command.args(["--cli", &gateway[0].url(), "--transport", "http", "--method"]).args(method);

@@ -1,4 +1,4 @@
-//! A program that speaks in lines of JSON.
+//! A program that exchanges lines of JSON.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{ChildStdin, Command, ExitStatus, Stdio};
@@ -7,17 +7,17 @@ use std::thread;
 
 use serde_json::Value;
 
-use crate::world::{PATIENCE, Process};
+use crate::world::{PATIENCE, TestProcess};
 
-pub(crate) struct Line {
-    child: Process,
+pub(crate) struct ServerLine {
+    child: TestProcess,
     stdin: Option<ChildStdin>,
     incoming: Receiver<Value>,
 }
 
-impl Line {
+impl ServerLine {
     pub(crate) fn start(mut command: Command) -> Self {
-        let mut child = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let mut child = TestProcess::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let (stdin, stdout) = child.streams();
         let out = BufReader::new(stdout);
         let (sender, incoming) = channel();
@@ -33,17 +33,17 @@ impl Line {
     }
 
     pub(crate) fn say(&mut self, message: &Value) {
-        let stdin = self.stdin.as_mut().expect("nobody has hung up");
+        let stdin = self.stdin.as_mut().expect("open input");
         stdin.write_all(format!("{message}\n").as_bytes()).unwrap();
     }
 
-    /// The next message, which is waited for because of this.
+    /// Waits for the next message, for this reason.
     pub(crate) fn hear(&mut self, what: &str) -> Value {
         let next = self.incoming.recv_timeout(PATIENCE);
         next.unwrap_or_else(|problem| panic!("no message while waiting for {what}: {problem}"))
     }
 
-    /// Closes what the program reads, and waits for its end.
+    /// Closes the input of the program, and waits for its end.
     pub(crate) fn hang_up(mut self) -> ExitStatus {
         self.stdin = None;
         self.child.end()

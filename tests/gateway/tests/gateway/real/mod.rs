@@ -1,9 +1,10 @@
 //! Real servers and clients from npm and PyPI, bare and through the gateway.
 //!
-//! They are what `tests/gateway/real` pins and `cargo xtask setup` installs. A test that does not find them fails.
+//! `tests/gateway/real` pins them and `cargo xtask setup` installs them. A test that does not find them fails.
 
 mod again;
 mod clients;
+mod conversation;
 mod eras;
 mod everything;
 mod files;
@@ -13,29 +14,28 @@ mod line;
 mod parity;
 mod python;
 mod rust;
-mod talk;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-use crate::world::Folder;
+use crate::world::GatewayTestFolder;
 
-/// Whether a server stands alone or behind us.
+/// The route to a server: direct or through the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum ServerRoute {
     Bare,
     Through,
 }
 
 /// The folder of one test.
-pub(crate) struct Place(Folder);
+pub(crate) struct RealServerFolder(GatewayTestFolder);
 
-impl Place {
-    /// One for each test, with the configuration of the gateway.
+impl RealServerFolder {
+    /// Creates the folder of a test, with the configuration of the gateway.
     pub(crate) fn new(test: &str, config: &str) -> Self {
-        let folder = Folder::new(test);
+        let folder = GatewayTestFolder::new(test);
         fs::write(folder.join("steadfast.toml"), config).unwrap();
         Self(folder)
     }
@@ -44,7 +44,7 @@ impl Place {
         &self.0
     }
 
-    /// A program that is at home here, says to a log what it has to say, and finds the Node that was installed before
+    /// Returns a program with this folder as its home and a log for its stderr, which finds the installed Node before
     /// that of the machine.
     pub(crate) fn program(&self, path: impl AsRef<Path>) -> Command {
         let inherited = env::var_os("PATH").unwrap_or_default();
@@ -58,21 +58,21 @@ impl Place {
     }
 }
 
-/// A server that is installed, and how it is started.
+/// An installed server and its command.
 #[derive(Clone, Debug)]
-pub(crate) struct Server {
+pub(crate) struct RealServer {
     pub(crate) program: PathBuf,
     pub(crate) arguments: Vec<OsString>,
     pub(crate) environment: Vec<(&'static str, OsString)>,
 }
 
-impl Server {
-    /// A server from npm.
+impl RealServer {
+    /// Returns a server from npm.
     pub(crate) fn node(name: &str) -> Self {
         Self::of(installed("node").join("node_modules/.bin").join(name))
     }
 
-    /// One of the servers in `scripts`, made with a library from PyPI.
+    /// Returns one of the servers in `scripts`, made with a library from PyPI.
     pub(crate) fn python(script: &str) -> Self {
         Self::of(python()).arg(self::script(script))
     }
@@ -91,26 +91,26 @@ impl Server {
         self
     }
 
-    /// The program that a client has to start to talk to it, with its arguments.
-    pub(crate) fn line(&self, way: Way) -> Vec<OsString> {
+    /// Returns the program that a client has to start, with its arguments.
+    pub(crate) fn line(&self, way: ServerRoute) -> Vec<OsString> {
         let bare = std::iter::once(self.program.clone().into()).chain(self.arguments.iter().cloned());
         match way {
-            Way::Bare => bare.collect(),
-            Way::Through => {
+            ServerRoute::Bare => bare.collect(),
+            ServerRoute::Through => {
                 let gateway = [env!("CARGO_BIN_EXE_steadfast-tested"), "wrap", "--name", "real", "--"];
                 gateway.into_iter().map(OsString::from).chain(bare).collect()
             }
         }
     }
 
-    /// The gateway in front of it, reached by this URL.
+    /// Returns the gateway in front of the server at this URL.
     pub(crate) fn remote_line(url: &str) -> Vec<OsString> {
         let gateway = [env!("CARGO_BIN_EXE_steadfast-tested"), "wrap", "--name", "real", "--url", url];
         gateway.into_iter().map(OsString::from).collect()
     }
 
-    /// The same to be started by us.
-    pub(crate) fn command(&self, place: &Place, way: Way) -> Command {
+    /// Returns the same as a command for the test itself.
+    pub(crate) fn command(&self, place: &RealServerFolder, way: ServerRoute) -> Command {
         let line = self.line(way);
         let mut command = place.program(&line[0]);
         command.args(&line[1..]).envs(self.environment.iter().map(|(name, value)| (name, value)));
@@ -118,27 +118,27 @@ impl Server {
     }
 }
 
-/// The Python that has the libraries.
+/// Returns the Python with the installed libraries.
 pub(crate) fn python() -> PathBuf {
     installed("python").join("bin/python")
 }
 
-/// A script of ours.
+/// Returns the path of a script of the tests.
 pub(crate) fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts").join(name)
 }
 
-/// Where `cargo xtask setup` put what it installed.
+/// Returns the folder where `cargo xtask setup` installed this kind.
 pub(crate) fn installed(kind: &str) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it is below the target folder");
     let folder = target.join("xtask/real").join(kind);
-    // It is written last.
+    // This file is written last.
     let is_whole = fs::exists(folder.join("installed")).is_ok_and(|there| there);
     assert!(is_whole, "what the gateway is tested with is not installed: run `cargo xtask setup`");
     folder
 }
 
-/// The process of this program that was given this as its last argument.
+/// Returns the process id of this program with this last argument.
 pub(crate) fn process_of(program: &str, argument: &Path) -> u32 {
     let listed = Command::new("ps").args(["-e", "-o", "pid=", "-o", "args="]).output().unwrap();
     let listed = String::from_utf8_lossy(&listed.stdout).into_owned();

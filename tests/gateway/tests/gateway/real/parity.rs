@@ -6,54 +6,54 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use super::talk::{Answer, Talk};
-use super::{Place, Server, Way};
+use super::conversation::{RecordedAnswer, RecordingClient};
+use super::{RealServer, RealServerFolder, ServerRoute};
 
-/// Holds the conversation both ways and compares all that the client hears. The server and the conversation get a folder
-/// for their data, one for each way.
+/// Holds the conversation both ways and compares everything that the client receives. The server and the conversation
+/// get a folder for their data, one for each way.
 pub(crate) fn assert_same(
     test: &str,
-    server: impl Fn(&Path) -> Server + Sync,
-    conversation: impl Fn(&mut Talk, &Path) + Sync,
+    server: impl Fn(&Path) -> RealServer + Sync,
+    conversation: impl Fn(&mut RecordingClient, &Path) + Sync,
 ) {
-    let place = Place::new(test, CONFIG);
+    let place = RealServerFolder::new(test, CONFIG);
     let hold = |way| {
         let data = place.folder().join(format!("{way:?}"));
         fs::create_dir(&data).unwrap();
-        let mut talk = Talk::start(server(&data).command(&place, way));
+        let mut talk = RecordingClient::start(server(&data).command(&place, way));
         conversation(&mut talk, &data);
-        Heard::of(&talk, &data, way)
+        NormalizedTranscript::of(&talk, &data, way)
     };
     let (bare, through) = thread::scope(|scope| {
-        let bare = scope.spawn(|| hold(Way::Bare));
-        let through = hold(Way::Through);
+        let bare = scope.spawn(|| hold(ServerRoute::Bare));
+        let through = hold(ServerRoute::Through);
         (bare.join().expect("the conversation with the bare server"), through)
     });
     let differences = through.differences(&bare);
     assert!(differences.is_empty(), "{} differences\n\n{}", differences.len(), differences.join("\n\n"));
 }
 
-/// What a client heard, without what differs from one run to the next.
-struct Heard {
-    answers: Vec<Answer>,
+/// The messages that a client received, without the parts that differ from run to run.
+struct NormalizedTranscript {
+    answers: Vec<RecordedAnswer>,
     told: Vec<Value>,
 }
 
-impl Heard {
-    fn of(talk: &Talk, data: &Path, way: Way) -> Self {
+impl NormalizedTranscript {
+    fn of(talk: &RecordingClient, data: &Path, way: ServerRoute) -> Self {
         let comparable = |message: &Value| {
             let mut message = message.clone();
             if let Some(members) = message.as_object_mut() {
                 members.remove("id");
             }
-            // A request that is withdrawn is one that the client knows: the how manieth.
+            // A cancelled request is one that the client knows: its number in the order.
             if message["method"] == "notifications/cancelled" {
                 let id = &message["params"]["requestId"];
                 message["params"]["requestId"] =
                     json!(talk.told.iter().position(|told| told.get("id") == Some(id)));
             }
             without_logging(&mut message);
-            if way == Way::Through {
+            if way == ServerRoute::Through {
                 without_what_is_ours(&mut message);
             }
             without_what_passes(&mut message, &data.display().to_string());
@@ -62,7 +62,7 @@ impl Heard {
         let answers = talk
             .answers
             .iter()
-            .map(|answer| Answer { message: comparable(&answer.message), ..answer.clone() });
+            .map(|answer| RecordedAnswer { message: comparable(&answer.message), ..answer.clone() });
         Self { answers: answers.collect(), told: talk.told.iter().map(comparable).collect() }
     }
 
@@ -95,15 +95,15 @@ impl Heard {
     }
 }
 
-// ---- the differences that are meant ----
+// ---- intended differences ----
 
-/// By default equal calls without a key that come within 20 ms are one that was dispatched twice, and run once. A
-/// conversation that a program holds is that quick.
+/// By default, equal calls without a key within 20 ms are one call that was dispatched twice, and run once. A program's
+/// conversation is that fast.
 const CONFIG: &str = "[tools.\"real/*\"]\ndedupe.double_dispatch = false\n";
 
-/// Takes out what the gateway adds, and nothing else. All that it adds is named here.
+/// Removes the gateway's additions, and nothing else. All of them are listed here.
 fn without_what_is_ours(message: &mut Value) {
-    // Its word for programs: that an answer is that of another call.
+    // Its mark for programs: the answer is that of another call.
     if let Some(meta) = message.pointer_mut("/result/_meta").and_then(Value::as_object_mut) {
         let before = meta.len();
         meta.retain(|name, _| !name.starts_with("dev.steadfast/"));
@@ -111,8 +111,8 @@ fn without_what_is_ours(message: &mut Value) {
             message["result"].as_object_mut().expect("it has members").remove("_meta");
         }
     }
-    // What the guard says to a model whose call was refused as malformed: a block after the server's own, or words after
-    // those of an error.
+    // The guard's remark for a model whose call was refused as malformed: a block after the server's own, or text after
+    // that of an error.
     if message["result"]["isError"] == true
         && let Some(blocks) = message.pointer_mut("/result/content").and_then(Value::as_array_mut)
     {
@@ -126,7 +126,7 @@ fn without_what_is_ours(message: &mut Value) {
     }
 }
 
-/// We have something to log ourselves, so every handshake through us says that there is something to hear.
+/// The gateway has log messages of its own, so every handshake through it announces logging.
 fn without_logging(message: &mut Value) {
     if message["result"]["protocolVersion"].is_string()
         && let Some(capabilities) = message.pointer_mut("/result/capabilities").and_then(Value::as_object_mut)
@@ -140,18 +140,19 @@ fn is_remark(text: &str) -> bool {
     ["[NON-RETRYABLE] ", "[LOOP DETECTED] ", "[TOOL ERROR LIMIT] "].iter().any(|mark| text.starts_with(mark))
 }
 
-// ---- what is never the same twice ----
+// ---- parts that differ from run to run ----
 
-/// Whether the everything server drew this line of its log. One of its eight levels is written in another way.
+/// Returns true if this is a line of the everything server's random log. One of its eight levels is written
+/// differently.
 pub(super) fn is_line_of_the_log(words: &str) -> bool {
     words.contains("level message") || words.contains("level-message")
 }
 
-/// Puts a word in the place of everything that is another one in each run: names that are drawn, times, folders.
+/// Replaces everything that differs from run to run: random names, times, folders.
 fn without_what_passes(value: &mut Value, data: &str) {
     match value {
         Value::Object(members) => {
-            // A level is drawn, and with it the words.
+            // The level is random, and with it the text.
             if members.get("data").and_then(Value::as_str).is_some_and(is_line_of_the_log) {
                 members.insert("level".to_owned(), json!("<drawn>"));
                 members.insert("data".to_owned(), json!("<drawn>"));
@@ -178,7 +179,7 @@ fn lasting(text: &str) -> String {
                 return format!("{begin}<…>");
             }
         }
-        // In words, and in the bytes of a resource.
+        // In text, and in the bytes of a resource.
         for before in [" created at ", "IGNyZWF0ZWQgYXQg"] {
             if let Some((begin, _)) = line.split_once(before) {
                 return format!("{begin}{before}<…>");
@@ -193,9 +194,9 @@ fn lasting(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn heard(message: Value, told: &[Value]) -> Heard {
-        let answer = Answer { to: "x".to_owned(), message, told_before: told.len() };
-        Heard { answers: vec![answer], told: told.to_vec() }
+    fn heard(message: Value, told: &[Value]) -> NormalizedTranscript {
+        let answer = RecordedAnswer { to: "x".to_owned(), message, told_before: told.len() };
+        NormalizedTranscript { answers: vec![answer], told: told.to_vec() }
     }
 
     #[test]
@@ -204,7 +205,7 @@ mod tests {
         assert_eq!(heard(json!({ "result": { "a": 1 } }), &bare.told).differences(&bare).len(), 1);
         let silent = heard(bare.answers[0].message.clone(), &[]);
         assert_eq!(silent.differences(&bare).len(), 2, "missing, and so not before the answer");
-        let late = Heard { told: bare.told.clone(), ..silent };
+        let late = NormalizedTranscript { told: bare.told.clone(), ..silent };
         assert_eq!(late.differences(&bare).len(), 1);
         assert!(bare.differences(&bare).is_empty());
     }

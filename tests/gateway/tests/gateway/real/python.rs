@@ -1,14 +1,14 @@
-//! A server made with the Python SDK, which speaks the protocol of both eras.
+//! A server made with the Python SDK, which supports both eras of the protocol.
 
 use serde_json::{Value, json};
 
+use super::conversation::{RecordingClient, everything};
 use super::parity::assert_same;
-use super::talk::{Talk, everything};
-use super::{Place, Server, Way, process_of};
-use crate::world::{kill, lives, wait};
+use super::{RealServer, RealServerFolder, ServerRoute, process_of};
+use crate::world::{is_running, kill, wait};
 
-fn server() -> Server {
-    Server::python("server_mcp.py")
+fn server() -> RealServer {
+    RealServer::python("server_mcp.py")
 }
 
 fn with_progress(tool: &str, arguments: Value, token: Value) -> Value {
@@ -53,12 +53,12 @@ fn sf_4_what_a_server_asks_and_withdraws_is_withdrawn_through_the_gateway() {
     );
 }
 
-/// Questions are numbered anew on their way, so that those of a server that was started again are told from those before.
+/// Questions get new numbers, so that those of a restarted server differ from the earlier ones.
 #[test]
 fn sf_4_what_a_server_that_was_started_again_asks_and_withdraws_is_withdrawn() {
-    let place = Place::new("sf_4_withdrawn_again", "");
+    let place = RealServerFolder::new("sf_4_withdrawn_again", "");
     let mark = place.folder().join("mark");
-    let mut talk = Talk::start(server().arg(&mark).command(&place, Way::Through));
+    let mut talk = RecordingClient::start(server().arg(&mark).command(&place, ServerRoute::Through));
     let is_withdrawal = |told: &Value| told["method"] == "notifications/cancelled";
     talk.initialize(everything());
     for times in 1..=2 {
@@ -74,8 +74,8 @@ fn sf_4_what_a_server_that_was_started_again_asks_and_withdraws_is_withdrawn() {
         assert_eq!(withdrawn, asked);
         let server = process_of("python", &mark);
         kill(server);
-        wait(|| !lives(server), || "the end of the server".to_owned());
-        // A list is asked for again if it was sent in the moment of death; after it the next server is there.
+        wait(|| !is_running(server), || "the end of the server".to_owned());
+        // A list request is repeated if the server died meanwhile. After it the next server is running.
         talk.ask("tools/list", json!({}));
     }
 }
@@ -121,7 +121,7 @@ fn sf_4_a_question_in_an_answer_is_answered_with_the_call_repeated_through_the_g
     );
 }
 #[test]
-fn sf_4_changes_are_told_under_the_id_of_the_clients_own_request_through_the_gateway() {
+fn sf_4_changes_are_sent_with_the_id_of_the_clients_own_request_through_the_gateway() {
     assert_same(
         "sf_4_listen",
         |_| server(),

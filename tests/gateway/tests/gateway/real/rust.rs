@@ -1,4 +1,4 @@
-//! The Rust SDK as a client, in both eras, on streams and over HTTP.
+//! The Rust SDK as a client, in both eras, over stdio and over HTTP.
 
 use rmcp::model::{CallToolRequestParams, ProtocolVersion};
 use rmcp::service::RunningService;
@@ -6,11 +6,11 @@ use rmcp::transport::{StreamableHttpClientTransport, TokioChildProcess};
 use rmcp::{ClientLifecycleMode, ClientServiceExt as _, RoleClient};
 use serde_json::json;
 
-use super::http::Listening;
-use super::{Place, Server, Way};
-use crate::world::{By, PATIENCE};
+use super::http::ListeningServer;
+use super::{RealServer, RealServerFolder, ServerRoute};
+use crate::world::{PATIENCE, TestTransport};
 
-/// The ways to begin, and the version that comes of each.
+/// Returns the ways to begin, and the resulting version of each.
 fn beginnings() -> [(ClientLifecycleMode, ProtocolVersion); 3] {
     let modern = ProtocolVersion::V_2026_07_28;
     let preferred_versions = vec![modern.clone()];
@@ -35,7 +35,7 @@ async fn use_tools(client: RunningService<RoleClient, ()>, version: &ProtocolVer
     assert_eq!(sum.structured_content, Some(json!({ "result": 3 })), "{sum:?}");
     let failed = call("fail", json!({ "why": "no reason" })).await.unwrap();
     assert_eq!(failed.is_error, Some(true), "{failed:?}");
-    // At once, as a model does that calls several tools in one breath.
+    // Concurrently, like a model that calls several tools at once.
     let (one, two) =
         tokio::join!(call("add", json!({ "a": 2, "b": 2 })), call("add", json!({ "a": 3, "b": 2 })));
     assert_eq!(one.unwrap().structured_content, Some(json!({ "result": 4 })));
@@ -43,7 +43,7 @@ async fn use_tools(client: RunningService<RoleClient, ()>, version: &ProtocolVer
     client.cancel().await.unwrap();
 }
 
-/// Does it, and fails if it never ends.
+/// Runs the work, and fails if it never ends.
 fn run(work: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { tokio::time::timeout(PATIENCE, work).await.expect("it ends") });
@@ -51,11 +51,12 @@ fn run(work: impl Future<Output = ()>) {
 
 #[test]
 fn the_rust_sdk_works_on_our_streams_in_both_eras() {
-    let place = Place::new("real_rmcp_streams", "");
+    let place = RealServerFolder::new("real_rmcp_streams", "");
     run(async {
-        // Finding out is left to HTTP: here the start of the server counts, and whoever waits ten seconds for it goes back.
+        // Detecting the era is left to HTTP: here the start of the server counts, and a client that waits ten seconds
+        // for it falls back.
         for (mode, version) in beginnings().into_iter().take(2) {
-            let command = Server::python("server_mcp.py").command(&place, Way::Through);
+            let command = RealServer::python("server_mcp.py").command(&place, ServerRoute::Through);
             let transport = TokioChildProcess::new(tokio::process::Command::from(command)).unwrap();
             use_tools(().serve_with_lifecycle(transport, mode).await.unwrap(), &version).await;
         }
@@ -64,9 +65,9 @@ fn the_rust_sdk_works_on_our_streams_in_both_eras() {
 
 #[test]
 fn the_rust_sdk_works_over_http_in_both_eras() {
-    for back in [By::Stdio, By::Http] {
-        let place = Place::new(&format!("real_rmcp_http_{back:?}"), "");
-        let gateway = Listening::gateway(&place, Server::python("server_mcp.py"), back);
+    for back in [TestTransport::Stdio, TestTransport::Http] {
+        let place = RealServerFolder::new(&format!("real_rmcp_http_{back:?}"), "");
+        let gateway = ListeningServer::gateway(&place, RealServer::python("server_mcp.py"), back);
         run(async {
             for (mode, version) in beginnings() {
                 let transport = StreamableHttpClientTransport::from_uri(gateway[0].url());

@@ -1,4 +1,4 @@
-//! One call, told anything that may happen to it: each of its steps is held against the path of a call.
+//! One call that receives any possible event. Each of its steps is compared with the path of a call.
 
 mod reference;
 
@@ -7,45 +7,56 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::approval::{Approvals, Channel, Decided, Decision, GrantId, Grantor, Spend};
-use steadfast_core::breaker::{Breaker, Verdict};
-use steadfast_core::call::{
-    self, Approval, AttemptEnd, Call, CallResult, Duplicates, Event, Hints, Notice, Others, Outcome,
-    Provenance, Request, RunBy, SentKey, Shared, Stage, Step, StoreFault, Waits, Wake,
+use steadfast_core::approval::{
+    ApprovalChannel, ApprovalDecision, ApprovalLedger, DecisionEffect, GrantId, Grantor, SpendVerdict,
 };
-use steadfast_core::classify::{Fault, RetryAfter, Severity, Source, Transport};
+use steadfast_core::breaker::{BreakerVerdict, CircuitBreaker};
+use steadfast_core::call::{
+    self, ApprovalOutcome, AttemptEndVisibility, AttemptReport, Call, CallEvent, CallMechanisms, CallNotice,
+    CallRequest, CallResult, CallerHints, CallerPatience, Deduplication, NextStep, OtherWaiters, Provenance,
+    ResultStage, RunnerKind, StoreFault, UpstreamKey, WakeReason,
+};
+use steadfast_core::classify::{AttemptFault, FaultSource, RetryAfter, Severity, TransportError};
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{
-    Address, Claim, ClaimVerdict, End, Ending, Failure, Found, Known, Observed, Owner, Process, Receipt,
-    RenewVerdict, Replay, ReplayReason, RunId, Save, SaveVerdict, StartVerdict, Unsettled, decide_claim,
+    CallFailure, Claim, ClaimOwner, ClaimVerdict, DeliveryReceipt, FoundRecords, LocalKnowledge,
+    ProcessIdentity, RecordAddress, RenewVerdict, ReplayReason, ReplayedResult, RunId, RunOutcome,
+    SaveRequest, SaveVerdict, SettleStatus, StartVerdict, UnknownOutcomeReason, UnknownOutcomeStatus,
+    decide_claim,
 };
 use steadfast_core::guard::{GuardedCall, LoopGuard};
 use steadfast_core::id::{RequestId, TurnId};
 use steadfast_core::limit::Limiter;
-use steadfast_core::output::{Output, RawJson};
+use steadfast_core::output::{RawJson, ToolOutput};
 use steadfast_core::policy::{
-    AfterUnknown, Ambiguous, ArgumentCheck, AskWhen, BudgetPolicy, CacheFailures, Dangerous, Effects, Mode,
-    OnStoreFailure, Policy, Profile, RateLimit, Ratio, Silence, ToolClass,
+    AmbiguousOutcomePolicy, ApprovalTrigger, ArgumentCheck, BudgetPolicy, CallPolicy, DangerousCommandPolicy,
+    EffectLocation, EnforcementMode, FailureReplayPolicy, PolicyProfile, RateLimit, Ratio, SilencePolicy,
+    StoreFailurePolicy, ToolClass, UnknownOutcomePolicy,
 };
 use steadfast_core::retry::{CallerLimits, RetryBudget};
-use steadfast_core::trust::{Escalation, Finished, Notify, Rules, Signature, Subject, TrustLedger};
+use steadfast_core::trust::{
+    Escalation, FinishedOutcome, NotifyChoice, Signature, TrustLedger, TrustRules, TrustSubject,
+};
 
-use self::reference::{Due, Ended, Kept, Machines, Reference, Saved, Told, of_failure};
-use super::{Story, agree, few, millis, next_moment, perhaps};
-use crate::invariants::Broken;
+use self::reference::{
+    ExpectedEnding, ExpectedFollowUp, ExpectedResponse, ExpectedSave, ExpectedStep, ReferenceCall,
+    ReferenceMachines, of_failure,
+};
+use super::{MachineTrace, agree, few, millis, next_moment, perhaps};
+use crate::invariants::InvariantViolation;
 use crate::rng::Rng;
 use crate::transition::{digest, key, tool, wanted};
 
 const PROMISE: &str = "calls take their path";
 
-pub(super) fn check(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
     for _ in 0..4 {
         one_call(rng, story)?;
     }
     Ok(())
 }
 
-fn one_call(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
+fn one_call(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
     let mut now = Timestamp::from_millis(1_000_000);
     let policy = Arc::new(policy(rng));
     let request = request(rng, now);
@@ -54,7 +65,7 @@ fn one_call(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
     story.tell(|| format!("{request:?} under {policy:?}"));
     let mut notices = Vec::new();
     let (mut reference, mut due) =
-        Reference::begin(machines.clone(), request.clone(), policy.clone(), seed, now);
+        ReferenceCall::begin(machines.clone(), request.clone(), policy.clone(), seed, now);
     let (mut call, mut step) =
         Call::begin(&mut machines.shared(), request.clone(), policy.clone(), seed, now, &mut notices);
     story.tell(|| format!("{}: begins -> {step:?}", now.as_millis()));
@@ -62,7 +73,7 @@ fn one_call(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
         let got = as_due(&step);
         agree(PROMISE, call.state(), &got, &due)?;
         notices.iter().for_each(|notice| story.coverage.notice(notice));
-        let got: Vec<Notice> = notices.drain(..).map(without_words).collect();
+        let got: Vec<CallNotice> = notices.drain(..).map(without_words).collect();
         let told = std::mem::take(&mut reference.notices);
         agree(PROMISE, "what is told", &got, &told.into_iter().map(without_words).collect())?;
         agree(PROMISE, "when it wakes", &call.wake_at(), &reference.wakes_at())?;
@@ -84,7 +95,7 @@ fn one_call(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
         if rng.chance(5) {
             interfere(rng, &mut machines, &mut reference.machines, &request, now);
         }
-        // A claim that is on its way says already that an attempt follows; what has to be approved first is claimed anew.
+        // A claim in transit already says that an attempt follows. A call that needs approval first claims again.
         if call.state() == "Claiming" && rng.chance(20) {
             for machines in [&mut machines, &mut reference.machines] {
                 fails_trust(&mut machines.trust, &request, &policy, now);
@@ -94,7 +105,7 @@ fn one_call(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
         let before = call.state();
         story.coverage.event(before, &event);
         due = reference.on(&event, now);
-        step = match call.on(&mut machines.shared(), now, event.clone(), &mut notices) {
+        step = match call.handle_event(&mut machines.shared(), now, event.clone(), &mut notices) {
             Ok(step) => step,
             Err(misuse) => return Err((PROMISE, misuse.to_string())),
         };
@@ -103,9 +114,9 @@ fn one_call(rng: &mut Rng, story: &mut Story) -> Result<(), Broken> {
     machines.are_as(&reference.machines)
 }
 
-impl Machines {
-    fn shared(&mut self) -> Shared<'_> {
-        Shared {
+impl ReferenceMachines {
+    fn shared(&mut self) -> CallMechanisms<'_> {
+        CallMechanisms {
             breaker: &mut self.breaker,
             dependency: self.dependency.as_mut(),
             budget: &mut self.budget,
@@ -117,9 +128,10 @@ impl Machines {
         }
     }
 
-    /// Both have heard the same.
-    fn are_as(&self, other: &Self) -> Result<(), Broken> {
-        let inside = |machines: &Self| (machines.limiter.inside(), machines.dependency_limiter.inside());
+    /// Checks that both have received the same.
+    fn are_as(&self, other: &Self) -> Result<(), InvariantViolation> {
+        let inside =
+            |machines: &Self| (machines.limiter.in_flight(), machines.dependency_limiter.in_flight());
         agree(PROMISE, "places", &inside(self), &inside(other))?;
         let text = |machines: &Self| {
             [
@@ -138,66 +150,70 @@ impl Machines {
     }
 }
 
-/// The errors that a guard has seen are known by their words, which are left out here.
+/// Removes the errors that a guard has recorded. They are identified by their texts, which are left out here.
 fn without_marks(text: &str) -> String {
     let mut parts = text.split("ErrorMark(");
     let first = parts.next().unwrap_or_default().to_owned();
     parts.fold(first, |text, part| text + part.trim_start_matches(|c: char| c.is_ascii_digit()))
 }
 
-fn without_words(notice: Notice) -> Notice {
+fn without_words(notice: CallNotice) -> CallNotice {
     match notice {
-        Notice::CallBlocked { code, breaker, .. } => Notice::CallBlocked { code, retriable: false, breaker },
-        Notice::AttemptEnded { attempt, took, failure } => {
+        CallNotice::CallBlocked { code, breaker, .. } => {
+            CallNotice::CallBlocked { code, retriable: false, breaker }
+        }
+        CallNotice::AttemptEnded { attempt, took, failure } => {
             let failure = failure.map(|failure| call::FailedAttempt { said: "".into(), ..failure });
-            Notice::AttemptEnded { attempt, took, failure }
+            CallNotice::AttemptEnded { attempt, took, failure }
         }
         notice => notice,
     }
 }
 
-fn as_due(step: &Step) -> Due {
+fn as_due(step: &NextStep) -> ExpectedStep {
     match step.clone() {
-        Step::Claim(claim) => Due::Claim(claim),
-        Step::Follow(key) => Due::Follow(key),
-        Step::AwaitEnd(key) => Due::AwaitEnd(key),
-        Step::Ask(ask) => Due::Ask { operator_only: ask.operator_only, until: ask.until },
-        Step::Spend { grant, owner } => Due::Spend(grant, owner),
-        Step::Start { key, owner } => Due::Start(key, owner),
-        Step::Probe(scope) => Due::Probe(scope),
-        Step::Renew => Due::Renew,
-        Step::Run(run) => {
-            Due::Run { attempt: run.attempt, deadline: run.deadline, run: run.run.0.to_string() }
+        NextStep::Claim(claim) => ExpectedStep::Claim(claim),
+        NextStep::Follow(key) => ExpectedStep::Follow(key),
+        NextStep::AwaitEnd(key) => ExpectedStep::AwaitEnd(key),
+        NextStep::Ask(ask) => ExpectedStep::Ask { operator_only: ask.operator_only, until: ask.until },
+        NextStep::Spend { grant, owner } => ExpectedStep::Spend(grant, owner),
+        NextStep::Start { key, owner } => ExpectedStep::Start(key, owner),
+        NextStep::Probe(scope) => ExpectedStep::Probe(scope),
+        NextStep::Renew => ExpectedStep::Renew,
+        NextStep::Run(run) => {
+            ExpectedStep::Run { attempt: run.attempt, deadline: run.deadline, run: run.run.0.to_string() }
         }
-        Step::Cut(cut) => Due::Cut(cut),
-        Step::Wait => Due::Wait,
-        Step::Save(save) => Due::Save(as_saved(&save)),
-        Step::Release(release) => Due::Release(release),
-        Step::Answer { result, upstream } => Due::Answer(as_told(&result), upstream),
-        Step::CancelUpstream => Due::CancelUpstream,
-        Step::Stay => Due::Stay,
-        Step::Finish { result, kept } => {
+        NextStep::Cut(cut) => ExpectedStep::Cut(cut),
+        NextStep::Wait => ExpectedStep::Wait,
+        NextStep::Save(save) => ExpectedStep::Save(as_saved(&save)),
+        NextStep::Release(release) => ExpectedStep::Release(release),
+        NextStep::Answer { result, upstream } => ExpectedStep::Answer(as_told(&result), upstream),
+        NextStep::CancelUpstream => ExpectedStep::CancelUpstream,
+        NextStep::Stay => ExpectedStep::Stay,
+        NextStep::Finish { result, deferred: kept } => {
             let kept = kept.iter().map(|kept| match kept {
-                call::Kept::Save(save) => Kept::Save(as_saved(save)),
-                call::Kept::Park(ask) => Kept::Park { operator_only: ask.operator_only },
-                call::Kept::Release(release) => Kept::Release(release.clone()),
-                call::Kept::GiveBack { grant, owner } => Kept::GiveBack(*grant, owner.clone()),
+                call::DeferredWrite::Save(save) => ExpectedFollowUp::Save(as_saved(save)),
+                call::DeferredWrite::Park(ask) => ExpectedFollowUp::Park { operator_only: ask.operator_only },
+                call::DeferredWrite::Release(release) => ExpectedFollowUp::Release(release.clone()),
+                call::DeferredWrite::GiveBack { grant, owner } => {
+                    ExpectedFollowUp::GiveBack(*grant, owner.clone())
+                }
             });
-            Due::Finish(as_told(&result), kept.collect())
+            ExpectedStep::Finish(as_told(&result), kept.collect())
         }
     }
 }
 
-fn as_saved(save: &Save) -> Saved {
-    Saved {
+fn as_saved(save: &SaveRequest) -> ExpectedSave {
+    ExpectedSave {
         owner: save.claimed.owner.clone(),
         key: save.claimed.key,
         started: save.claimed.started,
         ending: match &save.ending {
-            Ending::Done(output) => Ended::Done(output.clone()),
-            Ending::Failed(failure) => Ended::Failed(of_failure(failure)),
-            Ending::Unknown(unknown) => {
-                Ended::Unknown(unknown.settles, unknown.observed, unknown.output.clone())
+            RunOutcome::Done(output) => ExpectedEnding::Done(output.clone()),
+            RunOutcome::Failed(failure) => ExpectedEnding::Failed(of_failure(failure)),
+            RunOutcome::Unknown(unknown) => {
+                ExpectedEnding::Unknown(unknown.settles, unknown.observed, unknown.output.clone())
             }
         },
         attempts: save
@@ -209,13 +225,13 @@ fn as_saved(save: &Save) -> Saved {
     }
 }
 
-fn as_told(result: &CallResult) -> Told {
-    Told {
+fn as_told(result: &CallResult) -> ExpectedResponse {
+    ExpectedResponse {
         ended: match &result.ended {
             Ok(output) => Ok(Some(output.clone())),
             Err(failure) => Err(of_failure(failure)),
         },
-        asks: result.stage == Stage::InputRequired,
+        asks: result.stage == ResultStage::InputRequired,
         replayed: match result.provenance {
             Provenance::Fresh => None,
             Provenance::Replayed { reason, .. } => Some(reason),
@@ -231,9 +247,9 @@ fn as_told(result: &CallResult) -> Told {
     }
 }
 
-// ---- what is drawn ----
+// ---- draws ----
 
-fn policy(rng: &mut Rng) -> Policy {
+fn policy(rng: &mut Rng) -> CallPolicy {
     let class = *rng.pick(&[
         ToolClass::Mutating,
         ToolClass::Mutating,
@@ -241,21 +257,23 @@ fn policy(rng: &mut Rng) -> Policy {
         ToolClass::Idempotent,
         ToolClass::ReadOnly,
     ]);
-    let mut policy = rng.pick(&[Profile::Standard, Profile::Measured, Profile::Stepped]).policy(class);
+    let mut policy =
+        rng.pick(&[PolicyProfile::Standard, PolicyProfile::Measured, PolicyProfile::Stepped]).policy(class);
     let span = |rng: &mut Rng| millis(*rng.pick(&[50, 500, 2_000, 20_000]));
-    let mode = |rng: &mut Rng| if rng.chance(90) { Mode::Enforce } else { Mode::Off };
+    let mode = |rng: &mut Rng| if rng.chance(90) { EnforcementMode::Enforce } else { EnforcementMode::Off };
     policy.modes.dedupe = mode(rng);
     policy.modes.breaker = mode(rng);
     policy.modes.guard = mode(rng);
     policy.modes.trust = mode(rng);
-    // One mechanism acts, so that limits and deadlines do.
-    policy.modes.retry = if policy.modes.dedupe == Mode::Off { Mode::Enforce } else { mode(rng) };
-    policy.repeat.ambiguous = *rng.pick(&[Ambiguous::Stop, Ambiguous::Retry]);
+    // At least one mechanism acts, so that limits and deadlines do.
+    policy.modes.retry =
+        if policy.modes.dedupe == EnforcementMode::Off { EnforcementMode::Enforce } else { mode(rng) };
+    policy.repeat.ambiguous = *rng.pick(&[AmbiguousOutcomePolicy::Stop, AmbiguousOutcomePolicy::Retry]);
     (policy.repeat.retry_safe, policy.repeat.honours_key) = (rng.chance(20), rng.chance(20));
     (policy.time.attempt, policy.time.total) = (span(rng), span(rng) * 2);
     policy.time.last_retry = perhaps(rng, span);
     policy.time.answer_by = perhaps(rng, span);
-    policy.time.silence = *rng.pick(&[Silence::Timeout, Silence::Stuck]);
+    policy.time.silence = *rng.pick(&[SilencePolicy::Timeout, SilencePolicy::Stuck]);
     policy.retry.attempts = few(rng, 1, 4);
     policy.retry.total = perhaps(rng, span);
     policy.retry.budget = BudgetPolicy {
@@ -263,15 +281,19 @@ fn policy(rng: &mut Rng) -> Policy {
         floor_per_second: u32::try_from(rng.between(0, 3)).unwrap_or(0),
     };
     policy.dedupe.cache_failures =
-        *rng.pick(&[CacheFailures::Terminal, CacheFailures::All, CacheFailures::None]);
-    policy.dedupe.after_unknown =
-        *rng.pick(&[AfterUnknown::TellOnce, AfterUnknown::TellOnce, AfterUnknown::Hold]);
+        *rng.pick(&[FailureReplayPolicy::Terminal, FailureReplayPolicy::All, FailureReplayPolicy::None]);
+    policy.dedupe.after_unknown = *rng.pick(&[
+        UnknownOutcomePolicy::TellOnce,
+        UnknownOutcomePolicy::TellOnce,
+        UnknownOutcomePolicy::Hold,
+    ]);
     policy.dedupe.late_after = span(rng);
     policy.dedupe.keep.lease = span(rng) * 3;
-    policy.dedupe.on_store_failure = *rng.pick(&[OnStoreFailure::GoOn, OnStoreFailure::Refuse]);
-    policy.dedupe.explicit_key_on_store_failure = *rng.pick(&[OnStoreFailure::GoOn, OnStoreFailure::Refuse]);
+    policy.dedupe.on_store_failure = *rng.pick(&[StoreFailurePolicy::GoOn, StoreFailurePolicy::Refuse]);
+    policy.dedupe.explicit_key_on_store_failure =
+        *rng.pick(&[StoreFailurePolicy::GoOn, StoreFailurePolicy::Refuse]);
     policy.dedupe.largest_output = if rng.chance(80) { 1_000 } else { 4 };
-    policy.settling.effects = *rng.pick(&[Effects::Local, Effects::Remote]);
+    policy.settling.effects = *rng.pick(&[EffectLocation::Local, EffectLocation::Remote]);
     (policy.settling.linger, policy.settling.settle) = (span(rng), span(rng));
     (policy.settling.grace, policy.settling.drain) = (span(rng), span(rng));
     policy.breaker.consecutive = Some(few(rng, 1, 3));
@@ -289,23 +311,27 @@ fn policy(rng: &mut Rng) -> Policy {
     policy.trust.count = Some(few(rng, 1, 2));
     policy.trust.block_after = few(rng, 1, 2);
     (policy.trust.duration, policy.trust.cooldown) = (span(rng), span(rng));
-    policy.approval.when =
-        *rng.pick(&[AskWhen::Escalated, AskWhen::Escalated, AskWhen::Always, AskWhen::Never]);
+    policy.approval.when = *rng.pick(&[
+        ApprovalTrigger::Escalated,
+        ApprovalTrigger::Escalated,
+        ApprovalTrigger::Always,
+        ApprovalTrigger::Never,
+    ]);
     policy.approval.timeout = span(rng);
-    policy.approval.dangerous = *rng.pick(&[Dangerous::Record, Dangerous::Ask]);
+    policy.approval.dangerous = *rng.pick(&[DangerousCommandPolicy::Record, DangerousCommandPolicy::Ask]);
     policy.arguments = *rng.pick(&[ArgumentCheck::Assist, ArgumentCheck::Enforce]);
     policy
 }
 
-fn request(rng: &mut Rng, now: Timestamp) -> Request {
+fn request(rng: &mut Rng, now: Timestamp) -> CallRequest {
     let run = RunId("run of this call".into());
     let index = key("index");
     let address = match rng.between(0, 2) {
-        0 => Address::Explicit(key("explicit")),
-        1 => Address::CallId { id: key("call id"), index },
-        _ => Address::Keyless { run: key("run"), index },
+        0 => RecordAddress::Explicit(key("explicit")),
+        1 => RecordAddress::CallId { id: key("call id"), index },
+        _ => RecordAddress::Keyless { run: key("run"), index },
     };
-    let is_explicit = matches!(address, Address::Explicit(_));
+    let is_explicit = matches!(address, RecordAddress::Explicit(_));
     let span = |rng: &mut Rng| millis(*rng.pick(&[0, 50, 1_000, 10_000]));
     let mut limits = CallerLimits::default();
     if rng.chance(50) {
@@ -317,7 +343,7 @@ fn request(rng: &mut Rng, now: Timestamp) -> Request {
             start_by: rng.chance(20).then(|| now + span(rng)),
         };
     }
-    Request {
+    CallRequest {
         id: RequestId::new("request").expect("a short text"),
         tool: tool(),
         tool_call: None,
@@ -329,56 +355,60 @@ fn request(rng: &mut Rng, now: Timestamp) -> Request {
         trace: None,
         model: None,
         duplicates: match rng.between(0, 9) {
-            0 => Duplicates::Allowed,
-            1 => Duplicates::Refused(address),
-            _ => Duplicates::Joined(address),
+            0 => Deduplication::Allowed,
+            1 => Deduplication::Refused(address),
+            _ => Deduplication::Joined(address),
         },
-        sent_key: if is_explicit { SentKey::Given } else { SentKey::Run },
+        sent_key: if is_explicit { UpstreamKey::Given } else { UpstreamKey::Run },
         computed_since: rng.chance(10).then(|| now.before(millis(500))),
         in_turn: rng.chance(15),
         digest: digest(0),
         run,
-        process: Process { boot: "boot".into(), pid: 1, started: 1 },
+        process: ProcessIdentity { boot: "boot".into(), pid: 1, started: 1 },
         number: 7,
         signature: Signature("signature".into()),
         domain: None,
         danger: rng.chance(8).then(|| "a shape".into()),
         invalid_arguments: rng.chance(4).then(|| "a problem".into()),
         limits,
-        waits: *rng.pick(&[Waits::NotForLong, Waits::AsLongAsItTakes]),
-        run_by: if rng.chance(80) { RunBy::Driver } else { RunBy::Host },
-        end: *rng.pick(&[AttemptEnd::Unseen, AttemptEnd::Seen]),
+        waits: *rng.pick(&[CallerPatience::MayGiveUp, CallerPatience::UntilDone]),
+        run_by: if rng.chance(80) { RunnerKind::Driver } else { RunnerKind::Host },
+        end: *rng.pick(&[AttemptEndVisibility::Hidden, AttemptEndVisibility::Visible]),
         reads: Arc::default(),
-        hints: Hints { expected_retry_safe: rng.chance(20), safety_critical: rng.chance(10) },
-        channel: *rng.pick(&[Channel::Interactive, Channel::Interactive, Channel::Headless]),
+        hints: CallerHints { expected_retry_safe: rng.chance(20), safety_critical: rng.chance(10) },
+        channel: *rng.pick(&[
+            ApprovalChannel::Interactive,
+            ApprovalChannel::Interactive,
+            ApprovalChannel::Headless,
+        ]),
     }
 }
 
-/// Machines to which something has happened before.
-fn machines(rng: &mut Rng, request: &Request, policy: &Policy, now: Timestamp) -> Machines {
+/// Draws machines that have a history.
+fn machines(rng: &mut Rng, request: &CallRequest, policy: &CallPolicy, now: Timestamp) -> ReferenceMachines {
     let before = now.before(millis(rng.between(0, 3_000)));
-    let mut machines = Machines {
-        breaker: Breaker::default(),
-        dependency: perhaps(rng, |_| Breaker::default()),
+    let mut machines = ReferenceMachines {
+        breaker: CircuitBreaker::default(),
+        dependency: perhaps(rng, |_| CircuitBreaker::default()),
         budget: RetryBudget::default(),
         limiter: Limiter::default(),
         dependency_limiter: Limiter::default(),
         guard: LoopGuard::default(),
         trust: TrustLedger::default(),
-        approvals: Approvals::default(),
+        approvals: ApprovalLedger::default(),
     };
     let dependency = machines.dependency.iter_mut();
     for breaker in std::iter::once(&mut machines.breaker).chain(dependency).filter(|_| rng.chance(20)) {
         fail(breaker, policy, before);
     }
     if rng.chance(20) {
-        let _others = machines.limiter.enter(&policy.limits, before);
-        let _others = machines.dependency_limiter.enter(&policy.dependency_limits, before);
+        let _others = machines.limiter.try_acquire(&policy.limits, before);
+        let _others = machines.dependency_limiter.try_acquire(&policy.dependency_limits, before);
     }
     let call = GuardedCall { tool: &request.tool, arguments: request.digest, turn: request.turn.as_ref() };
     if rng.chance(15) {
         let message = "it failed before";
-        let ending = steadfast_core::guard::Ending::Failure { message, mistake: None };
+        let ending = steadfast_core::guard::GuardedResult::Failure { message, mistake: None };
         drop(machines.guard.end(&policy.guard, call, ending, before));
     }
     for _ in 0..rng.between(0, 9) / 7 {
@@ -386,7 +416,7 @@ fn machines(rng: &mut Rng, request: &Request, policy: &Policy, now: Timestamp) -
     }
     let is_blocked = rng.chance(8);
     if is_blocked {
-        machines.trust.block_tool(&request.tool, "by hand", Notify::Yes, before);
+        machines.trust.block_tool(&request.tool, "by hand", NotifyChoice::Yes, before);
     }
     if rng.chance(30) {
         let wanted = wanted(request, is_blocked);
@@ -397,142 +427,148 @@ fn machines(rng: &mut Rng, request: &Request, policy: &Policy, now: Timestamp) -
             &policy.approval,
             before,
         );
-        let decision = *rng.pick(&[Decision::Once, Decision::Session]);
-        let decided: Result<Decided, _> =
+        let decision = *rng.pick(&[ApprovalDecision::Once, ApprovalDecision::Session]);
+        let decided: Result<DecisionEffect, _> =
             machines.approvals.decide(asked.id, decision, Grantor::Operator, before);
         drop(decided);
     }
     machines
 }
 
-/// Fails often enough to open it.
-fn fail(breaker: &mut Breaker, policy: &Policy, at: Timestamp) {
+/// Feeds enough failures to open the breaker.
+fn fail(breaker: &mut CircuitBreaker, policy: &CallPolicy, at: Timestamp) {
     for _ in 0..policy.breaker.consecutive.map_or(1, NonZeroU32::get) {
         if let Ok((ticket, _)) = breaker.admit(&policy.breaker, at) {
-            breaker.record(&policy.breaker, ticket, Verdict::Failure { took: Duration::ZERO }, at);
+            breaker.record(&policy.breaker, ticket, BreakerVerdict::Failure { took: Duration::ZERO }, at);
         }
     }
 }
 
-fn fails_trust(trust: &mut TrustLedger, request: &Request, policy: &Policy, at: Timestamp) {
-    let rules = Rules { signature: &policy.trust, domain: None };
-    let subject = Subject { tool: &request.tool, signature: &request.signature, domain: None };
-    let finished = Finished::Failure { severity: Severity::ServerError, recoverable: true };
+fn fails_trust(trust: &mut TrustLedger, request: &CallRequest, policy: &CallPolicy, at: Timestamp) {
+    let rules = TrustRules { signature: &policy.trust, domain: None };
+    let subject = TrustSubject { tool: &request.tool, signature: &request.signature, domain: None };
+    let finished = FinishedOutcome::Failure { severity: Severity::ServerError, recoverable: true };
     trust.record(rules, subject, finished, at);
 }
 
-/// Others use the same machines meanwhile.
-fn interfere(rng: &mut Rng, one: &mut Machines, other: &mut Machines, request: &Request, now: Timestamp) {
+/// Lets other calls use the same machines meanwhile.
+fn interfere(
+    rng: &mut Rng,
+    one: &mut ReferenceMachines,
+    other: &mut ReferenceMachines,
+    request: &CallRequest,
+    now: Timestamp,
+) {
     let what = rng.between(0, 5);
     for machines in [one, other] {
         match what {
-            0 => drop(machines.trust.block_tool(&request.tool, "by hand", Notify::Yes, now)),
+            0 => drop(machines.trust.block_tool(&request.tool, "by hand", NotifyChoice::Yes, now)),
             1 => drop(machines.breaker.force_open(None, now)),
             2 => drop(machines.breaker.reset(now)),
             3 => drop(
                 machines.dependency.as_mut().map(|breaker| breaker.force_open(Some(now + millis(100)), now)),
             ),
-            4 => machines.limiter.leave(),
-            _ => drop(machines.trust.reset(steadfast_core::trust::Target::All, now)),
+            4 => machines.limiter.release(),
+            _ => drop(machines.trust.reset(steadfast_core::trust::TrustTarget::All, now)),
         }
     }
 }
 
-// ---- what happens ----
+// ---- events ----
 
-fn event(rng: &mut Rng, call: &Call, step: &Step, now: Timestamp) -> Event {
-    let owner = call.claimed().map(|record| record.owner.clone());
-    // Few calls give their claim back.
+fn event(rng: &mut Rng, call: &Call, step: &NextStep, now: Timestamp) -> CallEvent {
+    let owner = call.claimed_record().map(|record| record.owner.clone());
+    // Few calls release their claim.
     let most = if call.state() == "GivingBack" { 9 } else { 39 };
     match rng.between(0, most) {
-        0 => return Event::Cancelled(*rng.pick(&[Others::None, Others::Waiting])),
-        1 => return Event::Disconnected(*rng.pick(&[Others::None, Others::Waiting])),
-        // The answer to a renewal may be late, and be about a claim that is no more.
+        0 => return CallEvent::Cancelled(*rng.pick(&[OtherWaiters::None, OtherWaiters::Waiting])),
+        1 => return CallEvent::Disconnected(*rng.pick(&[OtherWaiters::None, OtherWaiters::Waiting])),
+        // The reply to a renewal may be late and concern a claim that no longer exists.
         2 | 5 if call.state() != "Renewing" => {
             return renewed(rng, owner.unwrap_or_else(|| owner_of(9)), now);
         }
-        3 => return Event::Woke(if rng.chance(50) { Wake::Time } else { Wake::Changed }),
-        4 => return Event::Progressed,
+        3 => return CallEvent::Woke(if rng.chance(50) { WakeReason::Time } else { WakeReason::Changed }),
+        4 => return CallEvent::Progressed,
         _ => {}
     }
-    let fails = |rng: &mut Rng, event: Event| {
+    let fails = |rng: &mut Rng, event: CallEvent| {
         let fault = *rng.pick(&[StoreFault::NotDone, StoreFault::Unanswered]);
-        if rng.chance(12) { Event::StoreFailed(fault) } else { event }
+        if rng.chance(12) { CallEvent::StoreFailed(fault) } else { event }
     };
     match call.state() {
         "Looking" | "Claiming" => {
             let verdict = match step {
-                Step::Claim(claim) => verdict(rng, claim, now),
+                NextStep::Claim(claim) => verdict(rng, claim, now),
                 _ => ClaimVerdict::Nothing,
             };
             if rng.chance(if call.state() == "Claiming" { 25 } else { 10 }) {
-                Event::StoreFailed(*rng.pick(&[StoreFault::NotDone, StoreFault::Unanswered]))
+                CallEvent::StoreFailed(*rng.pick(&[StoreFault::NotDone, StoreFault::Unanswered]))
             } else {
-                Event::Claimed(verdict)
+                CallEvent::Claimed(verdict)
             }
         }
-        "Following" | "AwaitingEnd" => Event::Woke(match rng.between(0, 5) {
-            0 => Wake::LeaderRefused(Box::new(a_failure(Code::CircuitOpen))),
-            1 | 2 => Wake::Changed,
-            _ => Wake::Time,
+        "Following" | "AwaitingEnd" => CallEvent::Woke(match rng.between(0, 5) {
+            0 => WakeReason::LeaderRefused(Box::new(a_failure(Code::CircuitOpen))),
+            1 | 2 => WakeReason::Changed,
+            _ => WakeReason::Time,
         }),
         "AwaitingApproval" => match rng.between(0, 7) {
-            0 => Event::Answered(Approval::Denied),
-            1 => Event::Answered(Approval::Nobody),
-            2 => Event::Answered(Approval::Granted(None)),
-            3 => Event::Answered(Approval::PutToCaller(output("a question"))),
-            4 => Event::Woke(Wake::Time),
-            _ => Event::Answered(Approval::Granted(Some(GrantId(3)))),
+            0 => CallEvent::Answered(ApprovalOutcome::Denied),
+            1 => CallEvent::Answered(ApprovalOutcome::Unreachable),
+            2 => CallEvent::Answered(ApprovalOutcome::Granted(None)),
+            3 => CallEvent::Answered(ApprovalOutcome::PutToCaller(output("a question"))),
+            4 => CallEvent::Woke(WakeReason::Time),
+            _ => CallEvent::Answered(ApprovalOutcome::Granted(Some(GrantId(3)))),
         },
-        "GivingBack" | "Releasing" => fails(rng, Event::Released),
+        "GivingBack" | "Releasing" => fails(rng, CallEvent::Released),
         "Spending" => {
             let spend = *rng.pick(&[
-                Spend::Spent,
-                Spend::Spent,
-                Spend::AlreadyMine,
-                Spend::Holds,
-                Spend::Lost,
-                Spend::Gone,
+                SpendVerdict::Spent,
+                SpendVerdict::Spent,
+                SpendVerdict::AlreadyMine,
+                SpendVerdict::Holds,
+                SpendVerdict::Lost,
+                SpendVerdict::Gone,
             ]);
-            fails(rng, Event::Spent(spend))
+            fails(rng, CallEvent::Spent(spend))
         }
         "Starting" => {
             let verdict = if rng.chance(85) { StartVerdict::Started } else { StartVerdict::Lost };
-            fails(rng, Event::Started(verdict))
+            fails(rng, CallEvent::Started(verdict))
         }
-        "Probing" => fails(rng, Event::Probed),
+        "Probing" => fails(rng, CallEvent::Probed),
         "Attempting" => match rng.between(0, 9) {
-            0 => Event::Progressed,
-            1..4 => Event::Woke(Wake::Time),
-            4 if rng.chance(20) => Event::Settled,
-            _ => Event::Ran(outcome(rng)),
+            0 => CallEvent::Progressed,
+            1..4 => CallEvent::Woke(WakeReason::Time),
+            4 if rng.chance(20) => CallEvent::Settled,
+            _ => CallEvent::Ran(outcome(rng)),
         },
-        "BackingOff" => Event::Woke(Wake::Time),
+        "BackingOff" => CallEvent::Woke(WakeReason::Time),
         "Renewing" => match owner {
             Some(owner) => {
                 let event = renewed(rng, owner, now);
                 fails(rng, event)
             }
-            None => Event::Woke(Wake::Time),
+            None => CallEvent::Woke(WakeReason::Time),
         },
-        // Its child was seen to end after it had answered.
-        "Saving" if rng.chance(5) => Event::Settled,
+        // Its child was observed to end after it had answered.
+        "Saving" if rng.chance(5) => CallEvent::Settled,
         "Marking" | "Saving" => {
-            let receipt = Receipt { key: key("explicit"), owner: owner_of(1), version: 3 };
+            let receipt = DeliveryReceipt { key: key("explicit"), owner: owner_of(1), version: 3 };
             let verdict = if rng.chance(90) { SaveVerdict::Saved(receipt) } else { SaveVerdict::FenceLost };
-            fails(rng, Event::Saved(verdict))
+            fails(rng, CallEvent::Saved(verdict))
         }
         "Settling" => match rng.between(0, 9) {
-            0 => Event::Settled,
-            1 if rng.chance(30) => Event::DriverEnds,
-            2 | 3 => Event::Ran(outcome(rng)),
-            _ => Event::Woke(Wake::Time),
+            0 => CallEvent::Settled,
+            1 if rng.chance(30) => CallEvent::DriverEnds,
+            2 | 3 => CallEvent::Ran(outcome(rng)),
+            _ => CallEvent::Woke(WakeReason::Time),
         },
-        _ => Event::Woke(Wake::Time),
+        _ => CallEvent::Woke(WakeReason::Time),
     }
 }
 
-fn renewed(rng: &mut Rng, owner: Owner, now: Timestamp) -> Event {
+fn renewed(rng: &mut Rng, owner: ClaimOwner, now: Timestamp) -> CallEvent {
     let sent = now.before(millis(*rng.pick(&[0, 10, 1_000])));
     let verdict = *rng.pick(&[
         RenewVerdict::Renewed,
@@ -542,23 +578,27 @@ fn renewed(rng: &mut Rng, owner: Owner, now: Timestamp) -> Event {
         RenewVerdict::Lost,
     ]);
     let owner = if rng.chance(90) { owner } else { owner_of(9) };
-    Event::Renewed { owner, sent, verdict }
+    CallEvent::Renewed { owner, sent, verdict }
 }
 
-/// Somebody else.
-fn owner_of(call: u64) -> Owner {
-    Owner { process: Process { boot: "boot".into(), pid: 2, started: 1 }, call, claim: 1 }
+/// Returns another owner.
+fn owner_of(call: u64) -> ClaimOwner {
+    ClaimOwner { process: ProcessIdentity { boot: "boot".into(), pid: 2, started: 1 }, call, claim: 1 }
 }
 
 fn verdict(rng: &mut Rng, claim: &Claim, now: Timestamp) -> ClaimVerdict {
-    let receipt = Receipt { key: key("explicit"), owner: owner_of(1), version: 2 };
-    let is_look = claim.intent == steadfast_core::dedupe::Intent::Look;
-    let unknown = |rng: &mut Rng, receipt: Receipt| {
+    let receipt = DeliveryReceipt { key: key("explicit"), owner: owner_of(1), version: 2 };
+    let is_look = claim.intent == steadfast_core::dedupe::ClaimIntent::Look;
+    let unknown = |rng: &mut Rng, receipt: DeliveryReceipt| {
         let left = millis(*rng.pick(&[1, 400, 600, 5_000]));
-        ClaimVerdict::Unknown(Box::new(Unsettled {
-            end: *rng.pick(&[End::Settled, End::NotYet(None), End::NotYet(Some(left))]),
-            observed: Observed::NoAnswer,
-            words: None,
+        ClaimVerdict::Unknown(Box::new(UnknownOutcomeStatus {
+            end: *rng.pick(&[
+                SettleStatus::Settled,
+                SettleStatus::NotYet(None),
+                SettleStatus::NotYet(Some(left)),
+            ]),
+            observed: UnknownOutcomeReason::NoAnswer,
+            details: None,
             output: None,
             runs_in: perhaps(rng, |_| millis(700)),
             receipt,
@@ -579,65 +619,83 @@ fn verdict(rng: &mut Rng, claim: &Claim, now: Timestamp) -> ClaimVerdict {
                 ReplayReason::DoubleDispatch,
                 ReplayReason::Waited,
             ]);
-            ClaimVerdict::Replay(Box::new(Replay { answer, reason, age: millis(10), receipt }))
+            ClaimVerdict::Replay(Box::new(ReplayedResult { answer, reason, age: millis(10), receipt }))
         }
         5..8 => unknown(rng, receipt),
-        8 if !is_look => unknown(rng, Receipt { owner: claim.owner.clone(), ..receipt }),
+        8 if !is_look => unknown(rng, DeliveryReceipt { owner: claim.owner.clone(), ..receipt }),
         9 => ClaimVerdict::Conflict,
-        10 => rng.pick(&[ClaimVerdict::Full, ClaimVerdict::Closed, ClaimVerdict::RecordsLost]).clone(),
+        10 => {
+            rng.pick(&[ClaimVerdict::Full, ClaimVerdict::StoreRecovering, ClaimVerdict::RecordsLost]).clone()
+        }
         _ if is_look => ClaimVerdict::Nothing,
         _ => {
             let mut claim = claim.clone();
             if rng.chance(10) {
                 claim.run = RunId("the run of another".into());
             }
-            decide_claim(&claim, Found::default(), &Known::default(), now).verdict
+            decide_claim(&claim, FoundRecords::default(), &LocalKnowledge::default(), now).verdict
         }
     }
 }
 
-fn outcome(rng: &mut Rng) -> Outcome {
-    let failure =
-        |source: Source| Outcome::Failure { fault: Fault::new(source, "words of the tool"), output: None };
+fn outcome(rng: &mut Rng) -> AttemptReport {
+    let failure = |source: FaultSource| AttemptReport::Failure {
+        fault: AttemptFault::new(source, "words of the tool"),
+        output: None,
+    };
     match rng.between(0, 13) {
-        0..4 => Outcome::Success {
+        0..4 => AttemptReport::Success {
             output: output("done"),
             concern: rng.chance(10).then_some(Severity::ServerError),
         },
-        4 => Outcome::InputRequired { output: output("a question") },
-        5 => Outcome::NotRun {
-            fault: Fault::new(Source::Transport { error: Transport::Other, written: false }, "not run"),
+        4 => AttemptReport::InputRequired { output: output("a question") },
+        5 => AttemptReport::NotRun {
+            fault: AttemptFault::new(
+                FaultSource::Transport { error: TransportError::Other, written: false },
+                "not run",
+            ),
         },
-        6 => failure(Source::Transport { error: Transport::ConnectionReset, written: rng.chance(70) }),
-        7 => failure(Source::Http { status: *rng.pick(&[400, 404, 408, 413, 429, 500, 503]) }),
+        6 => failure(FaultSource::Transport {
+            error: TransportError::ConnectionReset,
+            written: rng.chance(70),
+        }),
+        7 => failure(FaultSource::Http { status: *rng.pick(&[400, 404, 408, 413, 429, 500, 503]) }),
         8 => {
             let wait = RetryAfter::Delay(millis(*rng.pick(&[0, 100, 1_000, 100_000])));
-            let fault =
-                Fault { retry_after: Some(wait), ..Fault::new(Source::Http { status: 503 }, "later") };
-            Outcome::Failure { fault, output: None }
+            let fault = AttemptFault {
+                retry_after: Some(wait),
+                ..AttemptFault::new(FaultSource::Http { status: 503 }, "later")
+            };
+            AttemptReport::Failure { fault, output: None }
         }
-        9 => failure(Source::Exit { code: Some(1), signal: None }),
+        9 => failure(FaultSource::Exit { code: Some(1), signal: None }),
         10 => failure(
-            rng.pick(&[Source::SessionLost, Source::Panic, Source::BadAnswer, Source::TooLarge]).clone(),
+            rng.pick(&[
+                FaultSource::SessionLost,
+                FaultSource::Panic,
+                FaultSource::BadAnswer,
+                FaultSource::TooLarge,
+            ])
+            .clone(),
         ),
-        11 => failure(Source::Timeout { after: millis(10) }),
-        12 => Outcome::Failure {
-            fault: Fault::new(Source::IsError, "it is not allowed"),
+        11 => failure(FaultSource::Timeout { after: millis(10) }),
+        12 => AttemptReport::Failure {
+            fault: AttemptFault::new(FaultSource::IsError, "it is not allowed"),
             output: Some(output("no")),
         },
-        _ => Outcome::Failure {
-            fault: Fault::new(Source::IsError, "Request timed out"),
+        _ => AttemptReport::Failure {
+            fault: AttemptFault::new(FaultSource::IsError, "Request timed out"),
             output: Some(output("late")),
         },
     }
 }
 
-fn output(text: &str) -> Output {
-    Output { content: RawJson::string(text), metadata: None }
+fn output(text: &str) -> ToolOutput {
+    ToolOutput { content: RawJson::string(text), metadata: None }
 }
 
-fn a_failure(code: Code) -> Failure {
-    Failure {
+fn a_failure(code: Code) -> CallFailure {
+    CallFailure {
         code,
         message: "it failed elsewhere".into(),
         retriable: true,

@@ -1,64 +1,64 @@
-//! A client of the older era and a server of the modern one: what the client says once goes with every request, and what the
-//! server wants to know before it goes on is asked of the client while the client waits.
+//! A legacy client and a modern server. The client's introduction is sent with every request, and input that the server
+//! requests is requested from the client while its call waits.
 
-mod listen;
+mod messages;
 mod rounds;
-mod words;
+mod subscription;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use steadfast_core::classify::Fault;
+use steadfast_core::classify::AttemptFault;
 use steadfast_mcp::http::{META_VERSION, MODERN};
-use steadfast_mcp::message::{Id, Message, code};
-use steadfast_mcp::raw::RawJson;
+use steadfast_mcp::json_text::JsonText;
+use steadfast_mcp::message::{RpcId, RpcMessage, code};
 use tokio::sync::oneshot;
 
-use self::listen::Listening;
-use self::words::{About, Client, LEVELS};
-use super::find::is_modern_result;
-use super::words::{may_ask, nothing, with_none};
-use super::{FromServer, Hear, Life, Place, Server, no_id};
-use crate::server::Way;
+use self::messages::{LEVELS, LegacyClientInfo, ModernServerInfo};
+use self::subscription::UpstreamSubscription;
+use super::era_detection::is_modern_result;
+use super::json_edits::{may_ask, nothing, with_none};
+use super::{Generation, NotificationHandler, PendingRequest, ServerEvent, UpstreamServer, no_id};
+use crate::server::ServerConnection;
 
-/// A server of the modern era behind a client of the older one.
-pub(super) struct ToModern {
-    about: About,
-    /// What the client is asked, by numbers of ours.
-    asked: Arc<Mutex<HashMap<u64, oneshot::Sender<Message>>>>,
+/// A modern server behind a legacy client.
+pub(super) struct ModernBridge {
+    about: ModernServerInfo,
+    /// The open requests to the client, by number.
+    asked: Arc<Mutex<HashMap<u64, oneshot::Sender<RpcMessage>>>>,
     next: AtomicU64,
-    listening: Listening,
+    listening: UpstreamSubscription,
 }
 
-/// The most questions that wait for the client.
+/// The maximum number of open requests to the client.
 const MOST_ASKED: usize = 1024;
 
-impl ToModern {
-    /// A server that answered so to `server/discover`, if it is of the modern era.
-    pub(super) fn discovered(answer: Result<Message, Fault>) -> Option<Self> {
+impl ModernBridge {
+    /// Creates the bridge to a server from its answer to `server/discover`, if it is of the modern era.
+    pub(super) fn discovered(answer: Result<RpcMessage, AttemptFault>) -> Option<Self> {
         let answer = answer.ok().filter(is_modern_result)?;
         Some(Self {
-            about: About::of(answer.result()?),
+            about: ModernServerInfo::of(answer.result()?),
             asked: Arc::default(),
             next: AtomicU64::new(1),
-            listening: Listening::default(),
+            listening: UpstreamSubscription::default(),
         })
     }
 
-    /// The answer to the client's handshake.
-    pub(super) fn initialized(&self, request: &Message, name: &str) -> Message {
+    /// Returns the answer to the client's handshake.
+    pub(super) fn initialized(&self, request: &RpcMessage, name: &str) -> RpcMessage {
         self.about.initialized(request, name)
     }
 
-    /// Listens for what the client would hear without asking for it.
-    pub(super) fn listen(self: &Arc<Self>, server: &Arc<Server>) {
+    /// Subscribes to the notifications that a legacy client gets without asking.
+    pub(super) fn listen(self: &Arc<Self>, server: &Arc<UpstreamServer>) {
         self.listening.wants(server, self.about.filter(&server.handshake.watched()));
     }
 
-    /// The client has answered a question.
-    pub(super) fn answered(&self, answer: &Message) {
+    /// Takes the client's answer to a request.
+    pub(super) fn answered(&self, answer: &RpcMessage) {
         let number = answer.id().and_then(|id| id.as_u64());
         let waiting = number.and_then(|number| self.asked.lock().remove(&number));
         if let Some(waiting) = waiting {
@@ -70,8 +70,13 @@ impl ToModern {
         self.listening.stop();
     }
 
-    /// Asks the client. Whoever drops this does not want the answer any more.
-    async fn ask(&self, server: &Arc<Server>, method: &str, params: Option<&RawJson>) -> Option<Question> {
+    /// Sends a request to the client. Dropping the returned value cancels it.
+    async fn ask(
+        &self,
+        server: &Arc<UpstreamServer>,
+        method: &str,
+        params: Option<&JsonText>,
+    ) -> Option<ClientRequest> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, answer) = oneshot::channel();
         {
@@ -81,42 +86,43 @@ impl ToModern {
             }
             asked.insert(number, sender);
         }
-        let question = Question { number, answer, asked: self.asked.clone(), server: server.clone() };
-        let request = Message::request(&Id::number(number), method, params);
-        server.heard(FromServer::Asked(Life::NONE, request)).await;
+        let question = ClientRequest { number, answer, asked: self.asked.clone(), server: server.clone() };
+        let request = RpcMessage::request(&RpcId::number(number), method, params);
+        server.notify_owner(ServerEvent::Request(Generation::NONE, request)).await;
         Some(question)
     }
 }
 
-/// Something that the client was asked.
-struct Question {
+/// An open request to the client.
+struct ClientRequest {
     number: u64,
-    answer: oneshot::Receiver<Message>,
-    asked: Arc<Mutex<HashMap<u64, oneshot::Sender<Message>>>>,
-    server: Arc<Server>,
+    answer: oneshot::Receiver<RpcMessage>,
+    asked: Arc<Mutex<HashMap<u64, oneshot::Sender<RpcMessage>>>>,
+    server: Arc<UpstreamServer>,
 }
 
-impl Drop for Question {
+impl Drop for ClientRequest {
     fn drop(&mut self) {
         let was_open = self.asked.lock().remove(&self.number).is_some();
         if let (true, Ok(runtime)) = (was_open, tokio::runtime::Handle::try_current()) {
-            let why = "the call that asked this is over";
-            let (server, told) = (self.server.clone(), crate::server::cancel(&Id::number(self.number), why));
-            runtime.spawn(async move { server.heard(FromServer::Told(told)).await });
+            let why = "the call that requested this has ended";
+            let (server, told) =
+                (self.server.clone(), crate::server::cancel(&RpcId::number(self.number), why));
+            runtime.spawn(async move { server.notify_owner(ServerEvent::Notification(told)).await });
         }
     }
 }
 
-/// Sends a request of a client of the older era.
+/// Sends a request of a legacy client.
 pub(super) async fn send(
-    server: &Arc<Server>,
-    bridge: &Arc<ToModern>,
-    request: &Message,
-    hear: Option<Hear>,
-) -> Result<Place, Fault> {
+    server: &Arc<UpstreamServer>,
+    bridge: &Arc<ModernBridge>,
+    request: &RpcMessage,
+    hear: Option<NotificationHandler>,
+) -> Result<PendingRequest, AttemptFault> {
     let method = request.method().unwrap_or_default();
     match method {
-        // Remembered by whoever passed it on, and sent with each request.
+        // Recorded by the caller, and sent with each request.
         "logging/setLevel" => {
             let level = request.param_text("level");
             return Ok(server.answered(match level {
@@ -139,30 +145,34 @@ pub(super) async fn send(
         return rounds::call(server, bridge, dressed, hear).await;
     }
     let place = server.pass(&dressed, hear.into()).await?;
-    Ok(place.turned(|answer| with_none(&answer, "resultType")))
+    Ok(place.with_conversion(|answer| with_none(&answer, "resultType")))
 }
 
-/// A request as the modern era wants it.
-pub(super) fn dressed(server: &Server, request: &Message) -> Message {
-    let client = Client::of(server.handshake.initialize().as_ref());
+/// Translates a request into the modern era.
+pub(super) fn dressed(server: &UpstreamServer, request: &RpcMessage) -> RpcMessage {
+    let client = LegacyClientInfo::of(server.handshake.initialize().as_ref());
     client.dressed(request, server.handshake.log_level())
 }
 
-/// A notification as the modern era has it, if it does.
-pub(super) fn told(server: &Arc<Server>, bridge: &Arc<ToModern>, notification: &Message) -> Option<Message> {
+/// Translates a notification into the modern era. Returns `None` if that era does not have it.
+pub(super) fn told(
+    server: &Arc<UpstreamServer>,
+    bridge: &Arc<ModernBridge>,
+    notification: &RpcMessage,
+) -> Option<RpcMessage> {
     match (notification.method(), &server.way) {
         (Some("notifications/initialized"), _) => {
             bridge.listen(server);
             None
         }
         (Some("notifications/roots/list_changed" | "notifications/progress"), _) => None,
-        // Whoever leaves has withdrawn the request.
-        (Some("notifications/cancelled"), Way::Remote(_)) => None,
-        (Some("notifications/cancelled"), Way::Child(_)) => Some(notification.clone()),
-        _ => Some(notification.rewrite().meta(META_VERSION, RawJson::string(MODERN)).finish()),
+        // Closing the connection has cancelled the request.
+        (Some("notifications/cancelled"), ServerConnection::Remote(_)) => None,
+        (Some("notifications/cancelled"), ServerConnection::Child(_)) => Some(notification.clone()),
+        _ => Some(notification.rewrite().meta(META_VERSION, JsonText::string(MODERN)).finish()),
     }
 }
 
-fn refusal(why: &str) -> Message {
-    Message::error_response(Some(&no_id()), code::INVALID_PARAMS, why, None)
+fn refusal(why: &str) -> RpcMessage {
+    RpcMessage::error_response(Some(&no_id()), code::INVALID_PARAMS, why, None)
 }

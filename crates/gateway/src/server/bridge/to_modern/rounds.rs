@@ -1,36 +1,41 @@
-//! Calls in rounds. A server of the modern era that wants to know something answers the call with its questions; they are
-//! asked of the client, which still waits, and the call is sent again with what it said.
+//! Calls in rounds. A modern server that needs input answers the call with an input request. The gateway gets the input
+//! from the client, whose call still waits, and sends the call again with it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use steadfast_core::classify::{Fault, Source, Transport};
-use steadfast_mcp::message::Message;
-use steadfast_mcp::raw::RawJson;
+use steadfast_core::classify::{AttemptFault, FaultSource, TransportError};
+use steadfast_mcp::json_text::JsonText;
+use steadfast_mcp::message::RpcMessage;
 
-use super::super::words::{can_be_asked, with_none};
-use super::words::{Asked, Client, Wanted, unanswered};
-use super::{Question, ToModern};
-use crate::server::pending::{Ears, SentAs};
-use crate::server::{Hear, Life, Place, Server};
+use super::super::json_edits::{can_be_asked, with_none};
+use super::messages::{InputQuestion, InputRequest, LegacyClientInfo, unanswered};
+use super::{ClientRequest, ModernBridge};
+use crate::server::pending::{NotificationReceivers, SentRequestNumber};
+use crate::server::{Generation, NotificationHandler, PendingRequest, UpstreamServer};
 
-/// A server that asks more often than this does not know what it wants.
+/// The maximum number of rounds, after which the call fails.
 const MOST_ROUNDS: u32 = 16;
-/// How long a server is left alone that asks for nothing but to be called again, the first time and at most.
+/// The first and the longest delay before the next round if the server requests no input.
 const LATER: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
 
-/// Sends a call, and brings its last answer.
+/// Sends a call. The pending request gets the answer of the last round.
 pub(super) async fn call(
-    server: &Arc<Server>,
-    bridge: &Arc<ToModern>,
-    request: Message,
-    hear: Option<Hear>,
-) -> Result<Place, Fault> {
+    server: &Arc<UpstreamServer>,
+    bridge: &Arc<ModernBridge>,
+    request: RpcMessage,
+    hear: Option<NotificationHandler>,
+) -> Result<PendingRequest, AttemptFault> {
     let sent = server.pass(&request, hear.clone().into()).await?;
-    let sent_as = SentAs::of(&sent);
-    let place = server.pending.enter(Life::NONE, Ears::default());
-    let rounds =
-        Rounds { server: server.clone(), bridge: bridge.clone(), request, hear, sent_as: sent_as.clone() };
+    let sent_as = SentRequestNumber::of(&sent);
+    let place = server.pending.enter(Generation::NONE, NotificationReceivers::default());
+    let rounds = CallRounds {
+        server: server.clone(),
+        bridge: bridge.clone(),
+        request,
+        hear,
+        sent_as: sent_as.clone(),
+    };
     let (pending, number) = (server.pending.clone(), place.number);
     let bringing = tokio::spawn(async move {
         let answer = rounds.last(sent).await;
@@ -39,21 +44,21 @@ pub(super) async fn call(
     Ok(place.brought_by(bringing.abort_handle(), sent_as))
 }
 
-struct Rounds {
-    server: Arc<Server>,
-    bridge: Arc<ToModern>,
-    request: Message,
-    hear: Option<Hear>,
-    sent_as: Arc<SentAs>,
+struct CallRounds {
+    server: Arc<UpstreamServer>,
+    bridge: Arc<ModernBridge>,
+    request: RpcMessage,
+    hear: Option<NotificationHandler>,
+    sent_as: Arc<SentRequestNumber>,
 }
 
-impl Rounds {
-    async fn last(&self, first: Place) -> Result<Message, Fault> {
+impl CallRounds {
+    async fn last(&self, first: PendingRequest) -> Result<RpcMessage, AttemptFault> {
         let method = self.request.method().unwrap_or_default();
         let (mut sent, mut pause) = (first, LATER.0);
         for round in 0.. {
             let answer = sent.answer().await?;
-            let Some(wanted) = Wanted::of(&answer) else { return Ok(with_none(&answer, "resultType")) };
+            let Some(wanted) = InputRequest::of(&answer) else { return Ok(with_none(&answer, "resultType")) };
             if round == MOST_ROUNDS {
                 break;
             }
@@ -70,24 +75,25 @@ impl Rounds {
             sent = self.server.pass(&again, ears).await.map_err(|fault| begun(&fault))?;
             self.sent_as.is_now(&sent);
         }
-        Ok(unanswered(method, "the server asked again and again and never answered"))
+        Ok(unanswered(method, "the server requested input too often without a result"))
     }
 
-    /// Asks the client everything at once. An answer that is an error ends the call: the server has no way to be told.
-    async fn ask<'q>(&self, questions: &'q [Asked]) -> Result<Vec<(&'q str, RawJson)>, String> {
-        let client = Client::of(self.server.handshake.initialize().as_ref());
-        for Asked { method, params, .. } in questions {
-            let params = params.as_ref().map(RawJson::as_str);
+    /// Requests all input from the client. An error ends the call, because the server cannot be informed of it.
+    async fn ask<'q>(&self, questions: &'q [InputQuestion]) -> Result<Vec<(&'q str, JsonText)>, String> {
+        let client = LegacyClientInfo::of(self.server.handshake.initialize().as_ref());
+        for InputQuestion { method, params, .. } in questions {
+            let params = params.as_ref().map(JsonText::as_str);
             can_be_asked(client.capabilities.as_str(), method, params)?;
         }
-        let mut open: Vec<(&str, Question)> = Vec::new();
-        for Asked { key, method, params } in questions {
+        let mut open: Vec<(&str, ClientRequest)> = Vec::new();
+        for InputQuestion { key, method, params } in questions {
             let asked = self.bridge.ask(&self.server, method, params.as_ref()).await;
             open.push((key, asked.ok_or("too many questions wait for the client")?));
         }
         let mut answers = Vec::new();
         for (key, mut question) in open {
-            let answer = (&mut question.answer).await.map_err(|_| "the client was not asked")?;
+            let answer =
+                (&mut question.answer).await.map_err(|_| "the request was not sent to the client")?;
             match answer.result_json() {
                 Some(result) => answers.push((key, result)),
                 None => {
@@ -100,8 +106,8 @@ impl Rounds {
     }
 }
 
-/// What was sent first may have had its effect, whatever became of what was sent last.
-fn begun(fault: &Fault) -> Fault {
-    let source = Source::Transport { error: Transport::ConnectionClosed, written: true };
-    Fault::new(source, fault.message.clone())
+/// Returns the fault of a later round: an earlier round may have had an effect.
+fn begun(fault: &AttemptFault) -> AttemptFault {
+    let source = FaultSource::Transport { error: TransportError::ConnectionClosed, written: true };
+    AttemptFault::new(source, fault.message.clone())
 }

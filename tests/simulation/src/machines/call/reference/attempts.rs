@@ -1,40 +1,39 @@
-//! Attempts, and whether there is another one.
+//! Attempts, and the decision on another one.
 
 use super::*;
 
-impl Reference {
-    /// One predicate guards every attempt (D43).
-    pub(super) fn attempt(&mut self) -> Due {
-        if self.caller == Caller::GaveUp {
+impl ReferenceCall {
+    /// Starts an attempt if the one predicate that guards every attempt allows it (D43).
+    pub(super) fn attempt(&mut self) -> ExpectedStep {
+        if self.caller == CallerPresence::GaveUp {
             self.abandon();
             let told = self.told(Err(cancelled()));
             return self.release(told, Vec::new());
         }
-        if matches!(self.sight, Sight::Lost | Sight::MarkedUnknown) {
+        if matches!(self.sight, ClaimCondition::Lost | ClaimCondition::MarkedUnknown) {
             return if self.attempts == 0 { self.lost_the_claim() } else { self.give_up() };
         }
         if self.renews().is_some() && self.now >= self.lease_until {
-            self.state = State::Renewing;
-            return Due::Renew;
+            self.state = ReferenceCallState::Renewing;
+            return ExpectedStep::Renew;
         }
         let late = match &self.schedule {
-            None => self.is_late().then_some(Stop::Deadline),
+            None => self.is_late().then_some(RetryStop::Deadline),
             Some(schedule) => schedule.may_start(self.now).err(),
         };
         if let Some(stop) = late {
             if self.attempts == 0 {
                 return self.refuse(by_us(deadline_passed()));
             }
-            self.notices.push(Notice::RetryStopped { stop });
+            self.notices.push(CallNotice::RetryStopped { stop });
             return self.too_late(stop);
         }
-        let is_blocked = matches!(self.standing(), Standing::Blocked(_));
-        if self.policy.modes.trust == Mode::Enforce && !self.approved_blocked && is_blocked {
+        let is_blocked = matches!(self.standing(), TrustDecision::Blocked(_));
+        if self.policy.modes.trust == EnforcementMode::Enforce && !self.approved_blocked && is_blocked {
             let refusal = match self.need() {
-                Need::Refuse { operator_only } | Need::Ask { operator_only, .. } => {
-                    not_approved(operator_only)
-                }
-                Need::Nobody | Need::Spend(_) => by_us(approval_lost()),
+                ReferenceApprovalNeed::Refuse { operator_only }
+                | ReferenceApprovalNeed::Ask { operator_only, .. } => not_approved(operator_only),
+                ReferenceApprovalNeed::Nobody | ReferenceApprovalNeed::Spend(_) => by_us(approval_lost()),
             };
             return if self.attempts == 0 { self.refuse(refusal) } else { self.refused_again(refusal) };
         }
@@ -47,25 +46,25 @@ impl Reference {
         }
     }
 
-    pub(super) fn admit(&mut self) -> Result<Tickets, Refusal> {
+    pub(super) fn admit(&mut self) -> Result<ReferenceTickets, ExpectedRefusal> {
         let (now, policy) = (self.now, self.policy.clone());
         let machines = &mut self.machines;
-        let overloaded = |overloaded: Overloaded, rules: [&str; 2]| {
+        let overloaded = |overloaded: LimitError, rules: [&str; 2]| {
             let (rule, retry_after) = match overloaded {
-                Overloaded::Concurrency => (rules[0], None),
-                Overloaded::Rate(at) => (rules[1], Some(at.since(now))),
+                LimitError::Concurrency => (rules[0], None),
+                LimitError::Rate(at) => (rules[1], Some(at.since(now))),
             };
-            by_us(Failed { retry_after, ..failed(Code::Overloaded, rule, true) })
+            by_us(ExpectedFailure { retry_after, ..failed(Code::Overloaded, rule, true) })
         };
-        if let Err(reason) = machines.limiter.enter(&policy.limits, now) {
+        if let Err(reason) = machines.limiter.try_acquire(&policy.limits, now) {
             return Err(overloaded(reason, ["limit.concurrency", "limit.rate"]));
         }
-        if let Err(reason) = machines.dependency_limiter.enter(&policy.dependency_limits, now) {
+        if let Err(reason) = machines.dependency_limiter.try_acquire(&policy.dependency_limits, now) {
             machines.limiter.withdraw();
             return Err(overloaded(reason, ["limit.dependency_concurrency", "limit.dependency_rate"]));
         }
-        let mut tickets = Tickets { has_places: true, ..Tickets::default() };
-        if policy.modes.breaker == Mode::Off {
+        let mut tickets = ReferenceTickets { has_places: true, ..ReferenceTickets::default() };
+        if policy.modes.breaker == EnforcementMode::Off {
             return Ok(tickets);
         }
         let mut refused = None;
@@ -93,8 +92,8 @@ impl Reference {
         }
     }
 
-    /// Gives back what was taken for an attempt that is not made.
-    pub(super) fn step_back(&mut self, mut tickets: Tickets) {
+    /// Releases everything that was taken for an attempt that is not made.
+    pub(super) fn step_back(&mut self, mut tickets: ReferenceTickets) {
         self.release_tickets(&mut tickets);
         if tickets.has_places {
             self.machines.limiter.withdraw();
@@ -102,29 +101,29 @@ impl Reference {
         }
     }
 
-    pub(super) fn release_tickets(&mut self, tickets: &mut Tickets) {
+    pub(super) fn release_tickets(&mut self, tickets: &mut ReferenceTickets) {
         if let Some(ticket) = tickets.tool.take() {
             if ticket.is_probe() {
-                self.notices.push(Notice::ProbeMoved { scope: BreakerScope::Tool });
+                self.notices.push(CallNotice::ProbeMoved { scope: BreakerScope::Tool });
             }
             self.machines.breaker.release(ticket);
         }
         if let (Some(ticket), Some(breaker)) = (tickets.dependency.take(), &mut self.machines.dependency) {
             if ticket.is_probe() {
-                self.notices.push(Notice::ProbeMoved { scope: BreakerScope::Dependency });
+                self.notices.push(CallNotice::ProbeMoved { scope: BreakerScope::Dependency });
             }
             breaker.release(ticket);
         }
     }
 
-    pub(super) fn probe(&mut self, scope: BreakerScope, tickets: Tickets) -> Due {
-        self.state = State::Probing(scope, tickets);
-        Due::Probe(scope)
+    pub(super) fn probe(&mut self, scope: BreakerScope, tickets: ReferenceTickets) -> ExpectedStep {
+        self.state = ReferenceCallState::Probing(scope, tickets);
+        ExpectedStep::Probe(scope)
     }
 
-    pub(super) fn probed(&mut self, scope: BreakerScope, tickets: Tickets) -> Due {
+    pub(super) fn probed(&mut self, scope: BreakerScope, tickets: ReferenceTickets) -> ExpectedStep {
         let policy = &self.policy.breaker;
-        let holds = |breaker: &Breaker, ticket: &Option<Ticket>| {
+        let holds = |breaker: &CircuitBreaker, ticket: &Option<BreakerTicket>| {
             ticket.as_ref().is_none_or(|ticket| breaker.holds(policy, ticket, self.now))
         };
         let all_hold = holds(&self.machines.breaker, &tickets.tool)
@@ -134,11 +133,11 @@ impl Reference {
             Some(schedule) => schedule.may_start(self.now).is_err(),
         };
         let is_over = self.renews().is_some() && self.now >= self.lease_until;
-        let is_blocked = self.policy.modes.trust == Mode::Enforce
+        let is_blocked = self.policy.modes.trust == EnforcementMode::Enforce
             && !self.approved_blocked
-            && matches!(self.standing(), Standing::Blocked(_));
-        let is_lost =
-            matches!(self.sight, Sight::Lost | Sight::MarkedUnknown) || self.caller == Caller::GaveUp;
+            && matches!(self.standing(), TrustDecision::Blocked(_));
+        let is_lost = matches!(self.sight, ClaimCondition::Lost | ClaimCondition::MarkedUnknown)
+            || self.caller == CallerPresence::GaveUp;
         if !all_hold || is_late || is_over || is_blocked || is_lost {
             self.step_back(tickets);
             return self.attempt();
@@ -149,16 +148,17 @@ impl Reference {
         self.go(tickets)
     }
 
-    pub(super) fn go(&mut self, tickets: Tickets) -> Due {
+    pub(super) fn go(&mut self, tickets: ReferenceTickets) -> ExpectedStep {
         let (now, policy) = (self.now, self.policy.clone());
         if self.schedule.is_none() {
             self.machines.budget.deposit(&policy.retry.budget, now);
             let last = Some(policy.time.latest_retry());
-            self.schedule = Some(Schedule::new(&policy.retry, &self.request.limits, last, self.seed, now));
+            self.schedule =
+                Some(RetrySchedule::new(&policy.retry, &self.request.limits, last, self.seed, now));
         }
         let first = *self.first.get_or_insert(now);
         self.attempts += 1;
-        self.notices.push(Notice::AttemptStarted { attempt: self.attempts, at: now });
+        self.notices.push(CallNotice::AttemptStarted { attempt: self.attempts, at: now });
         let mut time = policy.time;
         time.attempt = self.request.limits.attempt.map_or(time.attempt, |own| own.min(time.attempt));
         time.total = time.total.saturating_sub(now.since(first));
@@ -166,74 +166,80 @@ impl Reference {
         let deadline = [Some(watchdog.due()), self.request.limits.deadline].into_iter().flatten().min();
         let claimed = self.record.as_ref().filter(|_| self.dedupes());
         let run = claimed.map_or(&self.request.run, |record| &record.run).0.to_string();
-        self.state =
-            State::Attempting(Attempt { number: self.attempts, started: now, watchdog, tickets, cut: None });
-        Due::Run { attempt: self.attempts, deadline, run }
+        self.state = ReferenceCallState::Attempting(ReferenceAttempt {
+            number: self.attempts,
+            started: now,
+            watchdog,
+            tickets,
+            cut: None,
+        });
+        ExpectedStep::Run { attempt: self.attempts, deadline, run }
     }
 
-    pub(super) fn progressed(&mut self, mut attempt: Attempt) -> Due {
+    pub(super) fn progressed(&mut self, mut attempt: ReferenceAttempt) -> ExpectedStep {
         attempt.watchdog.progress(self.now);
-        let mut renew = |breaker: &mut Breaker, ticket: &Option<Ticket>, scope| {
+        let mut renew = |breaker: &mut CircuitBreaker, ticket: &Option<BreakerTicket>, scope| {
             let held = ticket.as_ref().map(|ticket| breaker.renew(&self.policy.breaker, ticket, self.now));
-            if held == Some(Held::ForLonger) {
-                self.notices.push(Notice::ProbeMoved { scope });
+            if held == Some(TicketRenewal::Extended) {
+                self.notices.push(CallNotice::ProbeMoved { scope });
             }
         };
         renew(&mut self.machines.breaker, &attempt.tickets.tool, BreakerScope::Tool);
         if let Some(breaker) = &mut self.machines.dependency {
             renew(breaker, &attempt.tickets.dependency, BreakerScope::Dependency);
         }
-        self.stay(State::Attempting(attempt))
+        self.stay(ReferenceCallState::Attempting(attempt))
     }
 
-    pub(super) fn time_is_up(&mut self, mut attempt: Attempt) -> Due {
+    pub(super) fn time_is_up(&mut self, mut attempt: ReferenceAttempt) -> ExpectedStep {
         if attempt.cut.is_some() {
-            return self.stay(State::Attempting(attempt));
+            return self.stay(ReferenceCallState::Attempting(attempt));
         }
         let is_waited_for = self.is_waited_for();
         let is_due = self.request.limits.deadline.is_some_and(|deadline| deadline <= self.now);
         let cut = match attempt.watchdog.verdict(self.now) {
-            watchdog::Verdict::TotalLimit => Some(Cut::TooLong),
-            _ if is_waited_for && is_due => Some(Cut::Deadline),
-            watchdog::Verdict::Stuck => Some(Cut::Silent(self.now.since(attempt.started))),
-            watchdog::Verdict::Fine { .. } => None,
+            watchdog::WatchdogVerdict::TotalLimit => Some(CutReason::TooLong),
+            _ if is_waited_for && is_due => Some(CutReason::Deadline),
+            watchdog::WatchdogVerdict::Stuck => Some(CutReason::Silent(self.now.since(attempt.started))),
+            watchdog::WatchdogVerdict::Fine { .. } => None,
         };
         match cut {
             Some(cut) if self.may_be_cut() => {
-                self.notices.push(Notice::AttemptCut { cut });
+                self.notices.push(CallNotice::AttemptCut { cut });
                 attempt.cut = Some(cut);
-                self.state = State::Attempting(attempt);
-                Due::Cut(cut)
+                self.state = ReferenceCallState::Attempting(attempt);
+                ExpectedStep::Cut(cut)
             }
-            Some(Cut::Deadline) => {
-                let unknown = Some(ToldUnknown { observed: Observed::NoAnswer, ended: false });
+            Some(CutReason::Deadline) => {
+                let unknown =
+                    Some(UnknownOutcomeInfo { observed: UnknownOutcomeReason::NoAnswer, ended: false });
                 let told = self.told(Err(failed(Code::OutcomeUnknown, "deadline", false)));
-                let told = self.judge(Told { unknown, ..told }, None);
-                self.answer_early(State::Attempting(attempt), told, Upstream::LeaveAlone)
+                let told = self.judge(ExpectedResponse { unknown, ..told }, None);
+                self.answer_early(ReferenceCallState::Attempting(attempt), told, UpstreamSignal::NoSignal)
             }
             Some(cut) => self.cut_unknown(attempt, cut),
             None if is_waited_for && self.answers_by().is_some_and(|by| by <= self.now) => {
                 let told = self.told(Err(in_flight()));
-                self.answer_early(State::Attempting(attempt), told, Upstream::LeaveAlone)
+                self.answer_early(ReferenceCallState::Attempting(attempt), told, UpstreamSignal::NoSignal)
             }
-            None => self.stay(State::Attempting(attempt)),
+            None => self.stay(ReferenceCallState::Attempting(attempt)),
         }
     }
 
-    /// Whether a host that runs the tool itself gives no sign of life.
-    pub(super) fn host_is_silent(&self, attempt: &Attempt) -> bool {
-        self.request.run_by == RunBy::Host && !attempt.watchdog.shows_life(attempt.started, self.now)
+    /// Returns true if a host that runs the tool itself gives no sign of life.
+    pub(super) fn host_is_silent(&self, attempt: &ReferenceAttempt) -> bool {
+        self.request.run_by == RunnerKind::Host && !attempt.watchdog.shows_life(attempt.started, self.now)
     }
 
-    /// Whether a cut says nothing about the tool: it had not used up its own time (D44).
-    pub(super) fn is_callers_limit(&self, attempt: &Attempt) -> bool {
+    /// Returns true if a cut says nothing about the tool, because the tool had not used up its own time (D44).
+    pub(super) fn is_callers_limit(&self, attempt: &ReferenceAttempt) -> bool {
         let time = &self.policy.time;
         attempt.cut.is_some()
             && self.now.since(attempt.watchdog.last_sign()) < time.attempt
             && self.now.since(attempt.started) < time.total
     }
 
-    pub(super) fn cut_unknown(&mut self, mut attempt: Attempt, cut: Cut) -> Due {
+    pub(super) fn cut_unknown(&mut self, mut attempt: ReferenceAttempt, cut: CutReason) -> ExpectedStep {
         let is_silent = self.host_is_silent(&attempt);
         if is_silent {
             self.abandon();
@@ -241,39 +247,42 @@ impl Reference {
         attempt.cut = Some(cut);
         let counts = !is_silent && !self.is_callers_limit(&attempt);
         let took = self.now.since(attempt.started);
-        self.record_breakers(&mut attempt.tickets, counts.then_some(Verdict::Failure { took }));
-        self.notices.push(Notice::AttemptCut { cut });
-        let is_stuck = self.policy.time.silence == Silence::Stuck;
+        self.record_breakers(&mut attempt.tickets, counts.then_some(BreakerVerdict::Failure { took }));
+        self.notices.push(CallNotice::AttemptCut { cut });
+        let is_stuck = self.policy.time.silence == SilencePolicy::Stuck;
         let (code, rule) = match cut {
-            Cut::Silent(_) | Cut::TooLong if is_stuck => (Code::StuckCall, "watchdog"),
-            Cut::Silent(_) | Cut::TooLong => (Code::OutcomeUnknown, "timeout"),
-            Cut::Deadline => (Code::OutcomeUnknown, "deadline"),
-            Cut::Cancelled => (Code::OutcomeUnknown, "cancelled"),
+            CutReason::Silent(_) | CutReason::TooLong if is_stuck => (Code::StuckCall, "watchdog"),
+            CutReason::Silent(_) | CutReason::TooLong => (Code::OutcomeUnknown, "timeout"),
+            CutReason::Deadline => (Code::OutcomeUnknown, "deadline"),
+            CutReason::Cancelled => (Code::OutcomeUnknown, "cancelled"),
         };
         let settles = match self.request.end {
-            AttemptEnd::Seen => SettlesIn::WhenOwnerSays,
-            AttemptEnd::Unseen => SettlesIn::After(self.policy.settling.linger),
+            AttemptEndVisibility::Visible => SettleDelay::WhenOwnerReports,
+            AttemptEndVisibility::Hidden => SettleDelay::After(self.policy.settling.linger),
         };
         let severity = counts.then_some(Severity::Timeout);
-        let settling = Settling { cancel: true, ..self.settling(Observed::NoAnswer, severity, code, rule) };
-        self.becomes_unknown(Settling { attempt: Some(attempt), ..settling }, settles)
+        let settling = ReferenceSettling {
+            cancel: true,
+            ..self.settling(UnknownOutcomeReason::NoAnswer, severity, code, rule)
+        };
+        self.becomes_unknown(ReferenceSettling { attempt: Some(attempt), ..settling }, settles)
     }
 
     pub(super) fn settling(
         &self,
-        observed: Observed,
+        observed: UnknownOutcomeReason,
         severity: Option<Severity>,
         code: Code,
         rule: &str,
-    ) -> Settling {
-        Settling {
+    ) -> ReferenceSettling {
+        ReferenceSettling {
             attempt: None,
             observed,
             output: None,
             severity,
             code,
             rule: rule.to_owned(),
-            settles: SettlesIn::WhenOwnerSays,
+            settles: SettleDelay::WhenOwnerReports,
             by: None,
             cancel: false,
             receipt: None,
@@ -283,9 +292,13 @@ impl Reference {
         }
     }
 
-    pub(super) fn record_breakers(&mut self, tickets: &mut Tickets, verdict: Option<Verdict>) {
+    pub(super) fn record_breakers(
+        &mut self,
+        tickets: &mut ReferenceTickets,
+        verdict: Option<BreakerVerdict>,
+    ) {
         let (now, policy) = (self.now, self.policy.clone());
-        let mut back = |breaker: &mut Breaker, ticket: Ticket, scope| {
+        let mut back = |breaker: &mut CircuitBreaker, ticket: BreakerTicket, scope| {
             let is_probe = ticket.is_probe();
             let change = match verdict {
                 Some(verdict) => breaker.record(&policy.breaker, ticket, verdict, now),
@@ -295,7 +308,7 @@ impl Reference {
                 }
             };
             match change {
-                None if is_probe => self.notices.push(Notice::ProbeMoved { scope }),
+                None if is_probe => self.notices.push(CallNotice::ProbeMoved { scope }),
                 change => self.notices.extend(changed(scope, change)),
             }
         };
@@ -307,19 +320,23 @@ impl Reference {
         }
     }
 
-    pub(super) fn leave_places(&mut self, attempt: &mut Attempt) {
+    pub(super) fn leave_places(&mut self, attempt: &mut ReferenceAttempt) {
         if std::mem::take(&mut attempt.tickets.has_places) {
-            self.machines.limiter.leave();
-            self.machines.dependency_limiter.leave();
+            self.machines.limiter.release();
+            self.machines.dependency_limiter.release();
         }
     }
 
-    pub(super) fn attempt_ended(&mut self, attempt: &Attempt, failure: Option<(&Classified, Observed)>) {
+    pub(super) fn attempt_ended(
+        &mut self,
+        attempt: &ReferenceAttempt,
+        failure: Option<(&Classification, UnknownOutcomeReason)>,
+    ) {
         let code = failure.map(|(classified, _)| classified.code);
-        let is_transient = failure.is_some_and(|(classified, _)| classified.nature == Nature::Transient);
+        let is_transient = failure.is_some_and(|(classified, _)| classified.nature == FaultNature::Transient);
         self.facts.push((attempt.number, attempt.started, self.now, code, is_transient));
         self.facts.drain(..self.facts.len().saturating_sub(16));
-        self.notices.push(Notice::AttemptEnded {
+        self.notices.push(CallNotice::AttemptEnded {
             attempt: attempt.number,
             took: self.now.since(attempt.started),
             failure: failure.map(|(classified, observed)| FailedAttempt {
@@ -333,49 +350,49 @@ impl Reference {
         });
     }
 
-    pub(super) fn ran(&mut self, mut attempt: Attempt, outcome: &Outcome) -> Due {
+    pub(super) fn ran(&mut self, mut attempt: ReferenceAttempt, outcome: &AttemptReport) -> ExpectedStep {
         self.leave_places(&mut attempt);
         let took = self.now.since(attempt.started);
         match outcome {
-            Outcome::Success { output, concern } => {
-                self.record_breakers(&mut attempt.tickets, Some(Verdict::Success { took }));
+            AttemptReport::Success { output, concern } => {
+                self.record_breakers(&mut attempt.tickets, Some(BreakerVerdict::Success { took }));
                 self.attempt_ended(&attempt, None);
                 let told = self.told(Ok(Some(output.clone())));
                 let told = self.judge_run(told, *concern, None);
                 let kept = output.len() <= self.policy.dedupe.largest_output;
-                self.save(told, Ended::Done(kept.then(|| output.clone())))
+                self.save(told, ExpectedEnding::Done(kept.then(|| output.clone())))
             }
-            Outcome::InputRequired { output } => {
-                self.record_breakers(&mut attempt.tickets, Some(Verdict::Success { took }));
+            AttemptReport::InputRequired { output } => {
+                self.record_breakers(&mut attempt.tickets, Some(BreakerVerdict::Success { took }));
                 self.attempt_ended(&attempt, None);
                 self.ask_caller(output)
             }
-            Outcome::NotRun { fault } => {
+            AttemptReport::NotRun { fault } => {
                 let classified = classify(fault, &self.policy.classify, self.now);
                 self.never_began(attempt, fault, &classified, cancelled())
             }
-            Outcome::Failure { fault, output } => {
-                // What a tool says to our cut is the cut that it answers (D42). A host reports what it saw itself.
-                let answers_cut = fault.source != Source::TooLarge
-                    && self.request.run_by == RunBy::Driver
-                    && attempt.cut.is_some_and(|cut| cut != Cut::Cancelled);
-                let timeout = Fault::new(Source::Timeout { after: took }, "");
+            AttemptReport::Failure { fault, output } => {
+                // A tool's reply to our cut counts as the cut (D42). A host reports what it observed itself.
+                let answers_cut = fault.source != FaultSource::TooLarge
+                    && self.request.run_by == RunnerKind::Driver
+                    && attempt.cut.is_some_and(|cut| cut != CutReason::Cancelled);
+                let timeout = AttemptFault::new(FaultSource::Timeout { after: took }, "");
                 let (fault, output) = if answers_cut { (&timeout, &None) } else { (fault, output) };
                 let classified = classify(fault, &self.policy.classify, self.now);
                 self.went_wrong(attempt, fault, output.as_ref(), &classified)
             }
-            Outcome::Remembered(_) => Due::Stay,
+            AttemptReport::Replayed(_) => ExpectedStep::Stay,
         }
     }
 
-    /// An attempt of which it is certain that the tool did not run.
+    /// Handles an attempt for which it is certain that the tool did not run.
     pub(super) fn never_began(
         &mut self,
-        mut attempt: Attempt,
-        fault: &Fault,
-        classified: &Classified,
-        why: Failed,
-    ) -> Due {
+        mut attempt: ReferenceAttempt,
+        fault: &AttemptFault,
+        classified: &Classification,
+        why: ExpectedFailure,
+    ) -> ExpectedStep {
         self.leave_places(&mut attempt);
         self.release_tickets(&mut attempt.tickets);
         self.attempt_ended(&attempt, Some((classified, observed(&fault.source))));
@@ -386,26 +403,27 @@ impl Reference {
 
     pub(super) fn went_wrong(
         &mut self,
-        mut attempt: Attempt,
-        fault: &Fault,
-        output: Option<&Output>,
-        classified: &Classified,
-    ) -> Due {
+        mut attempt: ReferenceAttempt,
+        fault: &AttemptFault,
+        output: Option<&ToolOutput>,
+        classified: &Classification,
+    ) -> ExpectedStep {
         let took = self.now.since(attempt.started);
-        let is_timeout = matches!(fault.source, Source::Timeout { .. });
+        let is_timeout = matches!(fault.source, FaultSource::Timeout { .. });
         let is_lost = is_timeout && attempt.cut.is_some() && self.host_is_silent(&attempt);
-        let says_nothing = attempt.cut == Some(Cut::Cancelled) || self.is_callers_limit(&attempt) || is_lost;
+        let says_nothing =
+            attempt.cut == Some(CutReason::Cancelled) || self.is_callers_limit(&attempt) || is_lost;
         let verdict = match classified.nature {
             _ if says_nothing => None,
-            Nature::Transient if !is_session_lost(fault) => Some(Verdict::Failure { took }),
-            Nature::Transient | Nature::Permanent => Some(Verdict::Neutral),
+            FaultNature::Transient if !is_session_lost(fault) => Some(BreakerVerdict::Failure { took }),
+            FaultNature::Transient | FaultNature::Permanent => Some(BreakerVerdict::Neutral),
         };
         self.record_breakers(&mut attempt.tickets, verdict);
         let seen = observed(&fault.source);
         self.attempt_ended(&attempt, Some((classified, seen)));
 
-        let proved = matches!(classified.reach, Reach::NotSent | Reach::Refused);
-        if attempt.cut == Some(Cut::Cancelled) && (self.may_be_cut() || proved) {
+        let proved = matches!(classified.reach, AttemptReach::NotSent | AttemptReach::Refused);
+        if attempt.cut == Some(CutReason::Cancelled) && (self.may_be_cut() || proved) {
             self.abandon();
             let told = self.told(Err(cancelled()));
             return self.release(told, Vec::new());
@@ -413,11 +431,11 @@ impl Reference {
         if is_lost {
             self.abandon();
         }
-        let may_repeat = (proved || self.retry_safe()) && self.caller != Caller::GaveUp && !is_lost;
-        let helps = classified.nature == Nature::Transient && may_repeat;
-        let is_ours = matches!(self.sight, Sight::Fine | Sight::Down);
+        let may_repeat = (proved || self.retry_safe()) && self.caller != CallerPresence::GaveUp && !is_lost;
+        let helps = classified.nature == FaultNature::Transient && may_repeat;
+        let is_ours = matches!(self.sight, ClaimCondition::Fine | ClaimCondition::Down);
         let mut stop = None;
-        if helps && is_ours && attempt.cut != Some(Cut::TooLong) {
+        if helps && is_ours && attempt.cut != Some(CutReason::TooLong) {
             let last = self.last_word(classified, None, attempt.cut);
             self.last = Some((classified.clone(), last));
             match self.retry(&attempt, classified) {
@@ -425,32 +443,32 @@ impl Reference {
                 Err(why) => stop = Some(why),
             }
         }
-        if let Some(Stopped::Schedule(stop)) = stop {
-            self.notices.push(Notice::RetryStopped { stop });
+        if let Some(NoRetryReason::Schedule(stop)) = stop {
+            self.notices.push(CallNotice::RetryStopped { stop });
         }
-        let may_have_run = classified.reach == Reach::Unknown && !self.retry_safe();
-        let answers_cancel = classified.reach == Reach::Answered
+        let may_have_run = classified.reach == AttemptReach::Unknown && !self.retry_safe();
+        let answers_cancel = classified.reach == AttemptReach::Answered
             && classified.code != Code::ResultTooLarge
-            && self.caller == Caller::GaveUp
+            && self.caller == CallerPresence::GaveUp
             && !self.retry_safe();
         if self.record.is_some() && self.dedupes() && (may_have_run || answers_cancel) {
-            let linger = self.caller == Caller::GaveUp && seen == Observed::ErrorAnswer;
+            let linger = self.caller == CallerPresence::GaveUp && seen == UnknownOutcomeReason::ErrorAnswer;
             let settles = match (seen, self.request.end) {
-                _ if linger => SettlesIn::After(self.policy.settling.linger),
-                (Observed::ErrorAnswer, _) => SettlesIn::After(self.policy.settling.settle),
-                (_, AttemptEnd::Seen) => SettlesIn::WhenOwnerSays,
-                (_, AttemptEnd::Unseen) => SettlesIn::After(self.policy.settling.linger),
+                _ if linger => SettleDelay::After(self.policy.settling.linger),
+                (UnknownOutcomeReason::ErrorAnswer, _) => SettleDelay::After(self.policy.settling.settle),
+                (_, AttemptEndVisibility::Visible) => SettleDelay::WhenOwnerReports,
+                (_, AttemptEndVisibility::Hidden) => SettleDelay::After(self.policy.settling.linger),
             };
             let severity = Some(classified.severity);
             let settling = self.settling(seen, severity, Code::OutcomeUnknown, &classified.rule);
-            return self.becomes_unknown(Settling { output: output.cloned(), ..settling }, settles);
+            return self.becomes_unknown(ReferenceSettling { output: output.cloned(), ..settling }, settles);
         }
         let failed = self.last_word(classified, stop, attempt.cut);
-        let unknown =
-            (failed.code == Code::OutcomeUnknown).then_some(ToldUnknown { observed: seen, ended: false });
-        let breaker = matches!(stop, Some(Stopped::Breaker(_)))
+        let unknown = (failed.code == Code::OutcomeUnknown)
+            .then_some(UnknownOutcomeInfo { observed: seen, ended: false });
+        let breaker = matches!(stop, Some(NoRetryReason::Breaker(_)))
             .then(|| self.machines.breaker.state(&self.policy.breaker, self.now));
-        let mut told = Told { breaker, unknown, ..self.told(Err(failed)) };
+        let mut told = ExpectedResponse { breaker, unknown, ..self.told(Err(failed)) };
         if self.is_callers_limit(&attempt) {
             told = self.judge(told, None);
             self.is_judged = true;
@@ -458,120 +476,135 @@ impl Reference {
         self.settle_failed(told, Some(classified))
     }
 
-    pub(super) fn retry(&mut self, attempt: &Attempt, classified: &Classified) -> Result<Due, Stopped> {
+    pub(super) fn retry(
+        &mut self,
+        attempt: &ReferenceAttempt,
+        classified: &Classification,
+    ) -> Result<ExpectedStep, NoRetryReason> {
         let (now, policy) = (self.now, self.policy.clone());
-        if policy.modes.retry == Mode::Off {
-            return Err(Stopped::NotAsked);
+        if policy.modes.retry == EnforcementMode::Off {
+            return Err(NoRetryReason::NotAsked);
         }
-        let schedule = self.schedule.as_mut().ok_or(Stopped::NotAsked)?;
+        let schedule = self.schedule.as_mut().ok_or(NoRetryReason::NotAsked)?;
         let until = schedule
             .next(&policy.retry, attempt.started, classified.retry_after, now)
-            .map_err(Stopped::Schedule)?;
+            .map_err(NoRetryReason::Schedule)?;
         let breakers = [Some(&self.machines.breaker), self.machines.dependency.as_ref()];
         let mut refused =
             breakers.into_iter().flatten().filter_map(|breaker| breaker.check(&policy.breaker, until).err());
-        if policy.modes.breaker == Mode::Enforce
+        if policy.modes.breaker == EnforcementMode::Enforce
             && let Some(refused) = refused.next()
         {
-            return Err(Stopped::Breaker(refused));
+            return Err(NoRetryReason::Breaker(refused));
         }
         if !self.machines.budget.withdraw(&policy.retry.budget, now) {
-            return Err(Stopped::Schedule(Stop::Budget));
+            return Err(NoRetryReason::Schedule(RetryStop::Budget));
         }
-        self.notices.push(Notice::RetryScheduled { attempt: self.attempts + 1, at: until });
+        self.notices.push(CallNotice::RetryScheduled { attempt: self.attempts + 1, at: until });
         self.retries.push((attempt.number, now.since(attempt.started), until.since(now)));
-        self.state = State::BackingOff(until);
-        Ok(Due::Wait)
+        self.state = ReferenceCallState::BackingOff(until);
+        Ok(ExpectedStep::Wait)
     }
 
-    /// The failure that the caller gets.
+    /// Returns the failure that the caller gets.
     pub(super) fn last_word(
         &self,
-        classified: &Classified,
-        stop: Option<Stopped>,
-        cut: Option<Cut>,
-    ) -> Failed {
-        let is_transient = classified.nature == Nature::Transient;
+        classified: &Classification,
+        stop: Option<NoRetryReason>,
+        cut: Option<CutReason>,
+    ) -> ExpectedFailure {
+        let is_transient = classified.nature == FaultNature::Transient;
         let rule = classified.rule.to_string();
-        if classified.reach == Reach::Unknown && !self.retry_safe() {
+        if classified.reach == AttemptReach::Unknown && !self.retry_safe() {
             return failed(Code::OutcomeUnknown, &rule, false);
         }
-        let is_stuck =
-            self.policy.time.silence == Silence::Stuck && matches!(cut, Some(Cut::Silent(_) | Cut::TooLong));
+        let is_stuck = self.policy.time.silence == SilencePolicy::Stuck
+            && matches!(cut, Some(CutReason::Silent(_) | CutReason::TooLong));
         let deadline = || (Code::DeadlineExceeded, "deadline".to_owned());
         let (code, rule) = match stop {
             None if classified.code == Code::ResultTooLarge => (classified.code, rule),
-            _ if cut == Some(Cut::Deadline) => deadline(),
-            None | Some(Stopped::NotAsked) if is_stuck => (Code::StuckCall, rule),
-            None | Some(Stopped::NotAsked) => (classified.code, rule),
-            Some(Stopped::Breaker(refused)) => (Code::CircuitOpen, refused.by.rule().to_owned()),
-            Some(Stopped::Schedule(Stop::Deadline)) => deadline(),
-            Some(Stopped::Schedule(Stop::Budget)) => (Code::RetryExhausted, "retry_budget".to_owned()),
-            Some(Stopped::Schedule(_)) if is_stuck => (Code::StuckCall, rule),
-            Some(Stopped::Schedule(Stop::Attempts)) if self.attempts == 1 => (classified.code, rule),
-            Some(Stopped::Schedule(_)) => (Code::RetryExhausted, rule),
+            _ if cut == Some(CutReason::Deadline) => deadline(),
+            None | Some(NoRetryReason::NotAsked) if is_stuck => (Code::StuckCall, rule),
+            None | Some(NoRetryReason::NotAsked) => (classified.code, rule),
+            Some(NoRetryReason::Breaker(refused)) => (Code::CircuitOpen, refused.by.rule().to_owned()),
+            Some(NoRetryReason::Schedule(RetryStop::Deadline)) => deadline(),
+            Some(NoRetryReason::Schedule(RetryStop::Budget)) => {
+                (Code::RetryExhausted, "retry_budget".to_owned())
+            }
+            Some(NoRetryReason::Schedule(_)) if is_stuck => (Code::StuckCall, rule),
+            Some(NoRetryReason::Schedule(RetryStop::Attempts)) if self.attempts == 1 => {
+                (classified.code, rule)
+            }
+            Some(NoRetryReason::Schedule(_)) => (Code::RetryExhausted, rule),
         };
         let retry_after = match stop {
-            Some(Stopped::Schedule(Stop::RetryAfter(wait))) => Some(wait),
-            Some(Stopped::Breaker(refused)) => refused.retry_at.map(|at| at.since(self.now)),
-            Some(Stopped::NotAsked | Stopped::Schedule(_)) | None => classified.retry_after,
+            Some(NoRetryReason::Schedule(RetryStop::RetryAfter(wait))) => Some(wait),
+            Some(NoRetryReason::Breaker(refused)) => refused.retry_at.map(|at| at.since(self.now)),
+            Some(NoRetryReason::NotAsked | NoRetryReason::Schedule(_)) | None => classified.retry_after,
         };
-        Failed { code, rule: Some(rule), retriable: is_transient, retry_after }
+        ExpectedFailure { code, rule: Some(rule), retriable: is_transient, retry_after }
     }
 
-    pub(super) fn too_late(&mut self, stop: Stop) -> Due {
+    pub(super) fn too_late(&mut self, stop: RetryStop) -> ExpectedStep {
         let Some((classified, last)) = self.last.take() else { return self.give_up() };
-        let code = if stop == Stop::Deadline { Code::DeadlineExceeded } else { Code::RetryExhausted };
-        let told = self.told(Err(Failed { code, ..last }));
+        let code = if stop == RetryStop::Deadline { Code::DeadlineExceeded } else { Code::RetryExhausted };
+        let told = self.told(Err(ExpectedFailure { code, ..last }));
         self.settle_failed(told, Some(&classified))
     }
 
-    pub(super) fn give_up(&mut self) -> Due {
+    pub(super) fn give_up(&mut self) -> ExpectedStep {
         let last = self.last.take();
         let (classified, failed) =
             last.map_or((None, store_unavailable()), |(classified, last)| (Some(classified), last));
-        let told = Told { recorded: Recorded::No, ..self.told(Err(failed)) };
+        let told = ExpectedResponse { recorded: RecordStatus::No, ..self.told(Err(failed)) };
         let told = match classified {
             Some(classified) => self.judge_run(told, Some(classified.severity), classified.mistake),
             None => self.judge(told, None),
         };
-        let kept = self.release_of_claim().filter(|_| self.sight != Sight::Lost);
-        self.finish(told, kept.map(Kept::Release).into_iter().collect())
+        let kept = self.release_of_claim().filter(|_| self.sight != ClaimCondition::Lost);
+        self.finish(told, kept.map(ExpectedFollowUp::Release).into_iter().collect())
     }
 
-    pub(super) fn refused_again(&mut self, refusal: Refusal) -> Due {
+    pub(super) fn refused_again(&mut self, refusal: ExpectedRefusal) -> ExpectedStep {
         let severity = self.last.take().map(|(classified, _)| classified.severity);
-        let told = Told { breaker: refusal.breaker, ..self.told(Err(refusal.failed)) };
+        let told = ExpectedResponse { breaker: refusal.breaker, ..self.told(Err(refusal.failed)) };
         let told = self.judge_run(told, severity, None);
         self.release(told, Vec::new())
     }
 
-    /// What becomes of the record of a call that failed.
-    pub(super) fn settle_failed(&mut self, told: Told, classified: Option<&Classified>) -> Due {
+    /// Decides on the record of a call that failed.
+    pub(super) fn settle_failed(
+        &mut self,
+        told: ExpectedResponse,
+        classified: Option<&Classification>,
+    ) -> ExpectedStep {
         let severity = classified.map(|classified| classified.severity);
         let mistake = classified.and_then(|classified| classified.mistake);
         let told = self.judge_run(told, severity, mistake);
         let Err(failed) = told.ended.clone() else { return self.finish(told, Vec::new()) };
-        // Others get what the tool did, not what our breaker or this caller's clock made of it.
+        // Other calls get the tool's own result, not the refusal of our breaker or the timeout of this caller.
         let kept = match (failed.code, classified) {
             (Code::CircuitOpen | Code::DeadlineExceeded, Some(classified)) => {
-                Failed { code: classified.code, rule: Some(classified.rule.to_string()), ..failed }
+                ExpectedFailure { code: classified.code, rule: Some(classified.rule.to_string()), ..failed }
             }
             _ => failed,
         };
         match classified.map(|classified| classified.reach) {
-            Some(Reach::Unknown) if !self.retry_safe() => {
-                self.notices.push(Notice::OutcomeUnknown { of_earlier: None });
-                self.save(told, Ended::Unknown(SettlesIn::Settled, Observed::NoAnswer, None))
+            Some(AttemptReach::Unknown) if !self.retry_safe() => {
+                self.notices.push(CallNotice::OutcomeUnknown { of_earlier: None });
+                self.save(
+                    told,
+                    ExpectedEnding::Unknown(SettleDelay::Settled, UnknownOutcomeReason::NoAnswer, None),
+                )
             }
-            Some(Reach::Answered)
+            Some(AttemptReach::Answered)
                 if classified.is_some_and(|classified| classified.code == Code::ResultTooLarge) =>
             {
-                self.save(told, Ended::Done(None))
+                self.save(told, ExpectedEnding::Done(None))
             }
-            Some(Reach::Answered) => self.save(told, Ended::Failed(kept)),
-            Some(_) if self.policy.dedupe.cache_failures == CacheFailures::All => {
-                self.save(told, Ended::Failed(kept))
+            Some(AttemptReach::Answered) => self.save(told, ExpectedEnding::Failed(kept)),
+            Some(_) if self.policy.dedupe.cache_failures == FailureReplayPolicy::All => {
+                self.save(told, ExpectedEnding::Failed(kept))
             }
             Some(_) | None => self.release(told, Vec::new()),
         }

@@ -1,9 +1,9 @@
-//! Refusals, claims and approvals: what comes before an attempt.
+//! Refusals, claims and approvals: the part before an attempt.
 
 use super::*;
 
-impl Reference {
-    pub(super) fn refusal(&self) -> Option<Refusal> {
+impl ReferenceCall {
+    pub(super) fn refusal(&self) -> Option<ExpectedRefusal> {
         if self.is_late() {
             return Some(by_us(deadline_passed()));
         }
@@ -11,72 +11,75 @@ impl Reference {
             return Some(by_us(failed(Code::InvalidArguments, "schema", false)));
         }
         let modes = self.policy.modes;
-        if modes.guard == Mode::Enforce
+        if modes.guard == EnforcementMode::Enforce
             && let Some(refused) =
                 self.machines.guard.would_refuse(&self.policy.guard, self.guarded(), self.now)
         {
             let failed = failed(refused.code, refused.layer.as_str(), false);
-            return Some(Refusal { failed, breaker: None, by: By::Guard(refused.layer) });
+            return Some(ExpectedRefusal { failed, breaker: None, by: RefusalSource::Guard(refused.layer) });
         }
         let breakers = [Some(&self.machines.breaker), self.machines.dependency.as_ref()];
         let mut refused = breakers
             .into_iter()
             .flatten()
             .filter_map(|breaker| breaker.check(&self.policy.breaker, self.now).err());
-        if modes.breaker == Mode::Enforce
+        if modes.breaker == EnforcementMode::Enforce
             && let Some(refused) = refused.next()
         {
             return Some(self.circuit_open(refused));
         }
         match self.need() {
-            Need::Refuse { operator_only } if modes.trust == Mode::Enforce => {
+            ReferenceApprovalNeed::Refuse { operator_only } if modes.trust == EnforcementMode::Enforce => {
                 Some(not_approved(operator_only))
             }
-            Need::Refuse { .. } | Need::Nobody | Need::Spend(_) | Need::Ask { .. } => None,
+            ReferenceApprovalNeed::Refuse { .. }
+            | ReferenceApprovalNeed::Nobody
+            | ReferenceApprovalNeed::Spend(_)
+            | ReferenceApprovalNeed::Ask { .. } => None,
         }
     }
 
-    pub(super) fn circuit_open(&self, refused: breaker::Refused) -> Refusal {
+    pub(super) fn circuit_open(&self, refused: breaker::BreakerRefusal) -> ExpectedRefusal {
         let retry_after = refused.retry_at.map(|at| at.since(self.now));
-        let failed = Failed { retry_after, ..failed(Code::CircuitOpen, refused.by.rule(), true) };
-        Refusal { failed, breaker: Some(refused.state), by: By::Us }
+        let failed = ExpectedFailure { retry_after, ..failed(Code::CircuitOpen, refused.by.rule(), true) };
+        ExpectedRefusal { failed, breaker: Some(refused.state), by: RefusalSource::Us }
     }
 
-    pub(super) fn refuse(&mut self, refusal: Refusal) -> Due {
-        // Nobody could look whether there is an answer: that is told instead.
+    pub(super) fn refuse(&mut self, refusal: ExpectedRefusal) -> ExpectedStep {
+        // The store could not be asked for an answer: that is reported instead.
         let unlooked =
-            self.is_explicit() && self.dedupes() && self.sight == Sight::Down && self.attempts == 0;
+            self.is_explicit() && self.dedupes() && self.sight == ClaimCondition::Down && self.attempts == 0;
         let refusal = if unlooked { by_us(store_unavailable()) } else { refusal };
         let state = self.machines.breaker.state(&self.policy.breaker, self.now);
         let breaker = refusal.breaker.or(Some(state));
-        self.notices.push(Notice::CallBlocked { code: refusal.failed.code, retriable: false, breaker });
-        let mut told = Told { breaker: refusal.breaker, ..self.told(Err(refusal.failed)) };
+        self.notices.push(CallNotice::CallBlocked { code: refusal.failed.code, retriable: false, breaker });
+        let mut told = ExpectedResponse { breaker: refusal.breaker, ..self.told(Err(refusal.failed)) };
         let mut kept = Vec::new();
         match refusal.by {
-            By::Us => told = self.judge(told, None),
-            By::Guard(layer) => {
-                self.notices.push(Notice::GuardTripped { layer });
+            RefusalSource::Us => told = self.judge(told, None),
+            RefusalSource::Guard(layer) => {
+                self.notices.push(CallNotice::GuardTripped { layer });
                 self.abandon();
                 self.is_judged = true;
                 let _counted =
                     self.with_guard(|guard, policy, call, now| guard.check(&policy.guard, call, now));
             }
-            By::Trust { operator_only } => {
-                kept.push(Kept::Park { operator_only });
+            RefusalSource::Trust { operator_only } => {
+                kept.push(ExpectedFollowUp::Park { operator_only });
                 told = self.judge(told, None);
             }
         }
         self.release(told, kept)
     }
 
-    pub(super) fn claim(&self, intent: Intent, role: Role) -> Claim {
+    pub(super) fn claim(&self, intent: ClaimIntent, role: ClaimRole) -> Claim {
         let (request, policy) = (&self.request, &self.policy);
         let address = self.address().expect("only calls that are recognised are claimed");
-        let mut rules = Rules::from(&**policy);
+        let mut rules = DedupeRules::from(&**policy);
         if request.hints.safety_critical {
-            rules.after_unknown = AfterUnknown::Hold;
+            rules.after_unknown = UnknownOutcomePolicy::Hold;
         }
-        rules.computed_since = request.computed_since.filter(|_| request.sent_key == SentKey::Run);
+        rules.computed_since = request.computed_since.filter(|_| request.sent_key == UpstreamKey::Run);
         let to_end = policy.settling.grace + policy.settling.drain + Duration::from_secs(10);
         Claim {
             address,
@@ -85,10 +88,11 @@ impl Reference {
             owner: self.owner(),
             digest: request.digest,
             retry_safe: self.retry_safe(),
-            best_effort: matches!(request.duplicates, Duplicates::Refused(_)),
+            best_effort: matches!(request.duplicates, Deduplication::Refused(_)),
             arrived: self.arrived,
             age: self.now.since(self.arrived),
-            seen_end_within: (request.end == AttemptEnd::Seen).then_some(policy.time.total + to_end),
+            seen_end_within: (request.end == AttemptEndVisibility::Visible)
+                .then_some(policy.time.total + to_end),
             run: request.run.clone(),
             rules,
             tool: request.tool.clone(),
@@ -101,77 +105,80 @@ impl Reference {
         }
     }
 
-    pub(super) fn take(&mut self, role: Role, repeats: u32, started: bool) -> Due {
-        self.state = State::Claiming(role, repeats);
+    pub(super) fn take(&mut self, role: ClaimRole, repeats: u32, started: bool) -> ExpectedStep {
+        self.state = ReferenceCallState::Claiming(role, repeats);
         self.lease_until = self.now + self.policy.dedupe.keep.lease;
-        Due::Claim(Box::new(self.claim(Intent::Take { started }, role)))
+        ExpectedStep::Claim(Box::new(self.claim(ClaimIntent::Take { started }, role)))
     }
 
-    pub(super) fn claim_or_go(&mut self, role: Role) -> Due {
+    pub(super) fn claim_or_go(&mut self, role: ClaimRole) -> ExpectedStep {
         if !self.dedupes() {
             return self.ask_or_go();
         }
         self.claims += 1;
-        let at_once = self.policy.modes.trust != Mode::Enforce || matches!(self.need(), Need::Nobody);
+        let at_once = self.policy.modes.trust != EnforcementMode::Enforce
+            || matches!(self.need(), ReferenceApprovalNeed::Nobody);
         self.take(role, 0, at_once)
     }
 
-    pub(super) fn look_again(&mut self) -> Due {
+    pub(super) fn look_again(&mut self) -> ExpectedStep {
         let own = self.address().map(|address| address.own());
-        let Some(followed) = self.record.take().map(|record| record.key).or(own) else { return Due::Stay };
+        let Some(followed) = self.record.take().map(|record| record.key).or(own) else {
+            return ExpectedStep::Stay;
+        };
         self.claims += 1;
-        self.take(Role::Waiter { followed }, 0, false)
+        self.take(ClaimRole::Waiter { followed }, 0, false)
     }
 
-    pub(super) fn claim_failed(&mut self, role: Role, repeats: u32) -> Due {
+    pub(super) fn claim_failed(&mut self, role: ClaimRole, repeats: u32) -> ExpectedStep {
         if repeats < 2 {
             return self.take(role, repeats + 1, false);
         }
         let goes_on = self.goes_on();
-        self.notices.push(Notice::StoreFailed { goes_on });
+        self.notices.push(CallNotice::StoreFailed { continues: goes_on });
         if goes_on {
-            let claim = self.claim(Intent::Take { started: true }, role);
-            let decided = decide_claim(&claim, Found::default(), &Known::default(), self.now);
-            if let ClaimVerdict::Mine(record) = decided.verdict {
+            let claim = self.claim(ClaimIntent::Take { started: true }, role);
+            let decided = decide_claim(&claim, FoundRecords::default(), &LocalKnowledge::default(), self.now);
+            if let ClaimVerdict::Acquired(record) = decided.verdict {
                 self.doubts.retain(|owner| *owner != record.owner);
                 self.record = Some((*record).clone());
             }
-            self.sight = Sight::Down;
+            self.sight = ClaimCondition::Down;
             return self.ask_or_go();
         }
         self.turned_away(store_unavailable())
     }
 
-    /// Refused without a claim.
-    pub(super) fn turned_away(&mut self, failed: Failed) -> Due {
+    /// Refuses a call without a claim.
+    pub(super) fn turned_away(&mut self, failed: ExpectedFailure) -> ExpectedStep {
         let breaker = Some(self.machines.breaker.state(&self.policy.breaker, self.now));
-        self.notices.push(Notice::CallBlocked { code: failed.code, retriable: false, breaker });
+        self.notices.push(CallNotice::CallBlocked { code: failed.code, retriable: false, breaker });
         let told = self.told(Err(failed));
         let told = self.judge(told, None);
         self.finish(told, Vec::new())
     }
 
-    pub(super) fn found(&mut self, verdict: &ClaimVerdict) -> Due {
+    pub(super) fn found(&mut self, verdict: &ClaimVerdict) -> ExpectedStep {
         match verdict {
-            ClaimVerdict::Mine(record) => {
+            ClaimVerdict::Acquired(record) => {
                 if record.run != self.request.run {
-                    self.notices.push(Notice::TookOver);
+                    self.notices.push(CallNotice::TookOver);
                 }
                 self.doubts.retain(|owner| *owner != record.owner);
                 self.record = Some((**record).clone());
-                self.sight = Sight::Fine;
+                self.sight = ClaimCondition::Fine;
                 self.ask_or_go()
             }
             ClaimVerdict::Follow(key) => {
-                self.notices.push(Notice::Following);
-                self.state = State::Following(*key);
-                Due::Follow(*key)
+                self.notices.push(CallNotice::Following);
+                self.state = ReferenceCallState::Following(*key);
+                ExpectedStep::Follow(*key)
             }
             ClaimVerdict::Replay(replay) => {
-                self.notices.push(Notice::Replayed { reason: replay.reason });
+                self.notices.push(CallNotice::Replayed { reason: replay.reason });
                 let ended = match &replay.answer {
                     Ok(Some(output)) => Ok(Some(output.clone())),
-                    Ok(None) => Err(Failed {
+                    Ok(None) => Err(ExpectedFailure {
                         code: Code::ResultNotKept,
                         rule: None,
                         retriable: false,
@@ -179,9 +186,9 @@ impl Reference {
                     }),
                     Err(failure) => Err(of_failure(failure)),
                 };
-                let told = Told {
+                let told = ExpectedResponse {
                     replayed: Some(replay.reason),
-                    recorded: Recorded::Yes,
+                    recorded: RecordStatus::Yes,
                     receipt: Some(replay.receipt.clone()),
                     ..self.told(ended)
                 };
@@ -189,72 +196,74 @@ impl Reference {
                 self.finish(told, Vec::new())
             }
             ClaimVerdict::Unknown(unsettled) if unsettled.receipt.owner == self.owner() => {
-                // Others have taken it for a run that was lost: nothing is sent under it.
+                // Another process has taken it for a lost run: nothing is sent under it.
                 self.doubt();
                 self.turned_away(failed(Code::Overloaded, "lease", true))
             }
             ClaimVerdict::Unknown(unsettled) => self.found_unknown(unsettled),
             ClaimVerdict::Busy => self.turned_away(in_flight()),
             ClaimVerdict::Conflict => {
-                self.notices.push(Notice::KeyConflict);
+                self.notices.push(CallNotice::KeyConflict);
                 self.turned_away(failed(Code::IdempotencyConflict, "key.conflict", false))
             }
             ClaimVerdict::Full => self.turned_away(failed(Code::Overloaded, "store.full", true)),
-            ClaimVerdict::Closed | ClaimVerdict::Nothing => self.turned_away(store_unavailable()),
+            ClaimVerdict::StoreRecovering | ClaimVerdict::Nothing => self.turned_away(store_unavailable()),
             ClaimVerdict::RecordsLost => {
                 self.turned_away(failed(Code::StoreUnavailable, "store.records_lost", true))
             }
         }
     }
 
-    pub(super) fn found_unknown(&mut self, unsettled: &Unsettled) -> Due {
-        if unsettled.end != End::Settled && self.can_wait(unsettled.end) {
+    pub(super) fn found_unknown(&mut self, unsettled: &UnknownOutcomeStatus) -> ExpectedStep {
+        if unsettled.end != SettleStatus::Settled && self.can_wait(unsettled.end) {
             let half = Duration::from_millis(500);
-            let left = if let End::NotYet(Some(left)) = unsettled.end { left.min(half) } else { half };
+            let left =
+                if let SettleStatus::NotYet(Some(left)) = unsettled.end { left.min(half) } else { half };
             let key = unsettled.receipt.key;
-            self.state = State::AwaitingEnd(key, (self.now + left).min(self.waits_until()));
-            return Due::AwaitEnd(key);
+            self.state = ReferenceCallState::AwaitingEnd(key, (self.now + left).min(self.waits_until()));
+            return ExpectedStep::AwaitEnd(key);
         }
         let owner = unsettled.receipt.owner.clone();
-        self.notices.push(Notice::OutcomeUnknown { of_earlier: Some(owner) });
-        let is_over = unsettled.end == End::Settled;
+        self.notices.push(CallNotice::OutcomeUnknown { of_earlier: Some(owner) });
+        let is_over = unsettled.end == SettleStatus::Settled;
         let retry_after = self.comes_again(unsettled.end, unsettled.runs_in);
-        let told = Told {
-            recorded: Recorded::Yes,
+        let told = ExpectedResponse {
+            recorded: RecordStatus::Yes,
             receipt: Some(unsettled.receipt.clone()).filter(|_| is_over),
-            unknown: Some(ToldUnknown { observed: unsettled.observed, ended: is_over }),
-            ..self.told(Err(Failed { retry_after, ..failed(Code::OutcomeUnknown, "unknown", false) }))
+            unknown: Some(UnknownOutcomeInfo { observed: unsettled.observed, ended: is_over }),
+            ..self
+                .told(Err(ExpectedFailure { retry_after, ..failed(Code::OutcomeUnknown, "unknown", false) }))
         };
         let told = self.judge(told, None);
         self.finish(told, Vec::new())
     }
 
-    /// When a caller who is told of an unknown outcome comes again.
-    pub(super) fn comes_again(&self, end: End, runs_in: Option<Duration>) -> Option<Duration> {
+    /// Returns the time after which a caller with an unknown outcome should call again.
+    pub(super) fn comes_again(&self, end: SettleStatus, runs_in: Option<Duration>) -> Option<Duration> {
         let settling = &self.policy.settling;
         match end {
-            End::Settled => runs_in,
-            End::NotYet(Some(left)) => Some(left),
-            End::NotYet(None) => Some(settling.to_end_child() + settling.after_child()),
+            SettleStatus::Settled => runs_in,
+            SettleStatus::NotYet(Some(left)) => Some(left),
+            SettleStatus::NotYet(None) => Some(settling.child_stop_time() + settling.after_child()),
         }
     }
 
-    pub(super) fn woke(&mut self, key: Key, wake: &Wake) -> Due {
+    pub(super) fn woke(&mut self, key: RecordKey, wake: &WakeReason) -> ExpectedStep {
         match wake {
-            Wake::LeaderRefused(failure) => {
+            WakeReason::LeaderRefused(failure) => {
                 let refused = of_failure(failure);
                 self.turned_away(refused)
             }
-            Wake::Time if self.now >= self.follows_until() => {
+            WakeReason::Time if self.now >= self.follows_until() => {
                 let failed = if self.is_late() { deadline_passed() } else { in_flight() };
                 self.turned_away(failed)
             }
-            Wake::Time | Wake::Changed => {
-                let role = Role::Waiter { followed: key };
+            WakeReason::Time | WakeReason::Changed => {
+                let role = ClaimRole::Waiter { followed: key };
                 match self.refusal().filter(|_| self.held_back) {
                     Some(refusal) => {
-                        self.state = State::Looking(refusal);
-                        Due::Claim(Box::new(self.claim(Intent::Look, role)))
+                        self.state = ReferenceCallState::Looking(refusal);
+                        ExpectedStep::Claim(Box::new(self.claim(ClaimIntent::Look, role)))
                     }
                     None => self.claim_or_go(role),
                 }
@@ -262,80 +271,81 @@ impl Reference {
         }
     }
 
-    pub(super) fn ask(&mut self, operator_only: bool, until: Timestamp) -> Due {
-        self.notices.push(Notice::ApprovalAsked);
-        self.state = State::AwaitingApproval { operator_only, until };
-        Due::Ask { operator_only, until }
+    pub(super) fn ask(&mut self, operator_only: bool, until: Timestamp) -> ExpectedStep {
+        self.notices.push(CallNotice::ApprovalAsked);
+        self.state = ReferenceCallState::AwaitingApproval { operator_only, until };
+        ExpectedStep::Ask { operator_only, until }
     }
 
-    pub(super) fn ask_or_go(&mut self) -> Due {
-        let is_asked = self.spent.is_none() && self.policy.modes.trust == Mode::Enforce;
-        let need = if is_asked { self.need() } else { Need::Nobody };
+    pub(super) fn ask_or_go(&mut self) -> ExpectedStep {
+        let is_asked = self.spent.is_none() && self.policy.modes.trust == EnforcementMode::Enforce;
+        let need = if is_asked { self.need() } else { ReferenceApprovalNeed::Nobody };
         let says_started =
             self.attempts == 0 && self.dedupes() && self.renews().is_some_and(|record| record.started);
         match need {
-            Need::Nobody => self.start_or_go(),
-            Need::Refuse { operator_only } => self.refuse(not_approved(operator_only)),
-            Need::Spend(_) | Need::Ask { .. } if says_started => {
+            ReferenceApprovalNeed::Nobody => self.start_or_go(),
+            ReferenceApprovalNeed::Refuse { operator_only } => self.refuse(not_approved(operator_only)),
+            ReferenceApprovalNeed::Spend(_) | ReferenceApprovalNeed::Ask { .. } if says_started => {
                 let release = self.release_of_claim();
                 self.record = None;
-                self.state = State::GivingBack;
-                release.map_or(Due::Stay, Due::Release)
+                self.state = ReferenceCallState::GivingBack;
+                release.map_or(ExpectedStep::Stay, ExpectedStep::Release)
             }
-            Need::Spend(grant) => {
-                let blocked = matches!(self.standing(), Standing::Blocked(_));
+            ReferenceApprovalNeed::Spend(grant) => {
+                let blocked = matches!(self.standing(), TrustDecision::Blocked(_));
                 self.spend(grant, blocked)
             }
-            Need::Ask { operator_only, until } => self.ask(operator_only, until),
+            ReferenceApprovalNeed::Ask { operator_only, until } => self.ask(operator_only, until),
         }
     }
 
-    pub(super) fn spend(&mut self, grant: GrantId, blocked: bool) -> Due {
+    pub(super) fn spend(&mut self, grant: GrantId, blocked: bool) -> ExpectedStep {
         let owner = self.owner();
         self.approved_blocked = blocked;
         self.spent = Some((grant, owner.clone()));
-        self.state = State::Spending;
-        Due::Spend(grant, owner)
+        self.state = ReferenceCallState::Spending;
+        ExpectedStep::Spend(grant, owner)
     }
 
-    pub(super) fn answered(&mut self, operator_only: bool, answer: &Approval) -> Due {
-        self.notices.push(Notice::ApprovalEnded { granted: matches!(answer, Approval::Granted(_)) });
+    pub(super) fn answered(&mut self, operator_only: bool, answer: &ApprovalOutcome) -> ExpectedStep {
+        self.notices
+            .push(CallNotice::ApprovalEnded { granted: matches!(answer, ApprovalOutcome::Granted(_)) });
         match answer {
-            Approval::Granted(Some(grant)) => self.spend(*grant, operator_only),
-            Approval::Granted(None) => self.start_or_go(),
-            Approval::Denied => self.refuse(by_us(failed(Code::ApprovalDenied, "approval", false))),
-            Approval::Nobody => self.refuse(not_approved(operator_only)),
-            Approval::PutToCaller(question) => self.ask_caller(question),
+            ApprovalOutcome::Granted(Some(grant)) => self.spend(*grant, operator_only),
+            ApprovalOutcome::Granted(None) => self.start_or_go(),
+            ApprovalOutcome::Denied => self.refuse(by_us(failed(Code::ApprovalDenied, "approval", false))),
+            ApprovalOutcome::Unreachable => self.refuse(not_approved(operator_only)),
+            ApprovalOutcome::PutToCaller(question) => self.ask_caller(question),
         }
     }
 
-    pub(super) fn ask_caller(&mut self, question: &Output) -> Due {
-        self.notices.push(Notice::InputRequired);
+    pub(super) fn ask_caller(&mut self, question: &ToolOutput) -> ExpectedStep {
+        self.notices.push(CallNotice::InputRequired);
         self.put_off();
-        let told = Told { asks: true, ..self.told(Ok(Some(question.clone()))) };
+        let told = ExpectedResponse { asks: true, ..self.told(Ok(Some(question.clone()))) };
         let unused = self.spent.take().filter(|_| self.attempts <= 1);
-        let kept = unused.map(|(grant, owner)| Kept::GiveBack(grant, owner));
+        let kept = unused.map(|(grant, owner)| ExpectedFollowUp::GiveBack(grant, owner));
         self.release(told, kept.into_iter().collect())
     }
 
-    pub(super) fn start_or_go(&mut self) -> Due {
-        if matches!(self.sight, Sight::Lost | Sight::MarkedUnknown) {
+    pub(super) fn start_or_go(&mut self) -> ExpectedStep {
+        if matches!(self.sight, ClaimCondition::Lost | ClaimCondition::MarkedUnknown) {
             return self.lost_the_claim();
         }
         match self.renews().filter(|record| !record.started) {
             Some(record) => {
-                let due = Due::Start(record.key, record.owner.clone());
-                self.state = State::Starting;
+                let due = ExpectedStep::Start(record.key, record.owner.clone());
+                self.state = ReferenceCallState::Starting;
                 due
             }
             None => self.attempt(),
         }
     }
 
-    pub(super) fn lost_the_claim(&mut self) -> Due {
+    pub(super) fn lost_the_claim(&mut self) -> ExpectedStep {
         match self.sight {
-            Sight::MarkedUnknown => self.refuse(by_us(failed(Code::Overloaded, "lease", true))),
-            Sight::Lost | Sight::Fine | Sight::Down => self.look_again(),
+            ClaimCondition::MarkedUnknown => self.refuse(by_us(failed(Code::Overloaded, "lease", true))),
+            ClaimCondition::Lost | ClaimCondition::Fine | ClaimCondition::Down => self.look_again(),
         }
     }
 }

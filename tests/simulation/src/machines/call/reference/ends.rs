@@ -1,8 +1,8 @@
-//! Who counts a call, and how it ends.
+//! The ends of calls and the counters that receive them.
 
 use super::*;
 
-impl Reference {
+impl ReferenceCall {
     pub(super) fn guarded(&self) -> GuardedCall<'_> {
         GuardedCall {
             tool: &self.request.tool,
@@ -13,7 +13,7 @@ impl Reference {
 
     pub(super) fn with_guard<R>(
         &mut self,
-        act: impl FnOnce(&mut LoopGuard, &Policy, GuardedCall<'_>, Timestamp) -> R,
+        act: impl FnOnce(&mut LoopGuard, &CallPolicy, GuardedCall<'_>, Timestamp) -> R,
     ) -> R {
         let call = GuardedCall {
             tool: &self.request.tool,
@@ -24,7 +24,7 @@ impl Reference {
     }
 
     pub(super) fn enter(&mut self) {
-        if self.policy.modes.guard != Mode::Off && !std::mem::replace(&mut self.is_entered, true) {
+        if self.policy.modes.guard != EnforcementMode::Off && !std::mem::replace(&mut self.is_entered, true) {
             self.with_guard(|guard, policy, call, now| guard.begin(&policy.guard, call, now));
         }
     }
@@ -33,9 +33,13 @@ impl Reference {
         self.with_guard(|guard, policy, call, now| guard.abandon(&policy.guard, call, now));
     }
 
-    /// The guard hears of what a caller is told, once.
-    pub(super) fn judge(&mut self, told: Told, mistake: Option<Mistake>) -> Told {
-        if std::mem::replace(&mut self.is_judged, true) || self.policy.modes.guard == Mode::Off {
+    /// Reports the response to the guard, once.
+    pub(super) fn judge(
+        &mut self,
+        told: ExpectedResponse,
+        mistake: Option<ModelMistake>,
+    ) -> ExpectedResponse {
+        if std::mem::replace(&mut self.is_judged, true) || self.policy.modes.guard == EnforcementMode::Off {
             return told;
         }
         self.enter();
@@ -55,13 +59,13 @@ impl Reference {
         let is_ok = told.ended.is_ok();
         let remarks = self.with_guard(|guard, policy, call, now| {
             let ending = match is_ok {
-                true => Ending::Success { result: None },
-                false => Ending::Failure { message: "", mistake },
+                true => GuardedResult::Success { result: None },
+                false => GuardedResult::Failure { message: "", mistake },
             };
             guard.end(&policy.guard, call, ending, now)
         });
-        self.notices.extend(remarks.iter().map(|remark| Notice::GuardTripped { layer: remark.layer }));
-        // One answer, one instruction: a refusal that says when to come again is not told with "do not retry".
+        self.notices.extend(remarks.iter().map(|remark| CallNotice::GuardTripped { layer: remark.layer }));
+        // One answer, one instruction: a refusal with a retry-after delay does not also say "do not retry".
         let is_refusal = told.ended.as_ref().is_err_and(|failed| {
             self.attempts == 0
                 && failed.code.is_refusal()
@@ -71,45 +75,45 @@ impl Reference {
                         Code::ApprovalRequired | Code::ApprovalDenied | Code::ToolBlocked
                     ))
         });
-        Told { remarks: if is_refusal { 0 } else { remarks.len() }, ..told }
+        ExpectedResponse { remarks: if is_refusal { 0 } else { remarks.len() }, ..told }
     }
 
-    pub(super) fn trust_hears(&mut self, finished: Finished) {
-        let rules = steadfast_core::trust::Rules {
+    pub(super) fn trust_hears(&mut self, finished: FinishedOutcome) {
+        let rules = steadfast_core::trust::TrustRules {
             signature: &self.policy.trust,
             domain: self.policy.domain_trust.as_ref(),
         };
-        let subject = Subject {
+        let subject = TrustSubject {
             tool: &self.request.tool,
             signature: &self.request.signature,
             domain: self.request.domain.as_ref(),
         };
-        let changes = self.machines.trust.record_begun(rules, subject, finished, self.arrived, self.now);
-        self.notices.extend(changes.into_iter().map(Notice::TrustChanged));
+        let changes = self.machines.trust.record_with_start(rules, subject, finished, self.arrived, self.now);
+        self.notices.extend(changes.into_iter().map(CallNotice::TrustChanged));
     }
 
-    /// A dangerous command that was run costs the tool its trust, whatever came of it.
+    /// Costs the tool its trust if a dangerous command was run, whatever came of it.
     pub(super) fn danger_counts(&mut self) {
-        if self.request.danger.is_some() && self.policy.approval.dangerous == Dangerous::Record {
-            self.trust_hears(Finished::Failure { severity: Severity::Security, recoverable: true });
+        if self.request.danger.is_some() && self.policy.approval.dangerous == DangerousCommandPolicy::Record {
+            self.trust_hears(FinishedOutcome::Failure { severity: Severity::Security, recoverable: true });
         }
     }
 
-    /// Trust and guard hear of a call that ran, once.
+    /// Reports a call that ran to trust and guard, once.
     pub(super) fn judge_run(
         &mut self,
-        told: Told,
+        told: ExpectedResponse,
         severity: Option<Severity>,
-        mistake: Option<Mistake>,
-    ) -> Told {
+        mistake: Option<ModelMistake>,
+    ) -> ExpectedResponse {
         if self.is_judged {
             return told;
         }
-        if self.policy.modes.trust != Mode::Off {
+        if self.policy.modes.trust != EnforcementMode::Off {
             let severity = severity.or(told.ended.is_err().then_some(Severity::Informational));
             self.trust_hears(match severity {
-                Some(severity) => Finished::Failure { severity, recoverable: true },
-                None => Finished::Success,
+                Some(severity) => FinishedOutcome::Failure { severity, recoverable: true },
+                None => FinishedOutcome::Success,
             });
             self.danger_counts();
         }
@@ -123,27 +127,27 @@ impl Reference {
         if self.is_entered {
             self.leave_guard();
         }
-        if self.attempts > 0 && self.policy.modes.trust != Mode::Off {
+        if self.attempts > 0 && self.policy.modes.trust != EnforcementMode::Off {
             self.danger_counts();
         }
     }
 
-    /// What it was called for has not begun: neither counts anything.
+    /// Ends a call whose work has not begun, so that no counter counts it.
     pub(super) fn put_off(&mut self) {
         if self.is_entered && !std::mem::replace(&mut self.is_judged, true) {
             self.leave_guard();
         }
     }
 
-    pub(super) fn told(&self, ended: Result<Option<Output>, Failed>) -> Told {
-        Told {
+    pub(super) fn told(&self, ended: Result<Option<ToolOutput>, ExpectedFailure>) -> ExpectedResponse {
+        ExpectedResponse {
             ended,
             asks: false,
             replayed: None,
             attempts: self.attempts,
             retries: self.retries.clone(),
             took: self.now.since(self.arrived),
-            recorded: Recorded::NotAsked,
+            recorded: RecordStatus::NotAsked,
             receipt: None,
             remarks: 0,
             breaker: None,
@@ -151,9 +155,9 @@ impl Reference {
         }
     }
 
-    pub(super) fn saved(&self, ending: Ended) -> Option<Saved> {
+    pub(super) fn saved(&self, ending: ExpectedEnding) -> Option<ExpectedSave> {
         let record = self.record.as_ref()?;
-        Some(Saved {
+        Some(ExpectedSave {
             owner: record.owner.clone(),
             key: record.key,
             started: record.started,
@@ -163,75 +167,88 @@ impl Reference {
         })
     }
 
-    pub(super) fn save(&mut self, told: Told, ending: Ended) -> Due {
+    pub(super) fn save(&mut self, told: ExpectedResponse, ending: ExpectedEnding) -> ExpectedStep {
         let Some(saved) = self.saved(ending.clone()) else { return self.finish(told, Vec::new()) };
-        if self.sight == Sight::Down {
-            return self.finish(Told { recorded: Recorded::No, ..told }, vec![Kept::Save(saved)]);
+        if self.sight == ClaimCondition::Down {
+            return self.finish(
+                ExpectedResponse { recorded: RecordStatus::No, ..told },
+                vec![ExpectedFollowUp::Save(saved)],
+            );
         }
-        self.state = State::Saving(told, ending);
-        Due::Save(saved)
+        self.state = ReferenceCallState::Saving(told, ending);
+        ExpectedStep::Save(saved)
     }
 
-    pub(super) fn release_of_claim(&self) -> Option<Release> {
+    pub(super) fn release_of_claim(&self) -> Option<ReleaseRequest> {
         let record = self.record.as_ref()?;
-        Some(Release { key: record.key, index: record.index, owner: record.owner.clone() })
+        Some(ReleaseRequest { key: record.key, index: record.index, owner: record.owner.clone() })
     }
 
-    pub(super) fn release(&mut self, told: Told, mut kept: Vec<Kept>) -> Due {
+    pub(super) fn release(
+        &mut self,
+        told: ExpectedResponse,
+        mut kept: Vec<ExpectedFollowUp>,
+    ) -> ExpectedStep {
         match self.release_of_claim() {
             None => self.finish(told, kept),
-            Some(release) if self.sight == Sight::Down => {
-                kept.push(Kept::Release(release));
+            Some(release) if self.sight == ClaimCondition::Down => {
+                kept.push(ExpectedFollowUp::Release(release));
                 self.finish(told, kept)
             }
             Some(release) => {
-                self.state = State::Releasing(told, kept);
-                Due::Release(release)
+                self.state = ReferenceCallState::Releasing(told, kept);
+                ExpectedStep::Release(release)
             }
         }
     }
 
-    /// An answer that comes late may have missed its caller: it is given again.
-    pub(super) fn if_in_time(&self, told: Told) -> Told {
-        let has_waited = self.attempts == 0 || self.request.run_by == RunBy::Driver;
+    /// Removes the receipt of a late answer. It may have missed its caller, and is replayed then.
+    pub(super) fn if_in_time(&self, told: ExpectedResponse) -> ExpectedResponse {
+        let has_waited = self.attempts == 0 || self.request.run_by == RunnerKind::Driver;
         let is_late = has_waited && told.took > self.policy.dedupe.late_after;
         let receipt = told.receipt.filter(|_| !is_late);
-        Told { receipt, ..told }
+        ExpectedResponse { receipt, ..told }
     }
 
-    pub(super) fn answer_early(&mut self, state: State, told: Told, upstream: Upstream) -> Due {
+    pub(super) fn answer_early(
+        &mut self,
+        state: ReferenceCallState,
+        told: ExpectedResponse,
+        upstream: UpstreamSignal,
+    ) -> ExpectedStep {
         let told = self.if_in_time(told);
         if let Err(failed) = &told.ended {
-            self.notices.push(Notice::AnsweredEarly { code: failed.code });
+            self.notices.push(CallNotice::AnsweredEarly { code: failed.code });
         }
         self.state = state;
-        self.caller = if upstream == Upstream::Cancel { Caller::GaveUp } else { Caller::Gone };
-        Due::Answer(told, upstream)
+        self.caller =
+            if upstream == UpstreamSignal::Cancel { CallerPresence::GaveUp } else { CallerPresence::Gone };
+        ExpectedStep::Answer(told, upstream)
     }
 
-    pub(super) fn finish(&mut self, told: Told, mut kept: Vec<Kept>) -> Due {
-        // Nothing was done with what was approved.
+    pub(super) fn finish(&mut self, told: ExpectedResponse, mut kept: Vec<ExpectedFollowUp>) -> ExpectedStep {
+        // Nothing was done with the approval.
         if let Some((grant, owner)) = self.spent.take().filter(|_| self.attempts == 0) {
-            kept.push(Kept::GiveBack(grant, owner));
+            kept.push(ExpectedFollowUp::GiveBack(grant, owner));
         }
         if let Some(address) = self.address() {
             let (key, index) = (address.own(), address.index());
             let doubts = std::mem::take(&mut self.doubts).into_iter();
-            kept.extend(doubts.map(|owner| Kept::Release(Release { key, index, owner })));
+            kept.extend(doubts.map(|owner| ExpectedFollowUp::Release(ReleaseRequest { key, index, owner })));
         }
-        let told = self.if_in_time(Told { took: self.now.since(self.arrived), ..told });
-        self.notices.push(Notice::CallFinished {
+        let told = self.if_in_time(ExpectedResponse { took: self.now.since(self.arrived), ..told });
+        self.notices.push(CallNotice::CallFinished {
             code: told.ended.as_ref().err().map(|failed| failed.code),
             took: told.took,
             attempts: told.attempts,
             replayed: told.replayed.is_some(),
         });
-        self.state = State::Finished;
-        Due::Finish(told, kept)
+        self.state = ReferenceCallState::Finished;
+        ExpectedStep::Finish(told, kept)
     }
 
-    pub(super) fn stay(&mut self, state: State) -> Due {
+    pub(super) fn stay(&mut self, state: ReferenceCallState) -> ExpectedStep {
         self.state = state;
-        Due::Stay
+        ExpectedStep::Stay
     }
 }

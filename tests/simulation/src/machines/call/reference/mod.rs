@@ -1,144 +1,150 @@
-//! What a call has to do next, worked out from the path of a call in ARCHITECTURE.md and from the decisions in the design.
+//! The next step of a call, derived from the path of a call in ARCHITECTURE.md and from the decisions in the design.
 //!
-//! The machines that calls share are the core's own, a second time: here it is decided what a call tells them, and afterwards
-//! they have to be as the ones that the call itself was lent.
+//! The machines that calls share are a second copy of the core's own. The reference decides what a call reports to
+//! them. Afterwards they have to equal those that the call itself was lent.
 
 mod attempts;
 mod claims;
+mod departure;
 mod ends;
-mod leaving;
 mod unknown;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::approval::{self, Approvals, GrantId, Plan, Shape, Situation};
-use steadfast_core::breaker::{self, Breaker, Held, Ticket, Transition, Verdict};
-use steadfast_core::call::{
-    Approval, AttemptEnd, BreakerScope, Cut, Duplicates, Event, FailedAttempt, Notice, Others, Outcome,
-    Recorded, Request, RunBy, SentKey, StoreFault, ToldUnknown, Upstream, Waits, Wake,
+use steadfast_core::approval::{self, ApprovalInput, ApprovalLedger, ApprovalPlan, ArgumentRisk, GrantId};
+use steadfast_core::breaker::{
+    self, BreakerTicket, BreakerTransition, BreakerVerdict, CircuitBreaker, TicketRenewal,
 };
-use steadfast_core::classify::{Classified, Fault, Mistake, Nature, Reach, Severity, Source, classify};
+use steadfast_core::call::{
+    ApprovalOutcome, AttemptEndVisibility, AttemptReport, BreakerScope, CallEvent, CallNotice, CallRequest,
+    CallerPatience, CutReason, Deduplication, FailedAttempt, OtherWaiters, RecordStatus, RunnerKind,
+    StoreFault, UnknownOutcomeInfo, UpstreamKey, UpstreamSignal, WakeReason,
+};
+use steadfast_core::classify::{
+    AttemptFault, AttemptReach, Classification, FaultNature, FaultSource, ModelMistake, Severity, classify,
+};
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{
-    Address, Claim, ClaimVerdict, End, Found, Intent, Known, Observed, Owner, Receipt, Record, Release,
-    RenewVerdict, ReplayReason, Role, Rules, SaveVerdict, SettlesIn, StartVerdict, Unsettled, decide_claim,
+    Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord, DedupeRules, DeliveryReceipt,
+    FoundRecords, LocalKnowledge, RecordAddress, ReleaseRequest, RenewVerdict, ReplayReason, SaveVerdict,
+    SettleDelay, SettleStatus, StartVerdict, UnknownOutcomeReason, UnknownOutcomeStatus, decide_claim,
 };
-use steadfast_core::guard::{Ending, GuardedCall, Layer, LoopGuard};
-use steadfast_core::key::Key;
-use steadfast_core::limit::{Limiter, Overloaded};
-use steadfast_core::output::Output;
+use steadfast_core::guard::{GuardLayer, GuardedCall, GuardedResult, LoopGuard};
+use steadfast_core::key::RecordKey;
+use steadfast_core::limit::{LimitError, Limiter};
+use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::{
-    AfterUnknown, Ambiguous, ArgumentCheck, AskWhen, CacheFailures, Dangerous, Mode, OnStoreFailure, Policy,
-    Silence, ToolClass,
+    AmbiguousOutcomePolicy, ApprovalTrigger, ArgumentCheck, CallPolicy, DangerousCommandPolicy,
+    EnforcementMode, FailureReplayPolicy, SilencePolicy, StoreFailurePolicy, ToolClass, UnknownOutcomePolicy,
 };
-use steadfast_core::retry::{RetryBudget, Schedule, Stop};
-use steadfast_core::trust::{Finished, Standing, Subject, TrustLedger};
+use steadfast_core::retry::{RetryBudget, RetrySchedule, RetryStop};
+use steadfast_core::trust::{FinishedOutcome, TrustDecision, TrustLedger, TrustSubject};
 use steadfast_core::watchdog::{self, Watchdog};
 
 use crate::transition::wanted;
 
 /// The machines that a call shares with others.
 #[derive(Clone, Debug)]
-pub(super) struct Machines {
-    pub(super) breaker: Breaker,
-    pub(super) dependency: Option<Breaker>,
+pub(super) struct ReferenceMachines {
+    pub(super) breaker: CircuitBreaker,
+    pub(super) dependency: Option<CircuitBreaker>,
     pub(super) budget: RetryBudget,
     pub(super) limiter: Limiter,
     pub(super) dependency_limiter: Limiter,
     pub(super) guard: LoopGuard,
     pub(super) trust: TrustLedger,
-    pub(super) approvals: Approvals,
+    pub(super) approvals: ApprovalLedger,
 }
 
-/// The step that is due.
+/// The expected step.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Due {
+pub(super) enum ExpectedStep {
     Claim(Box<Claim>),
-    Follow(Key),
-    AwaitEnd(Key),
+    Follow(RecordKey),
+    AwaitEnd(RecordKey),
     Ask { operator_only: bool, until: Timestamp },
-    Spend(GrantId, Owner),
-    Start(Key, Owner),
+    Spend(GrantId, ClaimOwner),
+    Start(RecordKey, ClaimOwner),
     Probe(BreakerScope),
     Renew,
     Run { attempt: u32, deadline: Option<Timestamp>, run: String },
-    Cut(Cut),
+    Cut(CutReason),
     Wait,
-    Save(Saved),
-    Release(Release),
-    Answer(Told, Upstream),
+    Save(ExpectedSave),
+    Release(ReleaseRequest),
+    Answer(ExpectedResponse, UpstreamSignal),
     CancelUpstream,
     Stay,
-    Finish(Told, Vec<Kept>),
+    Finish(ExpectedResponse, Vec<ExpectedFollowUp>),
 }
 
-/// What is to be saved, and under which claim.
+/// The expected save, and its claim.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Saved {
-    pub(super) owner: Owner,
-    pub(super) key: Key,
+pub(super) struct ExpectedSave {
+    pub(super) owner: ClaimOwner,
+    pub(super) key: RecordKey,
     pub(super) started: bool,
-    pub(super) ending: Ended,
-    /// The attempts that the record remembers: number, start, end, the code of a failure, and whether it may pass.
+    pub(super) ending: ExpectedEnding,
+    /// The attempts in the record: number, start, end, the code of a failure, and whether it is transient.
     pub(super) attempts: Vec<(u32, Timestamp, Timestamp, Option<Code>, bool)>,
     pub(super) hold: bool,
 }
 
-/// How a record ends.
+/// The end that a record gets.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Ended {
-    Done(Option<Output>),
-    Failed(Failed),
-    Unknown(SettlesIn, Observed, Option<Output>),
+pub(super) enum ExpectedEnding {
+    Done(Option<ToolOutput>),
+    Failed(ExpectedFailure),
+    Unknown(SettleDelay, UnknownOutcomeReason, Option<ToolOutput>),
 }
 
-/// What has to be done after the end of a call.
+/// The work that is left after the end of a call.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Kept {
-    Save(Saved),
+pub(super) enum ExpectedFollowUp {
+    Save(ExpectedSave),
     Park { operator_only: bool },
-    Release(Release),
-    GiveBack(GrantId, Owner),
+    Release(ReleaseRequest),
+    GiveBack(GrantId, ClaimOwner),
 }
 
-/// A failure, but for the words.
+/// A failure without its texts.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Failed {
+pub(super) struct ExpectedFailure {
     pub(super) code: Code,
     pub(super) rule: Option<String>,
     pub(super) retriable: bool,
     pub(super) retry_after: Option<Duration>,
 }
 
-/// What a caller is told, but for the words.
+/// A response without its texts.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Told {
-    pub(super) ended: Result<Option<Output>, Failed>,
+pub(super) struct ExpectedResponse {
+    pub(super) ended: Result<Option<ToolOutput>, ExpectedFailure>,
     pub(super) asks: bool,
     pub(super) replayed: Option<ReplayReason>,
     pub(super) attempts: u32,
-    /// Each retry: after which attempt, how long that took, how long was waited.
+    /// Each retry: number of the failed attempt, its duration, and the wait after it.
     pub(super) retries: Vec<(u32, Duration, Duration)>,
     pub(super) took: Duration,
-    pub(super) recorded: Recorded,
-    pub(super) receipt: Option<Receipt>,
+    pub(super) recorded: RecordStatus,
+    pub(super) receipt: Option<DeliveryReceipt>,
     pub(super) remarks: usize,
     pub(super) breaker: Option<breaker::State>,
-    pub(super) unknown: Option<ToldUnknown>,
+    pub(super) unknown: Option<UnknownOutcomeInfo>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Caller {
+enum CallerPresence {
     Waiting,
     Gone,
     GaveUp,
 }
 
-/// How things stand between the call and its record.
+/// The relation between the call and its record.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Sight {
+enum ClaimCondition {
     Fine,
     Down,
     MarkedUnknown,
@@ -146,129 +152,129 @@ enum Sight {
 }
 
 #[derive(Debug)]
-struct Attempt {
+struct ReferenceAttempt {
     number: u32,
     started: Timestamp,
     watchdog: Watchdog,
-    tickets: Tickets,
-    cut: Option<Cut>,
+    tickets: ReferenceTickets,
+    cut: Option<CutReason>,
 }
 
 #[derive(Debug, Default)]
-struct Tickets {
-    tool: Option<Ticket>,
-    dependency: Option<Ticket>,
+struct ReferenceTickets {
+    tool: Option<BreakerTicket>,
+    dependency: Option<BreakerTicket>,
     has_places: bool,
 }
 
 #[derive(Debug)]
-enum State {
-    Looking(Refusal),
-    Claiming(Role, u32),
-    Following(Key),
-    AwaitingEnd(Key, Timestamp),
+enum ReferenceCallState {
+    Looking(ExpectedRefusal),
+    Claiming(ClaimRole, u32),
+    Following(RecordKey),
+    AwaitingEnd(RecordKey, Timestamp),
     AwaitingApproval { operator_only: bool, until: Timestamp },
     GivingBack,
     Spending,
     Starting,
-    Probing(BreakerScope, Tickets),
-    Attempting(Attempt),
+    Probing(BreakerScope, ReferenceTickets),
+    Attempting(ReferenceAttempt),
     BackingOff(Timestamp),
     Renewing,
-    Marking(Settling),
-    Settling(Settling),
-    Saving(Told, Ended),
-    Releasing(Told, Vec<Kept>),
+    Marking(ReferenceSettling),
+    Settling(ReferenceSettling),
+    Saving(ExpectedResponse, ExpectedEnding),
+    Releasing(ExpectedResponse, Vec<ExpectedFollowUp>),
     Finished,
 }
 
-/// An outcome that is not known.
+/// An unknown outcome.
 #[derive(Debug)]
-struct Settling {
-    attempt: Option<Attempt>,
-    observed: Observed,
-    output: Option<Output>,
+struct ReferenceSettling {
+    attempt: Option<ReferenceAttempt>,
+    observed: UnknownOutcomeReason,
+    output: Option<ToolOutput>,
     severity: Option<Severity>,
-    /// The code and the rule under which it is told.
+    /// The code and the rule with which it is reported.
     code: Code,
     rule: String,
-    settles: SettlesIn,
+    settles: SettleDelay,
     by: Option<Timestamp>,
     cancel: bool,
-    receipt: Option<Receipt>,
-    /// Before this moment the tool may still say that it was never reached.
+    receipt: Option<DeliveryReceipt>,
+    /// Before this time the tool may still say that it was never reached.
     speaks_until: Option<Timestamp>,
     unsaved: bool,
     save_at: Option<Timestamp>,
 }
 
 #[derive(Clone, Debug)]
-struct Refusal {
-    failed: Failed,
+struct ExpectedRefusal {
+    failed: ExpectedFailure,
     breaker: Option<breaker::State>,
-    by: By,
+    by: RefusalSource,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum By {
+enum RefusalSource {
     Us,
-    Guard(Layer),
+    Guard(GuardLayer),
     Trust { operator_only: bool },
 }
 
-enum Need {
+enum ReferenceApprovalNeed {
     Nobody,
     Spend(GrantId),
     Ask { operator_only: bool, until: Timestamp },
     Refuse { operator_only: bool },
 }
 
-/// One call, as it should go.
+/// The reference of one call.
 #[derive(Debug)]
-pub(super) struct Reference {
-    pub(super) machines: Machines,
-    pub(super) notices: Vec<Notice>,
-    request: Request,
-    policy: Arc<Policy>,
+pub(super) struct ReferenceCall {
+    pub(super) machines: ReferenceMachines,
+    pub(super) notices: Vec<CallNotice>,
+    request: CallRequest,
+    policy: Arc<CallPolicy>,
     seed: u64,
     arrived: Timestamp,
     now: Timestamp,
     claims: u32,
-    doubts: Vec<Owner>,
-    record: Option<Record>,
-    sight: Sight,
+    doubts: Vec<ClaimOwner>,
+    record: Option<DedupeRecord>,
+    sight: ClaimCondition,
     lease_until: Timestamp,
-    spent: Option<(GrantId, Owner)>,
+    spent: Option<(GrantId, ClaimOwner)>,
     approved_blocked: bool,
-    schedule: Option<Schedule>,
+    schedule: Option<RetrySchedule>,
     first: Option<Timestamp>,
     settling_since: Option<Timestamp>,
     attempts: u32,
     facts: Vec<(u32, Timestamp, Timestamp, Option<Code>, bool)>,
     retries: Vec<(u32, Duration, Duration)>,
-    last: Option<(Classified, Failed)>,
-    caller: Caller,
+    last: Option<(Classification, ExpectedFailure)>,
+    caller: CallerPresence,
     is_entered: bool,
     is_judged: bool,
     held_back: bool,
-    state: State,
+    state: ReferenceCallState,
 }
 
-fn failed(code: Code, rule: &str, retriable: bool) -> Failed {
-    Failed { code, rule: Some(rule.to_owned()), retriable, retry_after: None }
+fn failed(code: Code, rule: &str, retriable: bool) -> ExpectedFailure {
+    ExpectedFailure { code, rule: Some(rule.to_owned()), retriable, retry_after: None }
 }
 
-impl Reference {
+impl ReferenceCall {
     pub(super) fn begin(
-        machines: Machines,
-        request: Request,
-        policy: Arc<Policy>,
+        machines: ReferenceMachines,
+        request: CallRequest,
+        policy: Arc<CallPolicy>,
         seed: u64,
         now: Timestamp,
-    ) -> (Self, Due) {
+    ) -> (Self, ExpectedStep) {
         let mut call = Self {
             machines,
-            notices: vec![Notice::CallStarted { at: now }],
+            notices: vec![CallNotice::CallStarted { at: now }],
             request,
             policy,
             seed,
@@ -277,7 +283,7 @@ impl Reference {
             claims: 0,
             doubts: Vec::new(),
             record: None,
-            sight: Sight::Fine,
+            sight: ClaimCondition::Fine,
             lease_until: now,
             spent: None,
             approved_blocked: false,
@@ -288,52 +294,57 @@ impl Reference {
             facts: Vec::new(),
             retries: Vec::new(),
             last: None,
-            caller: Caller::Waiting,
+            caller: CallerPresence::Waiting,
             is_entered: false,
             is_judged: false,
             held_back: false,
-            state: State::Finished,
+            state: ReferenceCallState::Finished,
         };
         let due = match call.refusal() {
             Some(refusal) if call.dedupes() => {
-                call.state = State::Looking(refusal);
-                Due::Claim(Box::new(call.claim(Intent::Look, Role::Fresh)))
+                call.state = ReferenceCallState::Looking(refusal);
+                ExpectedStep::Claim(Box::new(call.claim(ClaimIntent::Look, ClaimRole::Fresh)))
             }
             Some(refusal) => call.refuse(refusal),
             None => {
                 call.enter();
-                call.claim_or_go(Role::Fresh)
+                call.claim_or_go(ClaimRole::Fresh)
             }
         };
         (call, due)
     }
 
-    /// The step that an event leads to.
-    pub(super) fn on(&mut self, event: &Event, now: Timestamp) -> Due {
+    /// Returns the step that follows from an event.
+    pub(super) fn on(&mut self, event: &CallEvent, now: Timestamp) -> ExpectedStep {
         self.now = now;
-        let state = std::mem::replace(&mut self.state, State::Finished);
+        let state = std::mem::replace(&mut self.state, ReferenceCallState::Finished);
         match (state, event) {
-            (state, Event::Cancelled(others)) => self.cancelled(state, *others),
-            (state, Event::Disconnected(others)) => self.disconnected(state, *others),
-            (State::Renewing, Event::Renewed { owner, sent, verdict }) if self.owns(owner) => {
+            (state, CallEvent::Cancelled(others)) => self.cancelled(state, *others),
+            (state, CallEvent::Disconnected(others)) => self.disconnected(state, *others),
+            (ReferenceCallState::Renewing, CallEvent::Renewed { owner, sent, verdict })
+                if self.owns(owner) =>
+            {
                 self.renewed(*verdict, *sent);
                 self.attempt()
             }
-            (state, Event::Renewed { owner, sent, verdict }) => {
+            (state, CallEvent::Renewed { owner, sent, verdict }) => {
                 let ends = matches!(
                     state,
-                    State::Saving(..) | State::Releasing(..) | State::Marking(_) | State::Settling(_)
+                    ReferenceCallState::Saving(..)
+                        | ReferenceCallState::Releasing(..)
+                        | ReferenceCallState::Marking(_)
+                        | ReferenceCallState::Settling(_)
                 );
                 if self.owns(owner) && !ends {
                     self.renewed(*verdict, *sent);
                 }
                 self.stay(state)
             }
-            (State::Looking(refusal), Event::Claimed(verdict)) => match verdict {
+            (ReferenceCallState::Looking(refusal), CallEvent::Claimed(verdict)) => match verdict {
                 ClaimVerdict::Nothing
-                | ClaimVerdict::Mine(_)
+                | ClaimVerdict::Acquired(_)
                 | ClaimVerdict::Full
-                | ClaimVerdict::Closed
+                | ClaimVerdict::StoreRecovering
                 | ClaimVerdict::RecordsLost => self.refuse(refusal),
                 found => {
                     self.held_back = true;
@@ -341,49 +352,55 @@ impl Reference {
                     self.found(found)
                 }
             },
-            (State::Looking(refusal), Event::StoreFailed(_)) => {
+            (ReferenceCallState::Looking(refusal), CallEvent::StoreFailed(_)) => {
                 if self.is_explicit() {
-                    self.notices.push(Notice::StoreFailed { goes_on: false });
+                    self.notices.push(CallNotice::StoreFailed { continues: false });
                 }
-                self.sight = Sight::Down;
+                self.sight = ClaimCondition::Down;
                 self.refuse(refusal)
             }
-            (State::Claiming(..), Event::Claimed(verdict)) => self.found(verdict),
-            (State::Claiming(role, repeats), Event::StoreFailed(fault)) => {
+            (ReferenceCallState::Claiming(..), CallEvent::Claimed(verdict)) => self.found(verdict),
+            (ReferenceCallState::Claiming(role, repeats), CallEvent::StoreFailed(fault)) => {
                 if *fault == StoreFault::Unanswered {
                     self.doubt();
                 }
                 self.claim_failed(role, repeats)
             }
-            (State::Following(key), Event::Woke(wake)) => self.woke(key, wake),
-            (State::AwaitingEnd(key, _), Event::Woke(wake)) => {
-                let wake = if matches!(wake, Wake::Time) { &Wake::Changed } else { wake };
+            (ReferenceCallState::Following(key), CallEvent::Woke(wake)) => self.woke(key, wake),
+            (ReferenceCallState::AwaitingEnd(key, _), CallEvent::Woke(wake)) => {
+                let wake = if matches!(wake, WakeReason::Time) { &WakeReason::Changed } else { wake };
                 self.woke(key, wake)
             }
-            (State::AwaitingApproval { operator_only, .. }, Event::Answered(answer)) => {
+            (ReferenceCallState::AwaitingApproval { operator_only, .. }, CallEvent::Answered(answer)) => {
                 self.answered(operator_only, answer)
             }
-            (State::AwaitingApproval { operator_only, until }, Event::Woke(_)) if now >= until => {
-                self.answered(operator_only, &Approval::Nobody)
+            (ReferenceCallState::AwaitingApproval { operator_only, until }, CallEvent::Woke(_))
+                if now >= until =>
+            {
+                self.answered(operator_only, &ApprovalOutcome::Unreachable)
             }
-            (State::GivingBack, Event::Released) => self.claim_or_go(Role::Fresh),
-            (State::GivingBack, Event::StoreFailed(_)) => {
-                self.notices.push(Notice::StoreFailed { goes_on: false });
+            (ReferenceCallState::GivingBack, CallEvent::Released) => self.claim_or_go(ClaimRole::Fresh),
+            (ReferenceCallState::GivingBack, CallEvent::StoreFailed(_)) => {
+                self.notices.push(CallNotice::StoreFailed { continues: false });
                 let told = self.told(Err(store_unavailable()));
                 let told = self.judge(told, None);
                 self.doubt();
                 self.finish(told, Vec::new())
             }
-            (State::Spending, Event::Spent(spend)) if spend.may_run() => self.start_or_go(),
-            (State::Spending, Event::Spent(_)) => {
+            (ReferenceCallState::Spending, CallEvent::Spent(spend)) if spend.may_run() => self.start_or_go(),
+            (ReferenceCallState::Spending, CallEvent::Spent(_)) => {
                 self.spent = None;
                 match self.need() {
-                    Need::Ask { operator_only, until } => self.ask(operator_only, until),
-                    Need::Refuse { operator_only } => self.refuse(not_approved(operator_only)),
-                    Need::Spend(_) | Need::Nobody => self.refuse(by_us(approval_lost())),
+                    ReferenceApprovalNeed::Ask { operator_only, until } => self.ask(operator_only, until),
+                    ReferenceApprovalNeed::Refuse { operator_only } => {
+                        self.refuse(not_approved(operator_only))
+                    }
+                    ReferenceApprovalNeed::Spend(_) | ReferenceApprovalNeed::Nobody => {
+                        self.refuse(by_us(approval_lost()))
+                    }
                 }
             }
-            (State::Starting, Event::Started(StartVerdict::Started)) => {
+            (ReferenceCallState::Starting, CallEvent::Started(StartVerdict::Started)) => {
                 let since = now.since(self.arrived);
                 if let Some(record) = &mut self.record {
                     record.started = true;
@@ -391,41 +408,43 @@ impl Reference {
                 }
                 self.attempt()
             }
-            (State::Starting, Event::Started(StartVerdict::Lost)) => self.look_again(),
-            (State::Starting, Event::StoreFailed(_)) if self.goes_on() => {
-                self.notices.push(Notice::StoreFailed { goes_on: true });
-                self.sight = Sight::Down;
+            (ReferenceCallState::Starting, CallEvent::Started(StartVerdict::Lost)) => self.look_again(),
+            (ReferenceCallState::Starting, CallEvent::StoreFailed(_)) if self.goes_on() => {
+                self.notices.push(CallNotice::StoreFailed { continues: true });
+                self.sight = ClaimCondition::Down;
                 self.attempt()
             }
-            (State::Spending | State::Starting, Event::StoreFailed(_)) => {
-                self.notices.push(Notice::StoreFailed { goes_on: false });
+            (ReferenceCallState::Spending | ReferenceCallState::Starting, CallEvent::StoreFailed(_)) => {
+                self.notices.push(CallNotice::StoreFailed { continues: false });
                 self.refuse(by_us(store_unavailable()))
             }
-            (State::Probing(scope, tickets), Event::Probed) => {
+            (ReferenceCallState::Probing(scope, tickets), CallEvent::Probed) => {
                 match scope {
                     BreakerScope::Tool => {
-                        tickets.tool.iter().for_each(|ticket| self.machines.breaker.agreed(ticket));
+                        tickets.tool.iter().for_each(|ticket| self.machines.breaker.confirm_probe(ticket));
                     }
                     BreakerScope::Dependency => {
                         if let (Some(ticket), Some(breaker)) =
                             (&tickets.dependency, &mut self.machines.dependency)
                         {
-                            breaker.agreed(ticket);
+                            breaker.confirm_probe(ticket);
                         }
                     }
                 }
                 self.probed(scope, tickets)
             }
-            (State::Probing(scope, tickets), Event::StoreFailed(_)) => self.probed(scope, tickets),
-            (State::Attempting(attempt), Event::Ran(outcome)) => self.ran(attempt, outcome),
-            (State::Attempting(attempt), Event::Progressed) => self.progressed(attempt),
-            (State::Attempting(attempt), Event::Woke(_)) => self.time_is_up(attempt),
-            (State::BackingOff(until), Event::Woke(_)) if now >= until => self.attempt(),
-            (State::Renewing, Event::StoreFailed(_)) => {
-                self.notices.push(Notice::StoreFailed { goes_on: false });
+            (ReferenceCallState::Probing(scope, tickets), CallEvent::StoreFailed(_)) => {
+                self.probed(scope, tickets)
+            }
+            (ReferenceCallState::Attempting(attempt), CallEvent::Ran(outcome)) => self.ran(attempt, outcome),
+            (ReferenceCallState::Attempting(attempt), CallEvent::Progressed) => self.progressed(attempt),
+            (ReferenceCallState::Attempting(attempt), CallEvent::Woke(_)) => self.time_is_up(attempt),
+            (ReferenceCallState::BackingOff(until), CallEvent::Woke(_)) if now >= until => self.attempt(),
+            (ReferenceCallState::Renewing, CallEvent::StoreFailed(_)) => {
+                self.notices.push(CallNotice::StoreFailed { continues: false });
                 self.give_up()
             }
-            (State::Marking(mut settling), Event::Saved(verdict)) => {
+            (ReferenceCallState::Marking(mut settling), CallEvent::Saved(verdict)) => {
                 match verdict {
                     SaveVerdict::Saved(receipt) => {
                         (settling.unsaved, settling.receipt) = (false, Some(receipt.clone()));
@@ -438,35 +457,37 @@ impl Reference {
                 }
                 self.marked(settling)
             }
-            (State::Marking(settling), Event::StoreFailed(_)) => {
-                self.notices.push(Notice::StoreFailed { goes_on: true });
+            (ReferenceCallState::Marking(settling), CallEvent::StoreFailed(_)) => {
+                self.notices.push(CallNotice::StoreFailed { continues: true });
                 let save_at = Some(now + Duration::from_secs(1));
-                self.marked(Settling { unsaved: true, save_at, ..settling })
+                self.marked(ReferenceSettling { unsaved: true, save_at, ..settling })
             }
-            (State::Settling(settling), Event::Ran(outcome)) => self.ran_late(settling, outcome),
-            (State::Settling(settling), Event::Settled) => self.end_was_seen(settling),
-            (State::Settling(settling), Event::Woke(_)) => self.marked(settling),
-            (State::Settling(settling), Event::DriverEnds) => self.close(settling),
-            (State::Saving(told, _), Event::Saved(verdict)) => {
+            (ReferenceCallState::Settling(settling), CallEvent::Ran(outcome)) => {
+                self.ran_late(settling, outcome)
+            }
+            (ReferenceCallState::Settling(settling), CallEvent::Settled) => self.end_was_seen(settling),
+            (ReferenceCallState::Settling(settling), CallEvent::Woke(_)) => self.marked(settling),
+            (ReferenceCallState::Settling(settling), CallEvent::DriverEnds) => self.close(settling),
+            (ReferenceCallState::Saving(told, _), CallEvent::Saved(verdict)) => {
                 let (recorded, receipt) = match verdict {
-                    SaveVerdict::Saved(receipt) => (Recorded::Yes, Some(receipt.clone())),
+                    SaveVerdict::Saved(receipt) => (RecordStatus::Yes, Some(receipt.clone())),
                     SaveVerdict::FenceLost => {
-                        if self.sight == Sight::Fine {
-                            self.notices.push(Notice::FenceLost);
+                        if self.sight == ClaimCondition::Fine {
+                            self.notices.push(CallNotice::FenceLost);
                         }
-                        (Recorded::No, None)
+                        (RecordStatus::No, None)
                     }
                 };
-                self.finish(Told { recorded, receipt, ..told }, Vec::new())
+                self.finish(ExpectedResponse { recorded, receipt, ..told }, Vec::new())
             }
-            (State::Saving(told, ending), Event::StoreFailed(_)) => {
-                self.notices.push(Notice::StoreFailed { goes_on: true });
-                let kept = self.saved(ending).map(Kept::Save).into_iter().collect();
-                self.finish(Told { recorded: Recorded::No, receipt: None, ..told }, kept)
+            (ReferenceCallState::Saving(told, ending), CallEvent::StoreFailed(_)) => {
+                self.notices.push(CallNotice::StoreFailed { continues: true });
+                let kept = self.saved(ending).map(ExpectedFollowUp::Save).into_iter().collect();
+                self.finish(ExpectedResponse { recorded: RecordStatus::No, receipt: None, ..told }, kept)
             }
-            (State::Releasing(told, kept), Event::Released) => self.finish(told, kept),
-            (State::Releasing(told, mut kept), Event::StoreFailed(_)) => {
-                kept.extend(self.release_of_claim().map(Kept::Release));
+            (ReferenceCallState::Releasing(told, kept), CallEvent::Released) => self.finish(told, kept),
+            (ReferenceCallState::Releasing(told, mut kept), CallEvent::StoreFailed(_)) => {
+                kept.extend(self.release_of_claim().map(ExpectedFollowUp::Release));
                 self.finish(told, kept)
             }
             (state, _) => self.stay(state),
@@ -474,65 +495,71 @@ impl Reference {
     }
 
     pub(super) fn is_over(&self) -> bool {
-        matches!(self.state, State::Finished)
+        matches!(self.state, ReferenceCallState::Finished)
     }
 
-    /// When the call wants to be woken.
+    /// Returns the time at which the call has to be woken.
     pub(super) fn wakes_at(&self) -> Option<Timestamp> {
         match &self.state {
-            State::Following(_) => Some(self.follows_until()),
-            State::AwaitingApproval { until, .. } | State::BackingOff(until) => Some(*until),
-            State::AwaitingEnd(_, look_at) => Some(*look_at),
-            State::Attempting(attempt) if attempt.cut.is_none() => {
+            ReferenceCallState::Following(_) => Some(self.follows_until()),
+            ReferenceCallState::AwaitingApproval { until, .. } | ReferenceCallState::BackingOff(until) => {
+                Some(*until)
+            }
+            ReferenceCallState::AwaitingEnd(_, look_at) => Some(*look_at),
+            ReferenceCallState::Attempting(attempt) if attempt.cut.is_none() => {
                 let waits = |at: Option<Timestamp>| at.filter(|_| self.is_waited_for());
                 let limits = [waits(self.request.limits.deadline), waits(self.answers_by())];
                 limits.into_iter().flatten().chain([attempt.watchdog.due()]).min()
             }
-            State::Settling(settling) => self.settling_wakes_at(settling),
+            ReferenceCallState::Settling(settling) => self.settling_wakes_at(settling),
             _ => None,
         }
     }
 
-    /// The claim that is renewed while the call is open.
-    pub(super) fn renews(&self) -> Option<&Record> {
+    /// Returns the claim that is renewed while the call is open.
+    pub(super) fn renews(&self) -> Option<&DedupeRecord> {
         let ends = matches!(
             self.state,
-            State::Saving(..) | State::Releasing(..) | State::Marking(_) | State::Settling(_)
+            ReferenceCallState::Saving(..)
+                | ReferenceCallState::Releasing(..)
+                | ReferenceCallState::Marking(_)
+                | ReferenceCallState::Settling(_)
         );
-        self.record.as_ref().filter(|_| self.sight == Sight::Fine && !ends)
+        self.record.as_ref().filter(|_| self.sight == ClaimCondition::Fine && !ends)
     }
 
     pub(super) fn awaits_end(&self) -> bool {
-        matches!(&self.state, State::Settling(settling) if settling.by.is_none() && self.request.end == AttemptEnd::Seen)
+        matches!(&self.state, ReferenceCallState::Settling(settling) if settling.by.is_none() && self.request.end == AttemptEndVisibility::Visible)
     }
 
-    // ---- what is known ----
+    // ---- queries ----
 
     fn dedupes(&self) -> bool {
-        self.policy.modes.dedupe == Mode::Enforce && self.request.duplicates != Duplicates::Allowed
+        self.policy.modes.dedupe == EnforcementMode::Enforce
+            && self.request.duplicates != Deduplication::Allowed
     }
 
-    fn address(&self) -> Option<Address> {
+    fn address(&self) -> Option<RecordAddress> {
         match self.request.duplicates {
-            Duplicates::Allowed => None,
-            Duplicates::Joined(address) | Duplicates::Refused(address) => Some(address),
+            Deduplication::Allowed => None,
+            Deduplication::Joined(address) | Deduplication::Refused(address) => Some(address),
         }
     }
 
     fn is_explicit(&self) -> bool {
-        matches!(self.address(), Some(Address::Explicit(_)))
+        matches!(self.address(), Some(RecordAddress::Explicit(_)))
     }
 
     fn is_waited_for(&self) -> bool {
-        self.caller == Caller::Waiting
+        self.caller == CallerPresence::Waiting
     }
 
-    fn owns(&self, owner: &Owner) -> bool {
+    fn owns(&self, owner: &ClaimOwner) -> bool {
         self.record.as_ref().is_some_and(|record| record.owner == *owner)
     }
 
-    fn owner(&self) -> Owner {
-        Owner { process: self.request.process.clone(), call: self.request.number, claim: self.claims }
+    fn owner(&self) -> ClaimOwner {
+        ClaimOwner { process: self.request.process.clone(), call: self.request.number, claim: self.claims }
     }
 
     fn doubt(&mut self) {
@@ -544,33 +571,35 @@ impl Reference {
 
     fn retry_safe(&self) -> bool {
         let repeat = &self.policy.repeat;
-        let vouched = repeat.retry_safe || repeat.honours_key && self.request.sent_key == SentKey::Given;
+        let vouched = repeat.retry_safe || repeat.honours_key && self.request.sent_key == UpstreamKey::Given;
         match self.policy.class {
             ToolClass::ReadOnly | ToolClass::Idempotent => true,
             ToolClass::Mutating => vouched,
             ToolClass::Unknown => {
-                vouched || self.request.hints.expected_retry_safe || repeat.ambiguous == Ambiguous::Retry
+                vouched
+                    || self.request.hints.expected_retry_safe
+                    || repeat.ambiguous == AmbiguousOutcomePolicy::Retry
             }
         }
     }
 
-    /// Whether it goes on where the store cannot be asked (D17).
+    /// Returns true if it continues when the store cannot be asked (D17).
     fn goes_on(&self) -> bool {
         let dedupe = &self.policy.dedupe;
         let refuses_key =
-            self.is_explicit() && dedupe.explicit_key_on_store_failure == OnStoreFailure::Refuse;
+            self.is_explicit() && dedupe.explicit_key_on_store_failure == StoreFailurePolicy::Refuse;
         !self.request.hints.safety_critical
             && !refuses_key
             && match self.policy.class {
                 ToolClass::ReadOnly | ToolClass::Idempotent => true,
                 ToolClass::Mutating => false,
-                ToolClass::Unknown => dedupe.on_store_failure == OnStoreFailure::GoOn,
+                ToolClass::Unknown => dedupe.on_store_failure == StoreFailurePolicy::GoOn,
             }
     }
 
-    /// Whether an unknown outcome is held until a person resolves it.
+    /// Returns true if an unknown outcome is held until an operator resolves it.
     fn holds(&self) -> bool {
-        self.request.hints.safety_critical || self.policy.dedupe.after_unknown == AfterUnknown::Hold
+        self.request.hints.safety_critical || self.policy.dedupe.after_unknown == UnknownOutcomePolicy::Hold
     }
 
     fn latest_start(&self) -> Option<Timestamp> {
@@ -582,7 +611,7 @@ impl Reference {
     }
 
     fn patience(&self) -> Option<Duration> {
-        self.policy.time.answer_by.filter(|_| self.request.waits == Waits::NotForLong)
+        self.policy.time.answer_by.filter(|_| self.request.waits == CallerPatience::MayGiveUp)
     }
 
     fn follows_until(&self) -> Timestamp {
@@ -592,22 +621,22 @@ impl Reference {
         self.latest_start().map_or(until, |latest| until.min(latest))
     }
 
-    /// Until when its caller is kept waiting for the end of a run.
+    /// Returns the time until which its caller waits for the end of a run.
     fn waits_until(&self) -> Timestamp {
         let spans = [Some(self.policy.dedupe.late_after), self.patience(), self.request.limits.elapsed];
         let until = spans.into_iter().flatten().min().map_or(self.arrived, |span| self.arrived + span);
         self.latest_start().map_or(until, |latest| until.min(latest))
     }
 
-    fn can_wait(&self, end: End) -> bool {
+    fn can_wait(&self, end: SettleStatus) -> bool {
         match end {
-            End::Settled => true,
-            End::NotYet(Some(left)) => self.now + left <= self.waits_until(),
-            End::NotYet(None) => self.now < self.waits_until(),
+            SettleStatus::Settled => true,
+            SettleStatus::NotYet(Some(left)) => self.now + left <= self.waits_until(),
+            SettleStatus::NotYet(None) => self.now < self.waits_until(),
         }
     }
 
-    /// When its caller is told that it is still running.
+    /// Returns the time at which its caller learns that the call is still running.
     fn answers_by(&self) -> Option<Timestamp> {
         let is_found_again = self.dedupes() && self.record.is_some();
         self.patience().filter(|_| is_found_again).map(|span| self.arrived + span)
@@ -617,105 +646,109 @@ impl Reference {
         self.retry_safe() || self.record.is_none() || !self.dedupes()
     }
 
-    fn standing(&self) -> Standing {
-        let rules = steadfast_core::trust::Rules {
+    fn standing(&self) -> TrustDecision {
+        let rules = steadfast_core::trust::TrustRules {
             signature: &self.policy.trust,
             domain: self.policy.domain_trust.as_ref(),
         };
-        let subject = Subject {
+        let subject = TrustSubject {
             tool: &self.request.tool,
             signature: &self.request.signature,
             domain: self.request.domain.as_ref(),
         };
-        self.machines.trust.standing(rules, subject, self.now)
+        self.machines.trust.check(rules, subject, self.now)
     }
 
-    fn need(&self) -> Need {
+    fn need(&self) -> ReferenceApprovalNeed {
         let standing = self.standing();
-        let operator_only = matches!(standing, Standing::Blocked(_));
+        let operator_only = matches!(standing, TrustDecision::Blocked(_));
         let is_dangerous = self.request.danger.is_some();
-        if matches!(standing, Standing::Free(_))
-            && self.policy.approval.when != AskWhen::Always
+        if matches!(standing, TrustDecision::Allowed(_))
+            && self.policy.approval.when != ApprovalTrigger::Always
             && !is_dangerous
         {
-            return Need::Nobody;
+            return ReferenceApprovalNeed::Nobody;
         }
-        let situation = Situation {
+        let situation = ApprovalInput {
             standing: &standing,
             policy: &self.policy.approval,
-            shape: if is_dangerous { Shape::Dangerous } else { Shape::Ordinary },
+            shape: if is_dangerous { ArgumentRisk::Dangerous } else { ArgumentRisk::Ordinary },
             channel: self.request.channel,
             grant: self.machines.approvals.grant_for(wanted(&self.request, operator_only), self.now),
             deadline: self.latest_start(),
         };
         match approval::plan(situation, self.now) {
-            Plan::Go => Need::Nobody,
-            Plan::Spend(grant) => Need::Spend(grant),
-            Plan::Ask { until } => Need::Ask { operator_only, until },
-            Plan::Park | Plan::RefuseBlocked => Need::Refuse { operator_only },
+            ApprovalPlan::Go => ReferenceApprovalNeed::Nobody,
+            ApprovalPlan::Spend(grant) => ReferenceApprovalNeed::Spend(grant),
+            ApprovalPlan::Ask { until } => ReferenceApprovalNeed::Ask { operator_only, until },
+            ApprovalPlan::Park | ApprovalPlan::RefuseBlocked => {
+                ReferenceApprovalNeed::Refuse { operator_only }
+            }
         }
     }
 }
 
-/// Why there is no further attempt.
+/// The reason for making no further attempt.
 #[derive(Clone, Copy)]
-enum Stopped {
+enum NoRetryReason {
     NotAsked,
-    Schedule(Stop),
-    Breaker(breaker::Refused),
+    Schedule(RetryStop),
+    Breaker(breaker::BreakerRefusal),
 }
 
-fn is_probe(ticket: &Option<Ticket>) -> bool {
-    ticket.as_ref().is_some_and(Ticket::is_probe)
+fn is_probe(ticket: &Option<BreakerTicket>) -> bool {
+    ticket.as_ref().is_some_and(BreakerTicket::is_probe)
 }
 
-fn is_session_lost(fault: &Fault) -> bool {
-    fault.source == Source::SessionLost || steadfast_core::classify::is_session_lost(fault)
+fn is_session_lost(fault: &AttemptFault) -> bool {
+    fault.source == FaultSource::SessionLost || steadfast_core::classify::is_session_lost(fault)
 }
 
-fn changed(scope: BreakerScope, change: Option<Transition>) -> Option<Notice> {
-    change.map(|transition| Notice::BreakerChanged { scope, transition })
+fn changed(scope: BreakerScope, change: Option<BreakerTransition>) -> Option<CallNotice> {
+    change.map(|transition| CallNotice::BreakerChanged { scope, transition })
 }
 
-fn by(settles: SettlesIn, now: Timestamp) -> Option<Timestamp> {
+fn by(settles: SettleDelay, now: Timestamp) -> Option<Timestamp> {
     match settles {
-        SettlesIn::WhenOwnerSays => None,
-        SettlesIn::After(span) => Some(now + span),
-        SettlesIn::Settled => Some(now),
+        SettleDelay::WhenOwnerReports => None,
+        SettleDelay::After(span) => Some(now + span),
+        SettleDelay::Settled => Some(now),
     }
 }
 
-fn left(by: Option<Timestamp>, now: Timestamp) -> SettlesIn {
+fn left(by: Option<Timestamp>, now: Timestamp) -> SettleDelay {
     match by {
-        None => SettlesIn::WhenOwnerSays,
-        Some(by) if by <= now => SettlesIn::Settled,
-        Some(by) => SettlesIn::After(by.since(now)),
+        None => SettleDelay::WhenOwnerReports,
+        Some(by) if by <= now => SettleDelay::Settled,
+        Some(by) => SettleDelay::After(by.since(now)),
     }
 }
 
-fn end(by: Option<Timestamp>, now: Timestamp) -> End {
+fn end(by: Option<Timestamp>, now: Timestamp) -> SettleStatus {
     match by {
-        Some(by) if by <= now => End::Settled,
-        by => End::NotYet(by.map(|by| by.since(now))),
+        Some(by) if by <= now => SettleStatus::Settled,
+        by => SettleStatus::NotYet(by.map(|by| by.since(now))),
     }
 }
 
-fn speaks_until(settling: &Settling) -> Option<Timestamp> {
+fn speaks_until(settling: &ReferenceSettling) -> Option<Timestamp> {
     settling.speaks_until.filter(|_| settling.attempt.is_some())
 }
 
-fn observed(source: &Source) -> Observed {
-    use steadfast_core::classify::Transport;
+fn observed(source: &FaultSource) -> UnknownOutcomeReason {
+    use steadfast_core::classify::TransportError;
     match source {
-        Source::Timeout { .. } | Source::Transport { error: Transport::TimedOut, .. } => Observed::NoAnswer,
-        Source::Transport { .. } | Source::WebSocket { .. } => Observed::ConnectionLost,
-        Source::Exit { .. } => Observed::ProcessDied,
-        _ => Observed::ErrorAnswer,
+        FaultSource::Timeout { .. } | FaultSource::Transport { error: TransportError::TimedOut, .. } => {
+            UnknownOutcomeReason::NoAnswer
+        }
+        FaultSource::Transport { .. } | FaultSource::WebSocket { .. } => UnknownOutcomeReason::ConnectionLost,
+        FaultSource::Exit { .. } => UnknownOutcomeReason::ProcessDied,
+        _ => UnknownOutcomeReason::ErrorAnswer,
     }
 }
 
-pub(super) fn of_failure(failure: &steadfast_core::dedupe::Failure) -> Failed {
-    Failed {
+pub(super) fn of_failure(failure: &steadfast_core::dedupe::CallFailure) -> ExpectedFailure {
+    ExpectedFailure {
         code: failure.code,
         rule: failure.rule.as_ref().map(ToString::to_string),
         retriable: failure.retriable,
@@ -723,34 +756,34 @@ pub(super) fn of_failure(failure: &steadfast_core::dedupe::Failure) -> Failed {
     }
 }
 
-fn by_us(failed: Failed) -> Refusal {
-    Refusal { failed, breaker: None, by: By::Us }
+fn by_us(failed: ExpectedFailure) -> ExpectedRefusal {
+    ExpectedRefusal { failed, breaker: None, by: RefusalSource::Us }
 }
 
-fn not_approved(operator_only: bool) -> Refusal {
+fn not_approved(operator_only: bool) -> ExpectedRefusal {
     let failed = match operator_only {
         true => failed(Code::ToolBlocked, "trust.blocked", false),
         false => failed(Code::ApprovalRequired, "trust.escalated", false),
     };
-    Refusal { failed, breaker: None, by: By::Trust { operator_only } }
+    ExpectedRefusal { failed, breaker: None, by: RefusalSource::Trust { operator_only } }
 }
 
-fn approval_lost() -> Failed {
+fn approval_lost() -> ExpectedFailure {
     failed(Code::ApprovalRequired, "approval", false)
 }
 
-fn store_unavailable() -> Failed {
+fn store_unavailable() -> ExpectedFailure {
     failed(Code::StoreUnavailable, "store", true)
 }
 
-fn deadline_passed() -> Failed {
+fn deadline_passed() -> ExpectedFailure {
     failed(Code::DeadlineExceeded, "deadline", false)
 }
 
-fn in_flight() -> Failed {
+fn in_flight() -> ExpectedFailure {
     failed(Code::InFlight, "in_flight", true)
 }
 
-fn cancelled() -> Failed {
-    Failed { code: Code::Cancelled, rule: None, retriable: false, retry_after: None }
+fn cancelled() -> ExpectedFailure {
+    ExpectedFailure { code: Code::Cancelled, rule: None, retriable: false, retry_after: None }
 }

@@ -1,22 +1,26 @@
-//! Outcomes that are not known, until they are settled.
+//! Unknown outcomes, until they are settled.
 
 use super::*;
 
-impl Reference {
-    pub(super) fn becomes_unknown(&mut self, settling: Settling, settles: SettlesIn) -> Due {
-        self.notices.push(Notice::OutcomeUnknown { of_earlier: None });
+impl ReferenceCall {
+    pub(super) fn becomes_unknown(
+        &mut self,
+        settling: ReferenceSettling,
+        settles: SettleDelay,
+    ) -> ExpectedStep {
+        self.notices.push(CallNotice::OutcomeUnknown { of_earlier: None });
         self.settling_since.get_or_insert(self.now);
         self.mark(settling, settles)
     }
 
-    pub(super) fn mark(&mut self, mut settling: Settling, settles: SettlesIn) -> Due {
+    pub(super) fn mark(&mut self, mut settling: ReferenceSettling, settles: SettleDelay) -> ExpectedStep {
         settling.settles = settles;
         settling.by = by(settles, self.now);
-        let ending = Ended::Unknown(settles, settling.observed, settling.output.clone());
-        match self.saved(ending).filter(|_| self.sight != Sight::Down) {
+        let ending = ExpectedEnding::Unknown(settles, settling.observed, settling.output.clone());
+        match self.saved(ending).filter(|_| self.sight != ClaimCondition::Down) {
             Some(saved) => {
-                self.state = State::Marking(settling);
-                Due::Save(saved)
+                self.state = ReferenceCallState::Marking(settling);
+                ExpectedStep::Save(saved)
             }
             None => {
                 settling.unsaved = self.record.is_some();
@@ -26,10 +30,10 @@ impl Reference {
         }
     }
 
-    pub(super) fn marked(&mut self, mut settling: Settling) -> Due {
+    pub(super) fn marked(&mut self, mut settling: ReferenceSettling) -> ExpectedStep {
         let now = self.now;
         if settling.by.is_none() && self.observed_until(&settling).is_some_and(|until| until <= now) {
-            return self.mark(settling, SettlesIn::After(self.policy.settling.linger));
+            return self.mark(settling, SettleDelay::After(self.policy.settling.linger));
         }
         let is_due = settling.save_at.is_some_and(|at| at <= now);
         if settling.attempt.is_some() && settling.unsaved && is_due {
@@ -43,8 +47,8 @@ impl Reference {
         }
         if std::mem::take(&mut settling.cancel) && settling.attempt.is_some() {
             settling.speaks_until = Some(now + Duration::from_millis(100));
-            self.state = State::Settling(settling);
-            return Due::CancelUpstream;
+            self.state = ReferenceCallState::Settling(settling);
+            return ExpectedStep::CancelUpstream;
         }
         let end = end(settling.by, now);
         let may_speak = speaks_until(&settling).is_none_or(|until| until <= now);
@@ -55,20 +59,20 @@ impl Reference {
         if is_all || self.observed_until(&settling).is_some_and(|until| until <= now) {
             return self.close(settling);
         }
-        self.state = State::Settling(settling);
-        Due::Wait
+        self.state = ReferenceCallState::Settling(settling);
+        ExpectedStep::Wait
     }
 
-    /// How long the attempt is listened to.
-    pub(super) fn observed_until(&self, settling: &Settling) -> Option<Timestamp> {
-        if self.request.end == AttemptEnd::Seen && settling.by.is_none() {
-            return self.settling_since.map(|since| since + self.policy.settling.to_end_child());
+    /// Returns the time until which the attempt is observed.
+    pub(super) fn observed_until(&self, settling: &ReferenceSettling) -> Option<Timestamp> {
+        if self.request.end == AttemptEndVisibility::Visible && settling.by.is_none() {
+            return self.settling_since.map(|since| since + self.policy.settling.child_stop_time());
         }
         let total = settling.attempt.as_ref()?.watchdog.total_at();
         Some(speaks_until(settling).map_or(total, |until| until.max(total)))
     }
 
-    pub(super) fn settling_wakes_at(&self, settling: &Settling) -> Option<Timestamp> {
+    pub(super) fn settling_wakes_at(&self, settling: &ReferenceSettling) -> Option<Timestamp> {
         let told = |at: Timestamp| speaks_until(settling).map_or(at, |until| until.max(at));
         let waits = self.is_waited_for().then(|| told(self.waits_until()));
         let by = settling.by.filter(|_| self.is_waited_for()).map(told);
@@ -78,29 +82,33 @@ impl Reference {
         [waits, by, leaves, saves, self.observed_until(settling)].into_iter().flatten().min()
     }
 
-    pub(super) fn end_was_seen(&mut self, mut settling: Settling) -> Due {
+    pub(super) fn end_was_seen(&mut self, mut settling: ReferenceSettling) -> ExpectedStep {
         if settling.by.is_some() {
             return self.marked(settling);
         }
         self.drop_attempt(&mut settling);
         let after = self.policy.settling.after_child();
-        let settles = if after.is_zero() { SettlesIn::Settled } else { SettlesIn::After(after) };
+        let settles = if after.is_zero() { SettleDelay::Settled } else { SettleDelay::After(after) };
         self.mark(settling, settles)
     }
 
-    pub(super) fn drop_attempt(&mut self, settling: &mut Settling) {
+    pub(super) fn drop_attempt(&mut self, settling: &mut ReferenceSettling) {
         let Some(mut attempt) = settling.attempt.take() else { return };
         self.leave_places(&mut attempt);
-        let fault = Fault::new(Source::Timeout { after: self.now.since(attempt.started) }, "");
+        let fault = AttemptFault::new(FaultSource::Timeout { after: self.now.since(attempt.started) }, "");
         let classified = classify(&fault, &self.policy.classify, self.now);
-        self.attempt_ended(&attempt, Some((&classified, Observed::NoAnswer)));
+        self.attempt_ended(&attempt, Some((&classified, UnknownOutcomeReason::NoAnswer)));
     }
 
-    pub(super) fn ran_late(&mut self, mut settling: Settling, outcome: &Outcome) -> Due {
-        // A driver that could not send it says so, without any words of the tool.
-        if let Outcome::Failure { fault, output: None } = outcome {
+    pub(super) fn ran_late(
+        &mut self,
+        mut settling: ReferenceSettling,
+        outcome: &AttemptReport,
+    ) -> ExpectedStep {
+        // A driver that could not send it reports that, without any words of the tool.
+        if let AttemptReport::Failure { fault, output: None } = outcome {
             let classified = classify(fault, &self.policy.classify, self.now);
-            if classified.reach == Reach::NotSent
+            if classified.reach == AttemptReach::NotSent
                 && let Some(attempt) = settling.attempt.take()
             {
                 return self.never_began(
@@ -113,10 +121,10 @@ impl Reference {
         }
         let says_something = matches!(
             outcome,
-            Outcome::Success { .. }
-                | Outcome::InputRequired { .. }
-                | Outcome::NotRun { .. }
-                | Outcome::Failure { fault: Fault { source: Source::TooLarge, .. }, .. }
+            AttemptReport::Success { .. }
+                | AttemptReport::InputRequired { .. }
+                | AttemptReport::NotRun { .. }
+                | AttemptReport::Failure { fault: AttemptFault { source: FaultSource::TooLarge, .. }, .. }
         );
         match settling.attempt.take() {
             Some(attempt) if says_something => self.ran(attempt, outcome),
@@ -128,54 +136,55 @@ impl Reference {
         }
     }
 
-    pub(super) fn tell(&mut self, mut settling: Settling) -> Due {
+    pub(super) fn tell(&mut self, mut settling: ReferenceSettling) -> ExpectedStep {
         let told = self.unknown(&settling);
         if settling.attempt.is_none() && settling.by.is_some() {
             let kept = self.unsaved(&mut settling);
             return self.finish(told, kept);
         }
-        self.answer_early(State::Settling(settling), told, Upstream::LeaveAlone)
+        self.answer_early(ReferenceCallState::Settling(settling), told, UpstreamSignal::NoSignal)
     }
 
-    pub(super) fn close(&mut self, mut settling: Settling) -> Due {
+    pub(super) fn close(&mut self, mut settling: ReferenceSettling) -> ExpectedStep {
         self.drop_attempt(&mut settling);
         let told = self.unknown(&settling);
         let kept = self.unsaved(&mut settling);
         self.finish(told, kept)
     }
 
-    /// What has to be recorded still. Where nobody will say that it is over, it is when its child was ended in any case.
-    pub(super) fn unsaved(&self, settling: &mut Settling) -> Vec<Kept> {
+    /// Returns the records that are still to be written. If the end will not be reported, it is the time by which the
+    /// child was ended in any case.
+    pub(super) fn unsaved(&self, settling: &mut ReferenceSettling) -> Vec<ExpectedFollowUp> {
         if !std::mem::take(&mut settling.unsaved) {
             return Vec::new();
         }
         let policy = &self.policy.settling;
         let settles = match left(settling.by, self.now) {
-            SettlesIn::WhenOwnerSays => {
-                SettlesIn::After((policy.to_end_child() + policy.after_child()).max(policy.linger))
+            SettleDelay::WhenOwnerReports => {
+                SettleDelay::After((policy.child_stop_time() + policy.after_child()).max(policy.linger))
             }
             settles => settles,
         };
-        let ending = Ended::Unknown(settles, settling.observed, settling.output.clone());
-        self.saved(ending).map(Kept::Save).into_iter().collect()
+        let ending = ExpectedEnding::Unknown(settles, settling.observed, settling.output.clone());
+        self.saved(ending).map(ExpectedFollowUp::Save).into_iter().collect()
     }
 
-    pub(super) fn unknown(&mut self, settling: &Settling) -> Told {
+    pub(super) fn unknown(&mut self, settling: &ReferenceSettling) -> ExpectedResponse {
         let end = end(settling.by, self.now);
-        let is_over = end == End::Settled;
+        let is_over = end == SettleStatus::Settled;
         let is_keyless = self.address().is_some_and(|address| address.index().is_some());
         let runs_in = (is_keyless && !self.holds()).then_some(self.policy.dedupe.after_telling);
         let retry_after = self.comes_again(end, runs_in);
         let recorded = match (&self.record, &settling.receipt) {
-            (None, _) => Recorded::NotAsked,
-            (Some(_), Some(_)) => Recorded::Yes,
-            (Some(_), None) => Recorded::No,
+            (None, _) => RecordStatus::NotAsked,
+            (Some(_), Some(_)) => RecordStatus::Yes,
+            (Some(_), None) => RecordStatus::No,
         };
-        let told = Told {
+        let told = ExpectedResponse {
             recorded,
             receipt: settling.receipt.clone().filter(|_| is_over),
-            unknown: Some(ToldUnknown { observed: settling.observed, ended: is_over }),
-            ..self.told(Err(Failed { retry_after, ..failed(settling.code, &settling.rule, false) }))
+            unknown: Some(UnknownOutcomeInfo { observed: settling.observed, ended: is_over }),
+            ..self.told(Err(ExpectedFailure { retry_after, ..failed(settling.code, &settling.rule, false) }))
         };
         match settling.severity {
             Some(severity) => self.judge_run(told, Some(severity), None),

@@ -1,0 +1,145 @@
+//! Reads and authorizes the envelope in a request.
+
+use std::borrow::Cow;
+
+use axum::extract::{FromRequestParts as _, Request};
+use http::{HeaderMap, HeaderValue};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Deserialize;
+use steadfast::Engine;
+use steadfast_core::envelope::{CallEnvelope, CallerIdentity, IdempotencyKey, UnknownFieldPolicy};
+use steadfast_core::id::TenantId;
+use steadfast_core::json::JsonLimits;
+use steadfast_mcp::delivery::DeliveryLink;
+use steadfast_mcp::http::server::Principal;
+
+use crate::access::{DefaultActor, Requester};
+use crate::extractors::{QueryParams, body};
+use crate::problem::ApiProblem;
+
+/// The header with the idempotency key, in requests and responses.
+pub(crate) const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
+/// An idempotency key in a header.
+pub(super) struct HeaderKey;
+
+impl JsonSchema for HeaderKey {
+    fn schema_name() -> Cow<'static, str> {
+        "HeaderKey".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        // White space around the value of a header is not part of it.
+        json_schema!({ "type": "string", "pattern": "^[!-~]([ -~]{0,254}[!-~])?$" })
+    }
+}
+
+/// Query parameters for reading an envelope.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CallQuery {
+    /// If true, unknown fields are refused with 422. By default they are ignored.
+    strict: Option<bool>,
+}
+
+impl CallQuery {
+    pub(crate) fn unknown_fields(self) -> UnknownFieldPolicy {
+        match self.strict {
+            Some(true) => UnknownFieldPolicy::Refuse,
+            Some(false) | None => UnknownFieldPolicy::Keep,
+        }
+    }
+}
+
+/// The parts of a request besides its envelope.
+pub(super) struct CallRequestParts {
+    pub(super) caller: Requester,
+    pub(super) headers: HeaderMap,
+    /// The connection, if it is known.
+    pub(super) link: Option<DeliveryLink>,
+    /// The idempotency key for the response header.
+    pub(super) key: Option<HeaderValue>,
+}
+
+/// Reads the call of a request.
+pub(super) async fn call(
+    engine: &Engine,
+    request: Request,
+) -> Result<(CallRequestParts, CallEnvelope), ApiProblem> {
+    let (mut parts, content) = request.into_parts();
+    let QueryParams(asked) = QueryParams::<CallQuery>::from_request_parts(&mut parts, &()).await?;
+    let text = body(content, JsonLimits::ENVELOPE.bytes).await?;
+    let caller = parts.extensions.remove::<Requester>().unwrap_or(Requester::Stranger);
+    let DefaultActor(sender) = parts.extensions.remove::<DefaultActor>().unwrap_or_default();
+    let mut envelope = engine
+        .read_from(&text, asked.unknown_fields(), sender.as_ref())
+        .map_err(|error| ApiProblem::wrong_envelope(&error))?;
+    apply_identity(&caller, &mut envelope.target)?;
+    take_key(&parts.headers, &mut envelope)?;
+    let key = envelope.payload.idempotency_key.as_ref();
+    // A key that is not valid in a header came in the envelope, where its caller has it.
+    let key = key.and_then(|key| HeaderValue::from_str(key.as_str()).ok());
+    let link = parts.extensions.remove::<DeliveryLink>();
+    Ok((CallRequestParts { caller, headers: parts.headers, link, key }, envelope))
+}
+
+/// Takes the idempotency key from the header, the envelope, or both if they are equal.
+fn take_key(headers: &HeaderMap, envelope: &mut CallEnvelope) -> Result<(), ApiProblem> {
+    let mut given = headers.get_all(IDEMPOTENCY_KEY).iter();
+    let Some(header) = given.next() else { return Ok(()) };
+    let wrong = |why: &str| ApiProblem::bad_request(format!("Idempotency-Key: {why}"));
+    if given.next().is_some() {
+        return Err(wrong("the header occurs more than once"));
+    }
+    let text = header.to_str().map_err(|_| wrong("it must consist of printable ASCII characters"))?;
+    let key = IdempotencyKey::new(text).map_err(|why| wrong(&why.to_string()))?;
+    match &envelope.payload.idempotency_key {
+        Some(other) if *other != key => {
+            let why = "Idempotency-Key: payload.idempotencyKey is different; send only one of them, or the same key in both";
+            Err(ApiProblem::contradiction("bad_request", why))
+        }
+        Some(_) | None => {
+            envelope.payload.idempotency_key = Some(key);
+            Ok(())
+        }
+    }
+}
+
+/// Sets the identity of a caller with a token. Refuses an envelope with a different one.
+pub(crate) fn apply_identity(caller: &Requester, target: &mut CallerIdentity) -> Result<(), ApiProblem> {
+    target.tenant_id = bound_tenant(caller, target.tenant_id.take())?;
+    match caller {
+        Requester::Client(Principal { actor, .. }) if target.actor_id != *actor => {
+            Err(ApiProblem::forbidden(format!(
+                "target.actorId: the token belongs to `{actor}`, but the envelope names another actor; omit it"
+            )))
+        }
+        Requester::Client(_)
+        | Requester::Admin
+        | Requester::Viewer(_)
+        | Requester::Local
+        | Requester::Stranger => Ok(()),
+    }
+}
+
+/// Returns the tenant of a request: for a client, the tenant of its token.
+pub(crate) fn bound_tenant(
+    caller: &Requester,
+    wanted: Option<TenantId>,
+) -> Result<Option<TenantId>, ApiProblem> {
+    let Requester::Client(Principal { tenant: own, .. }) = caller else { return Ok(wanted) };
+    match (own, wanted) {
+        (_, None) => Ok(own.clone()),
+        (Some(own), Some(wanted)) if *own == wanted => Ok(Some(wanted)),
+        (Some(own), Some(_)) => Err(ApiProblem::forbidden(format!(
+            "the token belongs to the tenant `{own}`, but the request names another one; omit it"
+        ))),
+        (None, Some(_)) => {
+            Err(ApiProblem::forbidden("the token belongs to no tenant, but the request names one; omit it"))
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! One subscription at several servers. The client gets a single acknowledgement for all of them, before any
+//! notification of the subscription.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use steadfast_mcp::message::RpcMessage;
+
+use crate::client::RequestChannel;
+use crate::merge;
+
+/// The merged channel of a request that several servers got, each with its number.
+#[derive(Debug)]
+pub(crate) struct MergedChannel {
+    voice: RequestChannel,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Acknowledgements of the servers are being collected.
+    Collecting(PendingAcknowledgements),
+    /// The client got the acknowledgement.
+    Promised,
+}
+
+#[derive(Debug)]
+struct PendingAcknowledgements {
+    /// The servers that have not acknowledged yet.
+    open: Vec<usize>,
+    /// True when servers without an acknowledgement are no longer waited for.
+    is_due: bool,
+    promised: Vec<RpcMessage>,
+    /// Notifications that arrived in the meantime.
+    held: Vec<RpcMessage>,
+}
+
+/// The maximum number of notifications that are held back.
+const MOST_HELD: usize = 256;
+
+const PROMISE: &str = "notifications/subscriptions/acknowledged";
+
+impl MergedChannel {
+    pub(crate) fn new(voice: RequestChannel, servers: usize) -> Arc<Self> {
+        let (promised, held) = (Vec::new(), Vec::new());
+        let promises =
+            PendingAcknowledgements { open: (0..servers).collect(), is_due: false, promised, held };
+        Arc::new(Self { voice, state: Mutex::new(State::Collecting(promises)) })
+    }
+
+    pub(crate) fn voice(&self) -> &RequestChannel {
+        &self.voice
+    }
+
+    /// Takes a message of the server with this number.
+    pub(crate) fn mention(&self, at: usize, message: RpcMessage) {
+        let mut state = self.state.lock();
+        match (&mut *state, message.method() == Some(PROMISE)) {
+            (State::Collecting(promises), true) => {
+                promises.open.retain(|one| *one != at);
+                promises.promised.push(message);
+            }
+            (State::Collecting(promises), false) => {
+                if promises.held.len() < MOST_HELD {
+                    promises.held.push(message);
+                }
+            }
+            // Too late to be part of the acknowledgement. Its notifications still reach the client.
+            (State::Promised, true) => {}
+            (State::Promised, false) => self.voice.try_send(message),
+        }
+        self.promise(&mut state);
+    }
+
+    /// Records that the server with this number sends no acknowledgement.
+    pub(crate) fn is_over(&self, at: usize) {
+        self.change(|promises| promises.open.retain(|one| *one != at));
+    }
+
+    /// Stops waiting for servers without an acknowledgement.
+    pub(crate) fn is_due(&self) {
+        self.change(|promises| promises.is_due = true);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut PendingAcknowledgements)) {
+        let mut state = self.state.lock();
+        if let State::Collecting(promises) = &mut *state {
+            change(promises);
+        }
+        self.promise(&mut state);
+    }
+
+    /// Sends the acknowledgement to the client once it is complete.
+    fn promise(&self, state: &mut State) {
+        let State::Collecting(promises) = state else { return };
+        let Some(first) = promises.promised.first().filter(|_| promises.is_due || promises.open.is_empty())
+        else {
+            return;
+        };
+        let parts: Vec<&str> =
+            promises.promised.iter().filter_map(|promise| promise.param("notifications")).collect();
+        self.voice.try_send(first.rewrite().param("notifications", merge::promises(&parts)).finish());
+        for message in promises.held.drain(..) {
+            self.voice.try_send(message);
+        }
+        *state = State::Promised;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+    use steadfast_mcp::delivery::DeliveryLink;
+    use steadfast_mcp::lines::{LineItem, LineReader, WriteQueueLimits, line_writer};
+
+    use super::*;
+
+    fn promise(filter: &str) -> RpcMessage {
+        let text =
+            format!(r#"{{"jsonrpc":"2.0","method":"{PROMISE}","params":{{"notifications":{filter}}}}}"#);
+        RpcMessage::parse(text, usize::MAX).unwrap()
+    }
+
+    /// The messages that the client received, each by its filter or method.
+    async fn heard(say: impl FnOnce(&MergedChannel)) -> Vec<String> {
+        let (ours, theirs) = tokio::io::duplex(1 << 16);
+        let (line, writing) = line_writer(ours, DeliveryLink::new(), WriteQueueLimits::default());
+        let writing = tokio::spawn(writing);
+        let joined = MergedChannel::new(RequestChannel::Line(line), 3);
+        say(&joined);
+        drop(joined);
+        writing.await.unwrap().unwrap();
+        let mut lines = LineReader::new(theirs, 1 << 16);
+        let mut heard = Vec::new();
+        while let Some(Some(Ok(LineItem::Message(message)))) = lines.next().now_or_never() {
+            heard.push(message.param("notifications").or(message.method()).unwrap().to_owned());
+        }
+        heard
+    }
+
+    #[tokio::test]
+    async fn acknowledgements_of_several_servers_are_merged_and_come_first() {
+        let news = || RpcMessage::notification("news", None);
+        let told = heard(|joined| {
+            joined.mention(1, promise(r#"{"toolsListChanged":true,"resourceSubscriptions":["a:1","a:2"]}"#));
+            joined.mention(1, news());
+            joined.is_over(0);
+            joined
+                .mention(2, promise(r#"{"promptsListChanged":true,"resourceSubscriptions":["a:2","a:3"]}"#));
+            joined.mention(2, news());
+        });
+        let all = r#"{"promptsListChanged":true,"resourceSubscriptions":["a:1","a:2","a:3"],"toolsListChanged":true}"#;
+        assert_eq!(told.await, [all, "news", "news"]);
+        let told = heard(|joined| {
+            joined.is_due();
+            joined.mention(0, news());
+            joined.mention(0, promise("{}"));
+            joined.mention(1, promise(r#"{"toolsListChanged":true}"#));
+            joined.mention(1, news());
+        });
+        assert_eq!(told.await, ["{}", "news", "news"], "nobody waits for the slowest");
+        let told = heard(|joined| (0..3).for_each(|at| joined.is_over(at)));
+        assert!(told.await.is_empty());
+    }
+}

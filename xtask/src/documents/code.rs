@@ -1,0 +1,176 @@
+//! The language of the Rust code: how documentation begins, and the names of types.
+//!
+//! The code is formatted by rustfmt, so a definition and a line of documentation are each found at the start of a line.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::DocumentProblem;
+
+/// The section `code` of the list.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CodeRules {
+    /// Words with which no documentation begins.
+    openings: Vec<String>,
+    /// Names that say too little to stand alone.
+    not_names: Vec<String>,
+    /// Nouns that look like participles.
+    nouns: Vec<String>,
+    /// Names that several modules may define.
+    may_repeat: Vec<String>,
+}
+
+/// A Rust file.
+pub(super) struct RustFile {
+    /// The path from the root of the repository, with `/`.
+    pub(super) path: String,
+    pub(super) text: String,
+}
+
+impl CodeRules {
+    /// Reports documentation that begins with a question word, and names of types that are vague or taken.
+    pub(super) fn check(&self, files: &[RustFile]) -> Vec<DocumentProblem> {
+        let openings = files.iter().flat_map(|file| self.openings(file));
+        openings.chain(self.names(files)).collect()
+    }
+
+    fn openings(&self, file: &RustFile) -> Vec<DocumentProblem> {
+        let mut findings = Vec::new();
+        let mut before = None;
+        for (line, text) in numbered(&file.text) {
+            let documentation = documentation(text);
+            if let (None, Some(summary)) = (before, documentation) {
+                let first =
+                    summary.split(|letter: char| !letter.is_alphanumeric()).next().unwrap_or_default();
+                if self.openings.iter().any(|word| word.eq_ignore_ascii_case(first)) {
+                    let problem = format!(
+                        "documentation begins with \"{first}\": name the thing, or write \"Returns …\""
+                    );
+                    findings.push(DocumentProblem { file: file.path.clone(), line, problem });
+                }
+            }
+            before = documentation;
+        }
+        findings
+    }
+
+    fn names(&self, files: &[RustFile]) -> Vec<DocumentProblem> {
+        let mut places: BTreeMap<&str, Vec<(&RustFile, usize)>> = BTreeMap::new();
+        for file in files {
+            for (line, text) in numbered(&file.text) {
+                if let Some(name) = defined_type(text) {
+                    places.entry(name).or_default().push((file, line));
+                }
+            }
+        }
+        let mut findings = Vec::new();
+        for (name, places) in places {
+            let has = |list: &[String]| list.iter().any(|entry| entry == name);
+            let is_one_word = name.chars().filter(char::is_ascii_uppercase).count() == 1;
+            let participle = is_one_word && (name.ends_with("ed") || name.ends_with("ing"));
+            let vague = has(&self.not_names) || (participle && !has(&self.nouns));
+            for (at, (file, line)) in places.iter().enumerate() {
+                let problem = if vague {
+                    format!("`{name}` does not say what the type is; name the thing")
+                } else if at > 0 && !has(&self.may_repeat) {
+                    let (first, line) = places.first().map_or(("", 0), |(file, line)| (&file.path, *line));
+                    format!("`{name}` is defined in {first}:{line} too; a name has one meaning")
+                } else {
+                    continue;
+                };
+                findings.push(DocumentProblem { file: file.path.clone(), line: *line, problem });
+            }
+        }
+        findings
+    }
+}
+
+/// The documentation of a file alone: every other line is empty.
+pub(super) fn documentation_of(file: &RustFile) -> String {
+    let line = |text| documentation(text).unwrap_or_default();
+    file.text.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
+fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.lines().enumerate().map(|(at, line)| (at + 1, line))
+}
+
+/// The text of a line of documentation.
+fn documentation(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    let text = line.strip_prefix("//!").or_else(|| line.strip_prefix("///"))?;
+    (!text.starts_with('/')).then(|| text.trim())
+}
+
+/// The type that a line defines. Aliases count at the top of a file only: elsewhere most belong to a trait.
+fn defined_type(line: &str) -> Option<&str> {
+    let mut rest = line.trim_start();
+    let is_indented = rest.len() < line.len();
+    if let Some(after) = rest.strip_prefix("pub") {
+        rest = match after.strip_prefix('(') {
+            Some(scope) => scope.split_once(") ")?.1,
+            None => after.strip_prefix(' ')?,
+        };
+    }
+    let (keyword, name) = rest.split_once(' ')?;
+    let defines = match keyword {
+        "struct" | "enum" | "trait" | "union" => true,
+        "type" => !is_indented,
+        _ => false,
+    };
+    let name = name.split(|letter: char| !letter.is_alphanumeric()).next()?;
+    (defines && name.starts_with(|first: char| first.is_ascii_uppercase())).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems(files: &[(&str, &str)]) -> Vec<String> {
+        let rules: CodeRules = toml::from_str(
+            r#"
+            openings = ["what", "whether"]
+            not_names = ["Way"]
+            nouns = ["Timing"]
+            may_repeat = ["Error"]
+            "#,
+        )
+        .unwrap();
+        let files: Vec<_> = files
+            .iter()
+            .map(|&(path, text)| RustFile { path: path.to_owned(), text: text.to_owned() })
+            .collect();
+        let found = rules.check(&files).into_iter();
+        found.map(|finding| format!("{}:{}: {}", finding.file, finding.line, finding.problem)).collect()
+    }
+
+    #[test]
+    fn documentation_that_begins_with_a_question_word_is_reported() {
+        let text = "//! What it is.\n\n/// A breaker.\n/// What follows is fine.\nstruct Breaker;\n    /// Whether.\n// What\n";
+        assert_eq!(
+            problems(&[("a.rs", text)]),
+            [
+                "a.rs:1: documentation begins with \"What\": name the thing, or write \"Returns …\"",
+                "a.rs:6: documentation begins with \"Whether\": name the thing, or write \"Returns …\"",
+            ]
+        );
+    }
+
+    #[test]
+    fn vague_names_and_names_with_two_meanings_are_reported() {
+        let one =
+            "pub(crate) struct Record<T> {\nstruct Error;\nenum Asked {\nstruct Timing;\ntype Way = ();\n";
+        let other =
+            "pub enum Record {\nstruct Error;\nimpl A {\n    type Record = ();\n}\nlet struct_record = 1;\n";
+        assert_eq!(
+            problems(&[("a.rs", one), ("b.rs", other)]),
+            [
+                "a.rs:3: `Asked` does not say what the type is; name the thing",
+                "b.rs:1: `Record` is defined in a.rs:1 too; a name has one meaning",
+                "a.rs:5: `Way` does not say what the type is; name the thing",
+            ]
+        );
+    }
+}

@@ -463,7 +463,8 @@ impl EnvelopeReader {
             if is_alike(KEY_FIELD, &name) {
                 self.refused += 1;
                 let expected = format!("no idempotency key here; in a call it is \"payload.{KEY_FIELD}\"");
-                self.problem(join(object.path, &shown(&name)), expected, describe(value));
+                // A key is shown nowhere else either.
+                self.problem(join(object.path, &shown(&name)), expected, "one".to_owned());
                 continue;
             }
             match self.unknown {

@@ -237,8 +237,12 @@ mod tests {
     #[test]
     fn the_version_that_is_looked_for_is_the_one_that_is_installed() {
         for need in EVERY_NEED {
-            if let Install::Cargo { package, version } = need.install {
-                assert_eq!(need.probe.1, format!("{package} {version}"));
+            match need.install {
+                Install::Cargo { package, version } => {
+                    assert_eq!(need.probe.1, format!("{package} {version}"));
+                }
+                Install::Pip { version, .. } => assert!(need.probe.1.ends_with(&format!(" {version}"))),
+                Install::Component(_) | Install::Debian(_) => {}
             }
         }
     }

@@ -184,7 +184,7 @@ impl ApiProblem {
 
     /// Records are lost, and no operator has accepted the loss.
     pub(crate) fn records_lost(loss: &RecordLoss) -> Self {
-        let message = format!("{loss}; {}", queries::RECORDS_LOST_TODO);
+        let message = format!("{loss}; {}", queries::RECORDS_LOST_ADVICE);
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message)
     }
 

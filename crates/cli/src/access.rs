@@ -88,7 +88,7 @@ impl AcceptedTokens {
         if self.local.is_none() && !has_clients {
             tracing::warn!(
                 event = "tokens.none",
-                "no client has a token any more, so all requests are refused"
+                "no client token is configured, so all requests are refused"
             );
         }
         // Otherwise the owner of a removed token would continue to receive events on an open stream.

@@ -147,7 +147,7 @@ fn answer(
     let tenant = whose.tenant.as_deref();
     let gone = || {
         CommandFailure::Environment(format!(
-            "there is no request {id} any more: it was decided, or it has expired. Run `steadfast approvals` to list pending requests"
+            "no pending request has the id {id}: it was decided, it has expired, or it never existed. Run `steadfast approvals` to list pending requests"
         ))
     };
     target::with(ways, ConnectionPurpose::ExistingState, async |reach| {

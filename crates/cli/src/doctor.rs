@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use steadfast::admin::servers_of_one_name;
 use steadfast::config::{Config, ServerSettings, ServerTarget, StartupPlan, StoreKind, TokenRole};
 use steadfast::store::{FileDamagePolicy, SqliteStore};
-use steadfast_api::queries::RECORDS_LOST_TODO;
+use steadfast_api::queries::RECORDS_LOST_ADVICE;
 use steadfast_store::record_loss;
 
 use crate::access;
@@ -336,7 +336,7 @@ async fn store(config: &Config, found: &mut Findings) {
             return found.bad(
                 "store",
                 format!("{words} is missing, and held committed records"),
-                RECORDS_LOST_TODO,
+                RECORDS_LOST_ADVICE,
             );
         }
         (StoreKind::Sqlite, Some(path)) if !path.exists() => {
@@ -361,7 +361,7 @@ async fn look_into(config: &Config, found: &mut Findings) {
     let Ok(plan) = StartupPlan::of(config) else { return };
     let Ok(store) = plan.open().await else { return };
     if let Ok(Some(loss)) = record_loss(&*store).await {
-        found.bad("store", loss.to_string(), RECORDS_LOST_TODO);
+        found.bad("store", loss.to_string(), RECORDS_LOST_ADVICE);
     }
     for (name, servers) in servers_of_one_name(&*store).await.unwrap_or_default() {
         let servers: Vec<_> = servers.iter().map(|one| format!("{} runs `{}`", one.name, one.runs)).collect();

@@ -15,7 +15,7 @@ pub(crate) fn runtime() -> Result<Runtime, CommandFailure> {
 pub(crate) fn by_operator() -> OperatorIdentity {
     let name = ["USER", "LOGNAME", "USERNAME"].into_iter().find_map(|name| std::env::var(name).ok());
     OperatorIdentity::new(
-        name.as_deref().filter(|name| !name.is_empty()).unwrap_or("somebody"),
+        name.as_deref().filter(|name| !name.is_empty()).unwrap_or("unknown"),
         OperatorSurface::Cli,
     )
 }

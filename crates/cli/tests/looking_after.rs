@@ -509,7 +509,7 @@ async fn rp_7_requests_are_answered_through_a_gateway() {
     assert_eq!(home.json(&["approve", &ids[0]])["answer"], "approved");
     assert_eq!(home.json(&["deny", &ids[1]])["answer"], "denied");
     let (_, err, code) = home.run(&["deny", &ids[1]]);
-    assert!(code == 1 && err.contains("there is no request"), "{err}");
+    assert!(code == 1 && err.contains("no pending request has the id"), "{err}");
     assert_eq!(home.json(&["approvals"])["approvals"], json!([]));
     drop(gateway);
 }

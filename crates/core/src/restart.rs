@@ -137,7 +137,7 @@ pub enum ServerExit {
     Crashed,
     /// It never started, for a permanent reason: no such command, no such folder.
     CannotStart,
-    /// Steadfast stopped it and does not need it any more. Does not count.
+    /// Steadfast stopped it and no longer needs it. Does not count.
     Stopped,
 }
 

@@ -52,7 +52,7 @@ impl ResponseChannel {
         arrived: Option<DeliveryCallback>,
     ) -> Option<PendingDelivery> {
         match self {
-            Self::Line(line) => line.answer_with_callback(response, arrived).await.ok(),
+            Self::Line(line) => line.send_response(response, arrived).await.ok(),
             Self::Http(responder, _) => Some(responder.finish_with_callback(response.clone(), arrived)),
         }
     }

@@ -120,7 +120,7 @@ impl ConfiguredServer {
         HealthReporter { health: self.health.clone(), name: self.name.clone(), engine: self.engine.clone() }
     }
 
-    /// Waits until the last end of its processes is stored. No process may be running any more.
+    /// Waits until the last end of its processes is stored. No process may still be running.
     pub async fn settle(&self) {
         self.reporter().settle().await;
     }

@@ -85,7 +85,8 @@ impl CallError {
         self.code().is_unknown_outcome()
     }
 
-    /// Returns true if the call may have run, at least in part. False is a promise: nothing happened.
+    /// Returns true if the call may have run, at least in part, now or earlier under the same key. False is a promise:
+    /// nothing happened.
     pub fn may_have_run(&self) -> bool {
         match self.code() {
             Code::InvalidEnvelope
@@ -102,8 +103,9 @@ impl CallError {
             | Code::ApprovalRequired
             | Code::ApprovalDenied
             | Code::ToolBlocked
-            | Code::StoreUnavailable
             | Code::UpstreamUnavailable => self.attempts() > 0,
+            // An earlier call with the same key cannot be looked up, or its record is lost.
+            Code::StoreUnavailable => true,
             // A duplicate that waited for another run has these too, without an attempt of its own.
             Code::DeadlineExceeded
             | Code::Cancelled

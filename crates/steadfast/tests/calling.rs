@@ -4,10 +4,11 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+use std::{fs, io};
 
 use serde::{Deserialize, Serialize, Serializer};
 use steadfast::admin::approval::{
@@ -138,6 +139,27 @@ async fn an_unknown_outcome_says_so_and_how_to_verify_it() {
     assert_eq!(error.response().unwrap().result.error.as_ref().unwrap().code, Code::OutcomeUnknown);
     let source = error.source().unwrap().downcast_ref::<ToolFault>().unwrap();
     assert_eq!(source.to_string(), "the bank closed the connection");
+}
+
+#[tokio::test]
+async fn a_call_whose_record_may_be_lost_is_refused_and_may_have_run() {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("lost-{}", std::process::id()));
+    let file = folder.join("state.db");
+    let open = || {
+        let builder = Steadfast::builder().store(Store::sqlite(&file));
+        builder.tool("bank/pay", ToolPolicy::mutating()).build()
+    };
+    let steadfast = open().await.unwrap();
+    assert!(!steadfast.call("bank/pay").key("invoice 42").run(works).await.unwrap().is_replayed());
+    steadfast.shutdown(Duration::from_secs(60)).await;
+    drop(steadfast);
+    fs::remove_file(&file).unwrap();
+    let steadfast = open().await.unwrap();
+    let error = steadfast.call("bank/pay").key("invoice 42").run(works).await.unwrap_err();
+    assert_eq!((error.code(), error.attempts()), (Code::StoreUnavailable, 0), "{error}");
+    assert!(error.may_have_run(), "the payment of before the loss");
+    steadfast.shutdown(Duration::from_secs(60)).await;
+    fs::remove_dir_all(&folder).unwrap();
 }
 
 #[tokio::test(start_paused = true)]

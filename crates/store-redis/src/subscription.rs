@@ -98,7 +98,7 @@ impl RedisSubscription {
 }
 
 impl RedisInner {
-    /// Waits until the record has no owner any more.
+    /// Waits until the record has no owner.
     pub(crate) async fn settled(self: &Arc<Self>, key: RecordKey) {
         let follower = {
             let mut watched = self.ears.watched.lock();

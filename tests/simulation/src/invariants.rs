@@ -53,7 +53,7 @@
 //! | calls take their path | every step of a call, and everything it reports to the machines that calls share, follows its path |
 //! | turns take their path | every step of a turn follows from its plan and the ends of its calls |
 //! | approvals as documented | a grant allows the calls it was given for, as often and as long as it was given for |
-//! | servers are restarted as documented | a server that died is restarted after its wait, and not restarted any more when it died too often |
+//! | servers are restarted as documented | a server that died is restarted after its wait, and no longer once it died too often |
 //! | faults mean what they say | a structured fault means what the design says |
 //!
 //! Not promised, and excused here: an answer that crosses another message of its client counts as delivered, and may be

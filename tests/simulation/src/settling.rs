@@ -154,7 +154,7 @@ impl SimulatedWorld {
         }
     }
 
-    /// Records that no caller waits for the answer of the attempt any more.
+    /// Records that no caller waits for the answer of the attempt.
     pub(crate) fn abandon_attempt(&mut self, attempt: u64) {
         match self.weather.end {
             AttemptEndVisibility::Hidden => {

@@ -874,7 +874,7 @@ impl SimulatedWorld {
         calls.collect::<Vec<_>>().join("; ")
     }
 
-    /// Checks the invariants that hold when nothing happens any more.
+    /// Checks the invariants that hold once nothing further happens.
     fn check_at_rest(&mut self) -> Result<(), InvariantViolation> {
         let open = self.still_open();
         if !open.is_empty() {

@@ -28,7 +28,7 @@ pub use records::{
 };
 pub use settings::{SettingView, Settings, SettingsQuery, settings};
 pub use status::{
-    FailedDomain, FindingLevel, IssueCounts, RECORDS_LOST_TODO, StatusFinding, StatusVerdict, StoreStatus,
+    FailedDomain, FindingLevel, IssueCounts, RECORDS_LOST_ADVICE, StatusFinding, StatusVerdict, StoreStatus,
     SystemStatus, status,
 };
 pub use tool_state::{

@@ -309,8 +309,9 @@ async fn unknown_outcomes(engine: &Engine) -> BTreeMap<Option<TenantId>, usize> 
 }
 
 /// The action to take for lost records.
-pub const RECORDS_LOST_TODO: &str = "calls with a key for tools that are not safe to repeat may have run, and are refused until \
-                                     that would have been forgotten anyway: check what they did, then `steadfast state accept`";
+pub const RECORDS_LOST_ADVICE: &str = "calls with an idempotency key to tools that are not safe to repeat may already have run. They \
+                                     are refused until the lost records would have expired: check what those calls did, then run \
+                                     `steadfast state accept`";
 
 /// The maximum number of domains that are shown.
 const MOST_DOMAINS: usize = 20;
@@ -383,7 +384,7 @@ fn store_and_switches(store: &StoreStatus, switches: &Switches) -> Vec<StatusFin
         );
     }
     if let Some(loss) = &store.records_lost {
-        find(FindingLevel::Trouble, loss.to_string(), RECORDS_LOST_TODO);
+        find(FindingLevel::Trouble, loss.to_string(), RECORDS_LOST_ADVICE);
     }
     let lowered: Vec<_> = [
         ("everything", switches.all),

@@ -661,7 +661,7 @@ impl Call {
         }
     }
 
-    /// Ends a call whose attempt was cut before it could be sent, and is not sent any more.
+    /// Ends a call whose attempt was cut before it could be sent, and will not be sent.
     pub(super) fn never_sent(
         &mut self,
         shared: &mut CallMechanisms<'_>,
@@ -1277,7 +1277,7 @@ fn observed(source: &FaultSource) -> UnknownOutcomeReason {
 
 /// A reason against starting an attempt.
 enum AttemptObstacle {
-    /// No caller waits for the result any more.
+    /// No caller waits for the result.
     Unwanted,
     /// Another call owns the record, or its outcome was declared unknown.
     NotOurs,

@@ -39,7 +39,7 @@ pub enum CallEvent {
     Progressed,
     /// The attempt with an unknown outcome can no longer take effect. Comes after its last result or error.
     Settled,
-    /// The driver shuts down and waits for nothing any more.
+    /// The driver shuts down and waits for nothing further.
     DriverEnds,
     /// The store decided on a renewal, on [`NextStep::Renew`] or at any time in between. A renewal of another claim is
     /// ignored.

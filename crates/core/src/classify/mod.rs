@@ -48,7 +48,7 @@ pub fn classify(fault: &AttemptFault, overrides: &Overrides, now: Timestamp) -> 
     decided
 }
 
-/// Returns true if the fault means that a server does not know the session (any more), so that a new session is needed.
+/// Returns true if the fault means that a server does not know the session, or no longer, so that a new session is needed.
 pub fn is_session_lost(fault: &AttemptFault) -> bool {
     classify(fault, &Overrides::default(), Timestamp::ZERO).rule.ends_with("session-lost")
 }
@@ -102,7 +102,7 @@ pub enum FaultSource {
         /// Code of the error.
         code: i64,
     },
-    /// The server does not know the session any more (HTTP 404 to a request with a session id).
+    /// The server no longer knows the session (HTTP 404 to a request with a session id).
     SessionLost,
     /// A result that the server itself marked as an error (`isError`).
     IsError,

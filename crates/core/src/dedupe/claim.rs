@@ -660,7 +660,7 @@ fn estimate_settle_time(
 }
 
 /// Records that the outcome is unknown, and the time at which it settles. A lookup writes this too: the time has to
-/// start, and the owner has to learn that no caller waits for it any more.
+/// start, and the owner has to learn that no caller waits for it.
 fn record_unknown_outcome(
     claim: &Claim,
     record: &DedupeRecord,

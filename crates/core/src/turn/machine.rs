@@ -564,7 +564,7 @@ impl TurnMachine {
         );
     }
 
-    /// Ends the turn: no call starts any more, running calls are stopped or left running, and the result is returned.
+    /// Ends the turn: no further call starts, running calls are stopped or left running, and the result is returned.
     fn finish(&mut self, by: TurnEndReason, notes: &mut Vec<TraceNote>, steps: &mut Vec<TurnStep>) {
         self.is_over = true;
         for call in 0..self.slots.len() {

@@ -218,7 +218,7 @@ async fn a_failed_write_is_reported_to_the_writer_the_senders_and_the_waiters_fo
     let (sender, writing) = line_writer(writes.clone(), DeliveryLink::new(), WriteQueueLimits::default());
     *writes.fails.lock() = true;
     let answer = RpcMessage::result_response(&crate::message::RpcId::number(1), &JsonText::string("done"));
-    let delivery = sender.send_response(&answer).await.unwrap();
+    let delivery = sender.send_response(&answer, None).await.unwrap();
     let failed = tokio::spawn(writing).await.unwrap().unwrap_err();
     assert_eq!(failed.kind, io::ErrorKind::BrokenPipe);
     assert_eq!(delivery.settled(GRACE).await, DeliveryOutcome::Lost);
@@ -233,11 +233,11 @@ async fn a_response_on_a_line_is_delivered_by_the_next_message_or_by_time() {
     let (sender, writing) = line_writer(ScriptedWriter::default(), link.clone(), WriteQueueLimits::default());
     tokio::spawn(writing);
     let answer = RpcMessage::result_response(&crate::message::RpcId::number(1), &JsonText::string("done"));
-    let mut delivery = sender.send_response(&answer).await.unwrap();
+    let mut delivery = sender.send_response(&answer, None).await.unwrap();
     assert!(delivery.written().await);
     link.record_message(&message(PING));
     assert_eq!(delivery.settled(GRACE).await, DeliveryOutcome::Delivered(DeliveryProof::NextMessage));
-    let delivery = sender.send_response(&answer).await.unwrap();
+    let delivery = sender.send_response(&answer, None).await.unwrap();
     assert_eq!(delivery.settled(GRACE).await, DeliveryOutcome::Delivered(DeliveryProof::StillOpen));
 }
 

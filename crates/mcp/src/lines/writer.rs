@@ -100,13 +100,8 @@ impl LineSender {
     }
 
     /// Queues the final response to a request. Waits while the queue is full. Returns a [`PendingDelivery`] that waits for
-    /// its arrival.
-    pub async fn send_response(&self, response: &RpcMessage) -> Result<PendingDelivery, LineWriteError> {
-        self.answer_with_callback(response, None).await
-    }
-
-    /// Does the same, and calls `arrived` as soon as the delivery is known.
-    pub async fn answer_with_callback(
+    /// its arrival. Calls `arrived` as soon as the delivery is known.
+    pub async fn send_response(
         &self,
         response: &RpcMessage,
         arrived: Option<DeliveryCallback>,
@@ -166,7 +161,7 @@ impl LineSender {
 pub enum EnqueueError {
     /// The queue is full: the other side reads too slowly.
     Queue,
-    /// A write failed, so nothing can be written any more.
+    /// A write failed, so nothing further can be written.
     Failed(LineWriteError),
 }
 

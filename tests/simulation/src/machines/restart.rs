@@ -1,4 +1,4 @@
-//! Restarts of servers: the wait before a restart, and the point at which a server is not restarted any more.
+//! Restarts of servers: the wait before a restart, and the point at which a server is no longer restarted.
 
 use std::num::NonZeroU32;
 use std::time::Duration;

@@ -113,7 +113,7 @@ impl SimulatedWorld {
         self.break_connection(line)
     }
 
-    /// Handles a broken connection. If a client waited on it for a turn, no client waits for that turn any more: its
+    /// Handles a broken connection. If a client waited on it for a turn, no client waits for that turn: its
     /// calls continue alone, and the turn is released.
     pub(crate) fn drop_turn(&mut self, connection: usize) -> Result<(), InvariantViolation> {
         let Some(submission) = self.submissions.iter().position(|submission| submission.line == connection)

@@ -59,7 +59,7 @@ pub(crate) struct TurnSubmission {
     pub(crate) life: u64,
     /// The client's connection.
     pub(crate) line: usize,
-    /// The connection of its calls. It breaks when no client waits for them any more.
+    /// The connection of its calls. It breaks when no client waits for them.
     inner: usize,
     pub(crate) arrived: Timestamp,
     pub(crate) deadline: Timestamp,

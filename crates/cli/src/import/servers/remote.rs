@@ -298,7 +298,7 @@ impl FoundServer<'_> {
             (None, None) => None,
         };
         let Some((own, Some(address))) = url else {
-            return Err(changed_since("its URL is not there any more"));
+            return Err(changed_since("its URL is gone"));
         };
         let own = text.get(own).unwrap_or_default().to_owned();
         splices.push((parts.command.name_span.clone(), renamed(parts.command, "url", text)));

@@ -40,7 +40,7 @@ struct HeldCall {
 /// The result of a lookup by state.
 enum HeldCallLookup {
     Released(HeldCall),
-    /// No such call is held, or not any more.
+    /// No such call is held, or it was released.
     Unknown,
     /// The state belongs to a different request.
     OfAnother,
@@ -329,7 +329,7 @@ fn unknown() -> AttemptFault {
     let source = FaultSource::Transport { error: TransportError::ConnectionClosed, written: true };
     AttemptFault::new(
         source,
-        "the call that waited for these answers is not there any more; it may have had its effect",
+        "the call that waited for these answers no longer exists; it may have taken effect",
     )
 }
 

@@ -48,7 +48,7 @@ pub(crate) fn run(options: &Options) -> Result<(), TaskFailure> {
         println!("order: --seed {seed}");
         shuffled_rounds(&binaries, options.rounds, seed)
     } else {
-        binaries.iter().map(|binary| BinaryRun { binary, shuffle: None }).collect()
+        binaries.iter().map(|binary| BinaryRun { binary, stress: None }).collect()
     };
     println!("{TOTAL}{}", runs.iter().map(|run| run.binary.tests).sum::<usize>());
     let failed = if options.stress { beside_busy_loops(|| run_side_by_side(&runs)) } else { run_all(&runs) }?;
@@ -71,10 +71,18 @@ struct TestBinary {
 /// Packages whose tests compute: no processes, sockets, time or stores. Repeating them finds nothing new.
 const PURE: &[&str] = &["steadfast-core", "steadfast-fuzz-bodies", "steadfast-simulation"];
 
-/// A test binary that is run once. With a seed, its tests run in an order drawn from it.
+/// A test binary that is run once.
 struct BinaryRun<'b> {
     binary: &'b TestBinary,
-    shuffle: Option<u64>,
+    stress: Option<StressRun>,
+}
+
+/// One of many runs under stress.
+#[derive(Clone, Copy)]
+struct StressRun {
+    round: u32,
+    /// The tests run in an order drawn from it.
+    seed: u64,
 }
 
 /// Builds all test binaries, and asks each for its tests.
@@ -160,14 +168,14 @@ impl BinaryRun<'_> {
         let mut command = self.binary.command();
         // Most tests wait for processes and sockets more than they compute.
         let threads = cores() * 4;
-        if let Some(seed) = self.shuffle {
+        if let Some(StressRun { round, seed }) = self.stress {
             // The standard test harness shuffles only where unstable options are allowed. Only the binary is told: cargo
             // would build everything again.
             command
                 .args(["-Z", "unstable-options", "--shuffle-seed", &seed.to_string()])
                 .env("RUSTC_BOOTSTRAP", "1")
                 // Tests that repeat themselves do less: they are repeated here.
-                .env("STRESS_TESTS", "1");
+                .env("STRESS_TESTS", round.to_string());
         }
         command.arg(format!("--test-threads={threads}"));
         command
@@ -252,7 +260,8 @@ fn shuffled_rounds(binaries: &[TestBinary], rounds: u32, seed: u64) -> Vec<Binar
     for round in 0..rounds {
         let begin = runs.len();
         let wanted = binaries.iter().filter(|binary| round == 0 || !binary.is_pure);
-        runs.extend(wanted.map(|binary| BinaryRun { binary, shuffle: Some(random.next()) }));
+        let stress = |random: &mut ShuffleGenerator| Some(StressRun { round, seed: random.next() });
+        runs.extend(wanted.map(|binary| BinaryRun { binary, stress: stress(&mut random) }));
         random.shuffle(runs.get_mut(begin..).unwrap_or_default());
     }
     runs
@@ -346,7 +355,7 @@ mod tests {
     fn a_binary_whose_tests_fail_is_named_once() {
         let (good, bad) =
             (binary("good", false), TestBinary { executable: "false".into(), ..binary("bad", false) });
-        let runs = [&good, &bad, &bad].map(|binary| BinaryRun { binary, shuffle: None });
+        let runs = [&good, &bad, &bad].map(|binary| BinaryRun { binary, stress: None });
         assert_eq!(run_all(&runs).unwrap(), ["bad"]);
     }
 }

@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::{env, fmt, fs, thread};
 
 use serde_json::Value;
+use steadfast_testkit::effort::TestEffort;
 
 use crate::world::{GatewayTestFolder, LISTEN, ReservedPort, TestProcess, start_gateway};
 
@@ -59,14 +60,15 @@ impl SuiteComparison {
 
     fn same_checks_through_us(&self) {
         let all = ["--requirements", self.version];
-        let ways = [
+        let ways = TestEffort::of_this_run().cases(vec![
             ("stdio", [vec!["--".into()], server_line()].concat()),
             ("http", vec!["--url".into(), self.server.url().into()]),
-        ];
+        ]);
         let (bare, through) = thread::scope(|scope| {
-            let through =
-                ways.each_ref().map(|(name, server)| scope.spawn(|| self.through(server, name, &all)));
-            (self.run(&self.server, "bare", &all), through.map(|one| one.join().unwrap()))
+            let through: Vec<_> =
+                ways.iter().map(|(name, server)| scope.spawn(|| self.through(server, name, &all))).collect();
+            let bare = self.run(&self.server, "bare", &all);
+            (bare, through.into_iter().map(|one| one.join().unwrap()).collect::<Vec<_>>())
         });
         assert!(bare.failing().is_empty(), "the server itself fails: {:?}", bare.failing());
         for ((name, _), through) in ways.iter().zip(through) {

@@ -6,6 +6,8 @@
 use std::path::Path;
 use std::process::Command;
 
+use steadfast_testkit::effort::TestEffort;
+
 use super::installed;
 use crate::client::McpTestClient;
 use crate::world::{GatewayWorld, LISTEN, TestTransport};
@@ -42,7 +44,7 @@ fn answers_as_the_document_says(test: &str, variables: &[(&str, &str)], token: O
     }
     // Event streams never end.
     generator.args(["--checks", "all", "--exclude-path", "/v1/events"]);
-    let examples = if std::env::var_os("LONG_TESTS").is_some() { "100" } else { "5" };
+    let examples = TestEffort::of_this_run().pick("1", "5", "100");
     generator.args(["--max-examples", examples, "--continue-on-failure"]);
     // The same in every run, so that failures are reproducible, however slow the machine is.
     generator.args(["--seed", "1", "--suppress-health-check", "all"]);

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::process::Command;
 
 use serde_json::Value;
+use steadfast_testkit::effort::TestEffort;
 
 use super::clients::{LEGACY, MODERN, PythonClient, use_tools};
 use super::{RealServer, RealServerFolder, ServerRoute, installed};
@@ -56,7 +57,7 @@ impl ListeningServer {
 
 /// Runs both Python clients, in both eras, over HTTP in front of a server with this transport.
 fn python_clients(back: TestTransport) {
-    for library in ["mcp", "fastmcp"] {
+    for library in TestEffort::of_this_run().cases(vec!["mcp", "fastmcp"]) {
         let place = RealServerFolder::new(&format!("real_http_{library}_{back:?}"), "");
         let server = RealServer::python(&format!("server_{library}.py"));
         let gateway = ListeningServer::gateway(&place, server, back);

@@ -482,7 +482,7 @@ async fn stores_equal_the_string_form() {
     assert_eq!(steadfast.store().kind(), "sqlite");
     assert!(path.is_file());
     drop(steadfast);
-    let _ = std::fs::remove_file(&path);
+    let _ = fs::remove_file(&path);
 
     let redis = refused(Steadfast::builder().store(Store::redis("http://localhost"))).await.to_string();
     let text = Steadfast::builder().set("store.kind", "redis").set("store.url", "http://localhost");

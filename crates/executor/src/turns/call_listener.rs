@@ -12,7 +12,7 @@ use steadfast_core::policy::ToolClass;
 use steadfast_core::turn::{CallProgress, UnknownOutcomeHandling};
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::telemetry_hooks::{EngineListener, NoticeContext};
+use crate::observe::listener::{EngineListener, NoticeContext};
 
 /// A listener for one call of a turn. The number of its events is bounded by the attempts of the call.
 pub(super) struct TurnCallListener {

@@ -52,10 +52,12 @@ use steadfast_store::{JournalPage, StoreError, StoreErrorKind};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_util::sync::CancellationToken;
 
-use crate::approvals::ApprovalPrompter;
-use crate::engine::{CALLS, CallCanceller, CallOptions, CallResponse, Engine, EngineInner, TurnResubmission};
-use crate::registry::{ResolvedTool, ToolRegistry};
-use crate::telemetry_hooks::TurnContext;
+use crate::call::registry::{ResolvedTool, ToolRegistry};
+use crate::engine::api::{
+    CALLS, CallCanceller, CallOptions, CallResponse, Engine, EngineInner, TurnResubmission,
+};
+use crate::observe::listener::TurnContext;
+use crate::shared::approvals::ApprovalPrompter;
 
 use call_listener::{CallPolicyFacts, TurnCallChange, TurnCallEvent, TurnCallListener};
 use hold::{HoldRequest, HoldResult, TurnHold};

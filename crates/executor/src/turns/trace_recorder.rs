@@ -21,9 +21,9 @@ use steadfast_store::{
 };
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::engine::EngineInner;
-use crate::telemetry_hooks::TurnSpan;
-use crate::write_queue::WriteQueue;
+use crate::engine::api::EngineInner;
+use crate::observe::listener::TurnSpan;
+use crate::writes::queue::WriteQueue;
 
 use super::{ParentSpan, TurnOptions};
 

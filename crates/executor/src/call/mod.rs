@@ -1,0 +1,9 @@
+//! The interface of a call: user code, and the signals between a call and its caller.
+
+pub(crate) mod hooks;
+pub(crate) mod panics;
+pub(crate) mod policy_source;
+pub(crate) mod registry;
+pub(crate) mod signals;
+pub(crate) mod tool;
+pub(crate) mod tool_info;

@@ -1,0 +1,149 @@
+//! The part of the call history that can be replayed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use steadfast_core::Timestamp;
+use steadfast_core::approval::ApprovalChannel;
+use steadfast_core::call::{
+    AttemptEndVisibility, CallRequest, CallerHints, CallerPatience, Deduplication, RunnerKind, UpstreamKey,
+};
+use steadfast_core::dedupe::{ProcessIdentity, RecordAddress, RecordOrigin, RunId};
+use steadfast_core::id::Digest;
+use steadfast_core::key::RecordKey;
+use steadfast_core::policy::AnnotationHints;
+use steadfast_core::rehearse::{RecordedCall, RecordedRequest, RecordedResult};
+use steadfast_core::retry::CallerLimits;
+use steadfast_core::trust::Signature;
+use steadfast_store::{Journal, JournalEntry, JournalQuery, StateStore, StoreError, filter_entries};
+
+use crate::observe::history::{CallFacts, FORMAT};
+
+/// A section of the call history, in order of arrival.
+#[derive(Debug, Default)]
+pub struct Recording {
+    /// The calls.
+    pub facts: Vec<CallFacts>,
+    /// The same calls, for a [rehearsal](steadfast_core::rehearse::Rehearsal).
+    pub calls: Vec<RecordedCall>,
+    /// Number of entries that a newer version wrote.
+    pub unreadable: usize,
+}
+
+impl Recording {
+    /// Reads the newest calls that arrived since then, at most this many.
+    pub async fn read(store: &dyn StateStore, since: Timestamp, most: usize) -> Result<Self, StoreError> {
+        let query = JournalQuery { since, ..JournalQuery::newest(Journal::History, most) };
+        let facts = |entry: &JournalEntry| Some(serde_json::from_str::<CallFacts>(&entry.body).ok());
+        let found = filter_entries(store, &query, usize::MAX, facts).await?.found;
+        let entries = found.len();
+        let recording = Self::of(found.into_iter().flatten().collect());
+        Ok(Self { unreadable: entries - recording.facts.len(), ..recording })
+    }
+
+    /// Returns a recording of these calls.
+    pub fn of(mut facts: Vec<CallFacts>) -> Self {
+        let entries = facts.len();
+        // Facts of a newer version are not interpreted.
+        facts.retain(|facts| facts.format <= FORMAT);
+        let unreadable = entries - facts.len();
+        facts.sort_by_key(|facts| (facts.arrived, facts.trail.first().map(|moment| moment.order)));
+        let process = ProcessIdentity { boot: "recording".into(), pid: 0, started: 0 };
+        let calls = facts.iter().zip(1..).map(|(facts, number)| facts.recorded(&process, number)).collect();
+        Self { facts, calls, unreadable }
+    }
+}
+
+impl CallFacts {
+    fn recorded(&self, process: &ProcessIdentity, number: u64) -> RecordedCall {
+        let nothing = RecordedRequest::default();
+        let asked = self.asked.as_ref().unwrap_or(&nothing);
+        // Without the parameters of the call, its events cannot be interpreted.
+        let is_known = self.asked.is_some() && self.engine.is_some();
+        RecordedCall {
+            request: CallRequest {
+                id: self.request_id.clone(),
+                tool: self.tool.clone(),
+                tool_call: self.tool_call_id.clone(),
+                context: None,
+                session: self.session.clone(),
+                actor: self.actor.clone(),
+                tenant: self.tenant.clone(),
+                turn: self.turn.clone(),
+                trace: None,
+                model: self.model.clone(),
+                duplicates: self.duplicates(asked),
+                sent_key: if asked.key_given { UpstreamKey::Given } else { UpstreamKey::Run },
+                computed_since: asked.computed_since,
+                in_turn: asked.in_turn,
+                digest: self.digest,
+                run: RunId(number.to_string().into()),
+                process: process.clone(),
+                number,
+                signature: Signature(self.signature.as_str().into()),
+                domain: self.domain.clone(),
+                danger: self.danger.as_deref().map(Arc::from),
+                invalid_arguments: self.invalid_arguments.as_deref().map(Arc::from),
+                limits: CallerLimits {
+                    attempts: asked.most_attempts,
+                    elapsed: asked.most_elapsed_ms.map(Duration::from_millis),
+                    attempt: asked.timeout_ms.map(Duration::from_millis),
+                    deadline: asked.deadline_at_ms,
+                    start_by: asked.start_by_ms,
+                },
+                waits: if asked.waits_long { CallerPatience::UntilDone } else { CallerPatience::MayGiveUp },
+                end: if asked.end_seen {
+                    AttemptEndVisibility::Visible
+                } else {
+                    AttemptEndVisibility::Hidden
+                },
+                reads: Arc::default(),
+                run_by: if asked.run_by_host { RunnerKind::Host } else { RunnerKind::Driver },
+                hints: CallerHints {
+                    expected_retry_safe: asked.expected_retry_safe,
+                    safety_critical: asked.safety_critical,
+                },
+                channel: if asked.interactive {
+                    ApprovalChannel::Interactive
+                } else {
+                    ApprovalChannel::Headless
+                },
+            },
+            breaker: asked.breaker_hint,
+            annotations: AnnotationHints {
+                read_only: asked.read_only_hint,
+                destructive: asked.destructive_hint,
+                idempotent: asked.idempotent_hint,
+            },
+            in_turn: asked.in_turn,
+            seed: self.seed,
+            arrived: self.arrived,
+            ended: self.arrived + Duration::from_millis(self.took_ms),
+            engine: self.engine.clone().unwrap_or_else(|| "".into()),
+            trail: if is_known { self.trail.clone() } else { Vec::new() },
+            attempts: self.attempts.clone(),
+            outcomes: self.outcomes.clone(),
+            ending: RecordedResult {
+                status: self.status,
+                code: self.code,
+                rule: self.rule.clone(),
+                replayed: self.replayed,
+                input_required: self.input_required,
+                attempts: self.attempts.len(),
+            },
+        }
+    }
+
+    fn duplicates(&self, asked: &RecordedRequest) -> Deduplication {
+        let (Some(own), Some(origin)) = (&self.key, asked.found_by) else { return Deduplication::Allowed };
+        let key = |fingerprint: &str| RecordKey(Digest::of(fingerprint.as_bytes()));
+        let own = key(own);
+        let index = asked.index.as_deref().map_or(own, key);
+        let address = match origin {
+            RecordOrigin::Explicit => RecordAddress::Explicit(own),
+            RecordOrigin::CallId => RecordAddress::CallId { id: own, index },
+            RecordOrigin::Run => RecordAddress::Keyless { run: own, index },
+        };
+        if self.best_effort { Deduplication::Refused(address) } else { Deduplication::Joined(address) }
+    }
+}

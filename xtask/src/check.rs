@@ -26,6 +26,12 @@ pub(crate) fn steps() -> Vec<TaskStep> {
             counts: StepCounting::Itself,
         },
         TaskStep {
+            name: "circles between modules",
+            run: Invocation::xtask(&["circles"]),
+            needs: &[],
+            counts: StepCounting::Itself,
+        },
+        TaskStep {
             name: "spelling",
             run: Invocation::of("typos", &[]),
             needs: &[&PYTHON, &TYPOS],

@@ -5,6 +5,7 @@
 
 mod bench;
 mod check;
+mod circles;
 mod documents;
 mod fuzz;
 mod generated;
@@ -46,6 +47,8 @@ enum XtaskCommand {
     Check,
     /// Check the Markdown files: links within the repository, the table of contents, words to avoid
     Docs,
+    /// List circles between the modules of a crate
+    Circles(circles::Options),
     /// Run the simulation, for example `sim --seeds 1000` or `sim --seed 42`
     Sim(simulation::Options),
     /// List the requirement ids and the tests that show them
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
         XtaskCommand::Setup => real_packages::run(),
         XtaskCommand::Check => check::run(),
         XtaskCommand::Docs => documents::run(),
+        XtaskCommand::Circles(options) => circles::run(&options),
         XtaskCommand::Sim(options) => simulation::run(&options),
         XtaskCommand::Requirements(options) => requirements::run(&options),
         XtaskCommand::Gen(options) => generated::run(&options),

@@ -24,13 +24,13 @@ use steadfast_core::dedupe::{
 };
 use steadfast_core::guard::LoopGuard;
 use steadfast_core::id::{ActorId, Digest, InvalidId, Namespace, RequestId, SessionKey, ToolName, ToolRef};
-use steadfast_core::json::{JsonDocument, JsonLimits};
 use steadfast_core::key::{KeyInputs, RecordKey, arguments_digest, computed_key, explicit_key};
 use steadfast_core::limit::Limiter;
-use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::{CallPolicy, PolicyProfile, ToolClass};
 use steadfast_core::retry::{CallerLimits, RetryBudget};
 use steadfast_core::trust::TrustLedger;
+use steadfast_json::{JsonDocument, JsonLimits, RawJson};
 
 use crate::engine::MeasurementError;
 use crate::key::{SERDE_JCS, by_serde_jcs};

@@ -8,9 +8,9 @@ use std::hint::black_box;
 
 use sha2::{Digest as _, Sha256};
 use steadfast_core::id::{ActorId, InvalidId, Namespace, SessionKey, TenantId, ToolName, ToolRef};
-use steadfast_core::json::{JsonDocument, JsonLimits};
 use steadfast_core::key::{KeyInputs, RecordKey, arguments_digest, computed_key};
 use steadfast_core::policy::{DedupePolicy, ToolClass};
+use steadfast_json::{JsonDocument, JsonLimits};
 
 use crate::engine::MeasurementError;
 use crate::measure::{allocations, contest_in, repeat};

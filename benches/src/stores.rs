@@ -11,8 +11,9 @@ use steadfast_core::dedupe::{
 };
 use steadfast_core::id::{ActorId, Digest, Namespace, RequestId, SessionKey, ToolName, ToolRef};
 use steadfast_core::key::RecordKey;
-use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::{PolicyProfile, ToolClass};
+use steadfast_json::RawJson;
 use steadfast_store::{StateStore, this_process};
 use tokio::runtime::Runtime;
 

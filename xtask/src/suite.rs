@@ -69,7 +69,15 @@ struct TestBinary {
 }
 
 /// Packages whose tests compute: no processes, sockets, time or stores. Repeating them finds nothing new.
-const PURE: &[&str] = &["steadfast-core", "steadfast-fuzz-bodies", "steadfast-simulation"];
+const PURE: &[&str] = &[
+    "steadfast-core",
+    "steadfast-fuzz-bodies",
+    "steadfast-json",
+    "steadfast-redact",
+    "steadfast-replay",
+    "steadfast-simulation",
+    "steadfast-turn",
+];
 
 /// A test binary that is run once.
 struct BinaryRun<'b> {

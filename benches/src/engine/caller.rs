@@ -10,9 +10,10 @@ use steadfast_core::code::{CallStatus, Code};
 use steadfast_core::envelope::{CallEnvelope, IdempotencyKey, UnknownFieldPolicy};
 use steadfast_core::id::{SessionKey, TurnId};
 use steadfast_core::key::DedupeMode;
-use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::{CallPolicy, EnforcementMode, PolicyProfile, ToolClass};
 use steadfast_executor::{Attempt, CallResponse, Engine, PolicySource, ToolHandler, ToolResult};
+use steadfast_json::RawJson;
 use steadfast_store::StateStore;
 use tokio::runtime::Runtime;
 

@@ -4,8 +4,9 @@
 use std::process::Command;
 use std::sync::Arc;
 
-use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::output::ToolOutput;
 use steadfast_executor::{Attempt, Engine};
+use steadfast_json::RawJson;
 use steadfast_store::{JournalLimits, MemoryStore};
 
 use super::caller::{EngineCallScenario, EngineCaller, EngineKeyChoice, policy};

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use steadfast_core::envelope::EnvelopeError;
 use steadfast_core::id::{Digest, InvalidId};
-use steadfast_core::json::{JsonDocument, JsonLimits};
 use steadfast_core::key::arguments_digest;
 use steadfast_core::policy::CallPolicy;
+use steadfast_json::{JsonDocument, JsonLimits};
 use tokio::runtime::Runtime;
 
 pub(crate) use self::caller::{EngineCallScenario, EngineCaller, EngineKeyChoice};

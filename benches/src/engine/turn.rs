@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use steadfast_core::envelope::CallEnvelope;
-use steadfast_core::turn::{TurnLimits, TurnPlan, TurnStatus};
 use steadfast_executor::{Engine, ResolvedTool, ToolRegistry, TurnOptions};
+use steadfast_turn::{TurnLimits, TurnPlan, TurnStatus};
 use tokio::runtime::Runtime;
 
 use super::caller::{

@@ -12,8 +12,8 @@ use steadfast::call::redact;
 use steadfast::store::StoreError;
 use steadfast_core::dedupe::RecordLoss;
 use steadfast_core::envelope::EnvelopeError;
-use steadfast_core::turn::PlanErrors;
 use steadfast_mcp::http::server::{ENCODED, TooManyStreams};
+use steadfast_turn::PlanErrors;
 
 use crate::encoding::json;
 use crate::queries;

@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use steadfast_core::Timestamp;
 use steadfast_core::classify::Severity;
 use steadfast_core::id::{Domain, ModelId, Namespace, SessionKey, TenantId, ToolName, ToolRef};
-use steadfast_core::json::JsonLimits;
 use steadfast_core::report::{ReportKind, ToolReport};
 use steadfast_core::trust::{Signature, TrustChange, TrustScope, TrustState};
 use steadfast_executor::ToolScore;
+use steadfast_json::JsonLimits;
 
 use crate::access::{Permission, Requester};
 use crate::admin::TenantQuery;

@@ -11,11 +11,10 @@ use http::{Method, StatusCode};
 use schemars::JsonSchema;
 use serde::Serialize;
 use steadfast_core::envelope::{CallerIdentity, TurnEnvelope};
-use steadfast_core::json;
-use steadfast_core::turn::trace::TraceEvent;
-use steadfast_core::turn::{TurnLimits, TurnPlan};
 use steadfast_executor::{TurnOptions, TurnRejection, TurnResponse};
 use steadfast_gateway::ReadMethod;
+use steadfast_turn::trace::TraceEvent;
+use steadfast_turn::{TurnLimits, TurnPlan};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinHandle;
 
@@ -100,7 +99,7 @@ async fn turned(
 async fn read(request: Request) -> Result<(TurnPlan, TurnOptions), ApiProblem> {
     let (mut parts, content) = request.into_parts();
     let QueryParams(asked) = QueryParams::<CallQuery>::from_request_parts(&mut parts, &()).await?;
-    let text = body(content, json::JsonLimits::ENVELOPE.bytes).await?;
+    let text = body(content, steadfast_json::JsonLimits::ENVELOPE.bytes).await?;
     let caller = parts.extensions.remove::<Requester>().unwrap_or(Requester::Stranger);
     let DefaultActor(sender) = parts.extensions.remove::<DefaultActor>().unwrap_or_default();
     let envelope = TurnEnvelope::parse_from(&text, asked.unknown_fields(), sender.as_ref())

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use serde_json::{Value, json};
-use steadfast::admin::rehearse::RecordedCall;
+use steadfast::admin::replay::RecordedCall;
 use steadfast::call::id::{Domain, ToolRef};
 use steadfast::config::{Config, ExplainedSetting, StartupPlan};
 use steadfast::policy::{AnnotationHints, CallPolicy};

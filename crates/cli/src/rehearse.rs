@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::{Value, json};
 use steadfast::Timestamp;
-use steadfast::admin::rehearse::{DifferenceKind, RecordedResult, Rehearsal, ReplayDifference, TakenReason};
+use steadfast::admin::replay::{DifferenceKind, RecordedResult, Rehearsal, ReplayDifference, TakenReason};
 use steadfast::admin::{CallFacts, Recording};
 use steadfast::call::code::Code;
 use steadfast::config::{Config, parse_span};

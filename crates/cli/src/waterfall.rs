@@ -8,8 +8,8 @@ use steadfast::Timestamp;
 use steadfast_api::queries::{EventView, SpanView, TraceView, TurnView};
 use steadfast_core::id::ToolCallId;
 use steadfast_core::millis;
-use steadfast_core::turn::trace::{SpanId, TraceEventType};
-use steadfast_core::turn::{FailureStrategy, TurnStatus};
+use steadfast_turn::trace::{SpanId, TraceEventType};
+use steadfast_turn::{FailureStrategy, TurnStatus};
 
 use crate::output::{ColourPainter, TextStyle, clean, short};
 

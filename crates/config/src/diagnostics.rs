@@ -6,8 +6,6 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use steadfast_core::redact;
-
 use crate::location::{SettingPosition, SourceLocation, SourceText};
 
 /// Maximum number of problems that are printed. A file of the wrong kind would fill the screen otherwise.
@@ -172,7 +170,7 @@ fn write_lines(
     let margin = from.line.to_string().len() + 1;
     let bar = format!("{:margin$} |", "");
     writeln!(f, "{:width$}--> {}:{}:{}", "", source.name, from.line, from.column, width = margin)?;
-    let clean = redact::text(line);
+    let clean = steadfast_redact::text(line);
     let shown: String =
         clean.chars().take(LONGEST_LINE).map(|c| if c.is_control() { ' ' } else { c }).collect();
     let more = if clean.chars().count() > LONGEST_LINE { "…" } else { "" };

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use steadfast_core::policy::PolicyProfile;
-use steadfast_core::redact::Redacted;
+use steadfast_redact::Redacted;
 
 use crate::kind::{BoolKind, Count, DurationKind, FilePath, NameKind, OptionalKind, Size, Url, WordKind};
 use crate::setting::{Setting, setting};

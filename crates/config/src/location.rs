@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use steadfast_core::json::TextPosition;
+use steadfast_json::TextPosition;
 
 /// A text that settings were read from. It is kept as long as its settings, so that each of them can report its
 /// position.

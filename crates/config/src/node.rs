@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use jsonc_parser::ast;
 use jsonc_parser::common::{Range, Ranged as _};
-use steadfast_core::json::{JsonDocument, JsonKind, JsonLimits, JsonValue};
+use steadfast_json::{JsonDocument, JsonKind, JsonLimits, JsonValue};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -282,5 +282,5 @@ fn json_node(source: &Arc<SourceText>, value: JsonValue<'_>) -> ConfigNode {
 
 /// Returns a text shortened so that it fits into a sentence.
 pub(crate) fn shortened(text: &str) -> String {
-    steadfast_core::redact::excerpt(text, 60)
+    steadfast_redact::excerpt(text, 60)
 }

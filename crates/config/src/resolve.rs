@@ -12,10 +12,10 @@ use parking_lot::RwLock;
 use steadfast_core::classify::{ArgumentTargets, signature};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::{Domain, Namespace, ToolRef};
-use steadfast_core::json::JsonValue;
 use steadfast_core::policy::{
     AnnotationHints, CallPolicy, ComputedKeyPolicy, PolicyProfile, ToolClass, TrustRule,
 };
+use steadfast_json::JsonValue;
 
 use crate::config::{Config, ConfigParts, DEFAULTS_NAME};
 use crate::location::SettingPosition;
@@ -362,9 +362,10 @@ impl PolicyCache {
 
 #[cfg(test)]
 mod tests {
+    use steadfast_core::id::{Namespace, ToolName};
+
     use super::*;
     use crate::sources::Sources;
-    use steadfast_core::id::{Namespace, ToolName};
 
     fn tool(name: &str) -> ToolRef {
         ToolRef { namespace: Namespace::new("s").unwrap(), tool: ToolName::new(name).unwrap() }

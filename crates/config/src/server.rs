@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use steadfast_core::id::Namespace;
-use steadfast_core::redact::Redacted;
+use steadfast_redact::Redacted;
 
 use crate::kind::{
     BoolKind, Count, DurationKind, FilePath, ListKind, MapKind, OptionalKind, PlainText, SecretMap,

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use serde_json::{Value as Json, json};
 use steadfast_core::id::{ActorId, TenantId};
-use steadfast_core::redact::{self, Redacted};
+use steadfast_redact::Redacted;
 
 use crate::kind::{ExpandedText, OptionalKind, SettingKind, WordKind, expanded};
 use crate::node::ConfigNode;
@@ -128,7 +128,7 @@ impl SettingKind<Option<Redacted<String>>> for TokenSecretKind {
     }
 
     fn show(&self, _: &Option<Redacted<String>>) -> String {
-        format!("\"{}\"", redact::MASK)
+        format!("\"{}\"", steadfast_redact::MASK)
     }
 
     fn takes(&self) -> String {

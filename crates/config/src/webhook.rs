@@ -4,7 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use steadfast_core::id::Namespace;
 use steadfast_core::notification::NotificationEvent;
-use steadfast_core::redact::Redacted;
+use steadfast_redact::Redacted;
 
 use crate::kind::{ExpandedText, ListKind, OptionalKind, Url, WordKind};
 use crate::setting::{Setting, setting};

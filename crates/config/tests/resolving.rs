@@ -15,11 +15,11 @@ use steadfast_config::{
 use steadfast_core::Timestamp;
 use steadfast_core::classify::{AttemptFault, FaultSource, classify};
 use steadfast_core::id::{Namespace, ToolName};
-use steadfast_core::json::{JsonDocument, JsonLimits};
 use steadfast_core::policy::{
     AmbiguousOutcomePolicy, Backoff, ComputedKeyPolicy, EffectLocation, EnforcementMode, Jitter,
     MechanismModes, PolicyProfile, SettlingPolicy, SilencePolicy, ToolClass, TrustRule,
 };
+use steadfast_json::{JsonDocument, JsonLimits};
 use support::{domain, environment, files, folder, load, policy, sample, seconds, tool};
 
 #[test]

@@ -310,7 +310,7 @@ fn write_hex(text: &mut String, bytes: &[u8]) {
     }
 }
 
-pub(crate) fn hex_digits(byte: u8) -> [u8; 2] {
+fn hex_digits(byte: u8) -> [u8; 2] {
     [byte >> 4, byte & 15].map(|value| if value < 10 { b'0' + value } else { b'a' + value - 10 })
 }
 

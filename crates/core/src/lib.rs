@@ -6,8 +6,8 @@
 //! byte. Everything that it keeps is bounded.
 //!
 //! The entry point is [`call::Call`]: each event returns one step. Smaller state machines can be used on their own:
-//! [`breaker::CircuitBreaker`], [`guard::LoopGuard`], [`trust::TrustLedger`], [`retry`], [`classify`], [`dedupe`], [`turn`],
-//! [`watchdog`], [`restart`].
+//! [`breaker::CircuitBreaker`], [`guard::LoopGuard`], [`trust::TrustLedger`], [`retry`], [`classify`], [`dedupe`],
+//! [`watchdog`], [`restart`]. Turns and replays are decided the same way in `steadfast-turn` and `steadfast-replay`.
 
 pub mod approval;
 pub mod breaker;
@@ -18,15 +18,12 @@ pub mod dedupe;
 pub mod envelope;
 pub mod guard;
 pub mod id;
-pub mod json;
 pub mod key;
 pub mod large_result;
 pub mod limit;
 pub mod notification;
 pub mod output;
 pub mod policy;
-pub mod redact;
-pub mod rehearse;
 pub mod report;
 pub mod restart;
 pub mod retry;
@@ -34,7 +31,6 @@ pub mod server_name;
 pub mod stats;
 mod time;
 pub mod trust;
-pub mod turn;
 pub mod verification;
 pub mod watchdog;
 

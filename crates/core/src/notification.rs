@@ -11,7 +11,6 @@ use crate::approval::{ParkedRequest, ParkedRequestId};
 use crate::call::CallRequest;
 use crate::dedupe::DedupeRecord;
 use crate::id::{RequestId, SessionKey, TenantId, ToolRef};
-use crate::redact;
 use crate::trust::{PromptLevel, TrustChange, TrustState};
 
 /// A notification that operators want at once.
@@ -141,10 +140,10 @@ impl Notification {
             TrustState::Recovering | TrustState::Trusted => PromptLevel::Info,
         };
         let trust = TrustNotification {
-            subject: redact::text(&change.subject).into_owned(),
+            subject: steadfast_redact::text(&change.subject).into_owned(),
             from: change.from,
             to: change.to,
-            reason: redact::text(&change.reason).into_owned(),
+            reason: steadfast_redact::text(&change.reason).into_owned(),
             failures: change.failures,
             until: change.until,
             successes_needed: change.successes_needed,
@@ -168,7 +167,7 @@ impl Notification {
         );
         let approval = ApprovalNotification {
             id,
-            reason: redact::text(&parked.prompt.reason).into_owned(),
+            reason: steadfast_redact::text(&parked.prompt.reason).into_owned(),
             expires: parked.expires,
             operator_only: parked.blocked,
         };
@@ -222,7 +221,7 @@ impl Notification {
             event,
             at,
             level,
-            message: redact::text(message).into_owned(),
+            message: steadfast_redact::text(message).into_owned(),
             tool: None,
             tenant: None,
             session: None,

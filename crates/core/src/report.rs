@@ -7,6 +7,8 @@
 
 use std::time::Duration;
 
+use steadfast_json::{JsonDocument, JsonError, JsonLimits, JsonValue, RawJson};
+
 use crate::Timestamp;
 use crate::classify::record::{FailureDetails, FailureRecord, argument_summary, detect};
 use crate::classify::{
@@ -18,11 +20,8 @@ use crate::envelope::parse::{
 };
 use crate::envelope::{EnvelopeProblem, UnknownFieldPolicy};
 use crate::id::{Digest, Domain, ModelId, Namespace, TenantId, ToolName, ToolRef};
-use crate::json::{JsonDocument, JsonError, JsonLimits, JsonValue};
 use crate::key::arguments_digest;
-use crate::output::RawJson;
 use crate::policy::{PolicyProfile, ToolClass};
-use crate::redact;
 use crate::stats::ScoreOutcome;
 use crate::trust::{ReportedFailure, Signature, TrustReport};
 
@@ -188,7 +187,8 @@ fn read(reader: &mut EnvelopeReader, root: JsonValue<'_>, kind: ReportKind) -> O
     let service: Option<Domain> = reader.optional(report, "service", ID, id);
     let arguments = reader.optional(report, "arguments", "an object", object_value);
     // The host may add any context. No decision depends on it.
-    let context = reader.optional(report, "context", "an object", object_value).map(redact::summary);
+    let context =
+        reader.optional(report, "context", "an object", object_value).map(steadfast_redact::summary);
     let model = reader.optional(report, "modelId", ID, id);
     let took = reader.optional(report, "durationMs", MILLISECONDS, integer).map(Duration::from_millis);
     reader.unknown(report);
@@ -232,7 +232,7 @@ struct ReportedError {
 /// Parses an error: a text; an object with an `error`, as results have it; an exception with its `type` and `message`;
 /// or any other object, whose text becomes the message.
 fn error_of(value: JsonValue<'_>) -> Option<ReportedError> {
-    let said = |message: &str| redact::excerpt(message.trim(), LONGEST_MESSAGE);
+    let said = |message: &str| steadfast_redact::excerpt(message.trim(), LONGEST_MESSAGE);
     if let Some(text) = value.as_str() {
         return (!text.is_empty()).then(|| ReportedError { message: said(&text), http_status: None });
     }
@@ -242,7 +242,10 @@ fn error_of(value: JsonValue<'_>) -> Option<ReportedError> {
     }
     let text = |name| value.get(name).and_then(JsonValue::as_str);
     let Some(message) = text("message") else {
-        return Some(ReportedError { message: said(redact::summary(value).as_str()), http_status: None });
+        return Some(ReportedError {
+            message: said(steadfast_redact::summary(value).as_str()),
+            http_status: None,
+        });
     };
     let message = text("type").map_or_else(|| message.to_string(), |kind| format!("{kind}: {message}"));
     Some(ReportedError { message: said(&message), http_status: None })

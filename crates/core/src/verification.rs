@@ -268,9 +268,9 @@ fn is_same(one: &Json, other: &Json) -> bool {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use steadfast_json::RawJson;
 
     use super::*;
-    use crate::output::RawJson;
 
     fn call(ran_if: &str) -> VerificationCall {
         VerificationCall::new("bank/payments", &json!({ "invoice": "{invoice}", "last": 10 }), ran_if)

@@ -2,7 +2,8 @@
 //!
 //! ```no_run
 //! # async fn example(envelope: steadfast_core::envelope::CallEnvelope) {
-//! use steadfast_core::output::{RawJson, ToolOutput};
+//! use steadfast_json::RawJson;
+//! use steadfast_core::output::ToolOutput;
 //! use steadfast_executor::{Attempt, Engine};
 //!
 //! let engine = Engine::builder().start().await;

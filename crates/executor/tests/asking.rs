@@ -10,13 +10,14 @@ use steadfast_core::approval::{ApprovalChannel, ApprovalDecision, Grantor, Parke
 use steadfast_core::classify::{AttemptFault, FaultSource};
 use steadfast_core::code::Code;
 use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
-use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::{ApprovalTrigger, CallPolicy, EnforcementMode, PolicyProfile, ToolClass};
 use steadfast_core::trust::TrustTarget;
 use steadfast_executor::{
     ApprovalPrompter, Attempt, AttemptError, CallOptions, CallResponse, ClientDecision, ClientDecisionFuture,
     Engine, OperatorIdentity, OperatorSurface, RuntimeClock, ToolResult,
 };
+use steadfast_json::RawJson;
 use steadfast_store::{Journal, JournalQuery, MemoryOptions, MemoryStore, StateStore};
 
 fn by() -> OperatorIdentity {

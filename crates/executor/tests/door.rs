@@ -11,8 +11,7 @@ use steadfast_core::call::CallNotice;
 use steadfast_core::classify::{AttemptFault, FaultSource};
 use steadfast_core::code::Code;
 use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
-use steadfast_core::json::JsonValue;
-use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::{
     AnnotationHints, ArgumentCheck, CallPolicy, EnforcementMode, MechanismModes, PolicyProfile, ToolClass,
 };
@@ -20,6 +19,7 @@ use steadfast_executor::{
     Attempt, CallOptions, CallResponse, Engine, EngineListener, RejectedCall, RuntimeClock, ToolInfo,
     ToolResult, TrustStorage,
 };
+use steadfast_json::{JsonValue, RawJson};
 use steadfast_store::{DocumentKind, MemoryOptions, MemoryStore, StateStore};
 
 fn text(params: &str) -> String {

@@ -8,9 +8,10 @@ use std::time::Duration;
 use steadfast_core::classify::{AttemptFault, FaultSource};
 use steadfast_core::code::{CallStatus, Code};
 use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
-use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::{Backoff, CallPolicy, EnforcementMode, PolicyProfile, ToolClass};
 use steadfast_executor::{Attempt, CallResponse, Engine, RecentActivity, RuntimeClock, ToolResult};
+use steadfast_json::RawJson;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 

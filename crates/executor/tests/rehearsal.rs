@@ -17,17 +17,18 @@ use steadfast_core::approval::{ApprovalChannel, ApprovalDecision, Grantor};
 use steadfast_core::call::EqualCallPolicy;
 use steadfast_core::classify::{AttemptFault, FaultSource, RetryAfter, TransportError};
 use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
-use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::{
     AmbiguousOutcomePolicy, ApprovalTrigger, CallPolicy, EnforcementMode, LimitPolicy, PolicyProfile,
     ToolClass,
 };
-use steadfast_core::rehearse::{
-    DifferenceKind, RecordedCall, RecordedEventKind, Rehearsal, ReplayDifference, ReplayEnd, TakenReason,
-};
 use steadfast_executor::{
     Attempt, AttemptError, BreakerOverride, CallFacts, CallOptions, Engine, OperatorIdentity,
     OperatorSurface, Recording, RuntimeClock, ToolResult,
+};
+use steadfast_json::RawJson;
+use steadfast_replay::{
+    DifferenceKind, RecordedCall, RecordedEventKind, Rehearsal, ReplayDifference, ReplayEnd, TakenReason,
 };
 use steadfast_store::{
     Journal, JournalEntry, JournalLimits, MemoryOptions, MemoryStore, StateStore, TimeSource,

@@ -25,9 +25,10 @@ use steadfast_core::classify::{AttemptFault, FaultSource, RetryAfter, TransportE
 use steadfast_core::code::Code;
 use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
 use steadfast_core::guard::GuardLayer;
-use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::{CallPolicy, EnforcementMode, MechanismModes, PolicyProfile, ToolClass};
 use steadfast_executor::{Attempt, Engine, EngineListener, NoticeContext, ToolResult};
+use steadfast_json::RawJson;
 use steadfast_store::TimeSource;
 use tokio::time::Instant;
 

@@ -19,7 +19,7 @@ use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
 use steadfast_core::guard::GuardLayer;
 use steadfast_core::id::{Namespace, SessionKey, TenantId, ToolName, ToolRef};
 use steadfast_core::key::RecordKey;
-use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::{AnnotationHints, ApprovalTrigger, CallPolicy, PolicyProfile, ToolClass};
 use steadfast_core::report::{ReportKind, ToolReport};
 use steadfast_core::trust::{TrustState, TrustTarget};
@@ -28,6 +28,7 @@ use steadfast_executor::{
     CallResponse, ChangeScope, CountSource, Engine, EngineListener, OperatorIdentity, OperatorSurface,
     RuntimeClock, SystemEvent, TenantFilter, ToolResult,
 };
+use steadfast_json::RawJson;
 use steadfast_store::{
     FlushTarget, MemoryOptions, MemoryStore, RecordFilter, RecordPage, StateStore, TimeSource,
 };

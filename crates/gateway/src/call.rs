@@ -10,9 +10,9 @@ use steadfast_core::envelope::{
     ExtraFields, PayloadVersion, TransportOptions, TurnControl, write_baggage,
 };
 use steadfast_core::id::{Namespace, RequestId, SessionKey, ToolName};
-use steadfast_core::output::RawJson as Kept;
 use steadfast_core::policy::SettlingPolicy;
 use steadfast_executor::{Attempt, ToolDescription, ToolHandler, ToolResult};
+use steadfast_json::RawJson as Kept;
 use steadfast_mcp::json_text::JsonText;
 use steadfast_mcp::message::{RpcId, RpcMessage, code};
 use tokio::sync::watch;

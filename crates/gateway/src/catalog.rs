@@ -7,9 +7,9 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
 use serde_json::value::RawValue;
-use steadfast_core::output::RawJson as Kept;
 use steadfast_core::policy::AnnotationHints;
 use steadfast_executor::ToolInfo;
+use steadfast_json::RawJson as Kept;
 use steadfast_mcp::json_text;
 use steadfast_mcp::message::RpcMessage;
 use tokio::time::Instant;

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use steadfast_core::Timestamp;
 use steadfast_core::id::Namespace;
 use steadfast_core::server_name::ServerFailure;
-use steadfast_core::{Timestamp, redact};
 use steadfast_executor::Engine;
 use steadfast_process::{LastEnd, ServerStatus, State, last_words};
 use tokio::runtime::Handle;
@@ -64,7 +64,7 @@ pub(crate) struct HealthReporter {
 impl HealthReporter {
     /// Records a failure. A repeated failure is ignored.
     pub(crate) fn record_failure(&self, why: &str) {
-        let why = redact::excerpt(why, LONGEST_WHY);
+        let why = steadfast_redact::excerpt(why, LONGEST_WHY);
         let is_known = self.health.known.lock().failure.as_ref().is_some_and(|known| known.why == why);
         if !is_known {
             let at = self.engine.as_ref().map_or(Timestamp::ZERO, Engine::now);
@@ -138,5 +138,5 @@ async fn followed(mut status: watch::Receiver<ServerStatus>, reporter: HealthRep
 /// Describes how a process ended, with its last lines of stderr.
 pub(crate) fn failure_of(end: &LastEnd) -> ServerFailure {
     let words = last_words(&end.stderr).map(|words| format!(". Its last words: {words}")).unwrap_or_default();
-    ServerFailure { at: end.at, why: redact::excerpt(&format!("{}{words}", end.end), LONGEST_WHY) }
+    ServerFailure { at: end.at, why: steadfast_redact::excerpt(&format!("{}{words}", end.end), LONGEST_WHY) }
 }

@@ -12,8 +12,8 @@ use steadfast_core::envelope::{IdempotencyKey, MAX_TAGS, read_baggage};
 use steadfast_core::id::{
     ActorId, AgentId, CorrelationId, Digest, InvalidId, ModelId, SessionKey, TenantId, ToolCallId, TurnId,
 };
-use steadfast_core::json::{JsonDocument, JsonLimits};
 use steadfast_core::key::continuation_digest;
+use steadfast_json::{JsonDocument, JsonLimits};
 use steadfast_mcp::json_text;
 use steadfast_mcp::message::RpcMessage;
 

@@ -335,8 +335,8 @@ mod tests {
 
     use steadfast_core::code::CallStatus;
     use steadfast_core::id::{ActorId, RequestId, ToolName};
-    use steadfast_core::output::RawJson;
     use steadfast_executor::RuntimeClock;
+    use steadfast_json::RawJson;
 
     use super::*;
 

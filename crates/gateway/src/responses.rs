@@ -8,8 +8,9 @@ use std::borrow::Cow;
 
 use steadfast_core::classify::{AttemptFault, FaultSource};
 use steadfast_core::envelope::ResultEnvelope;
-use steadfast_core::output::{RawJson as Kept, ToolOutput};
+use steadfast_core::output::ToolOutput;
 use steadfast_executor::{AttemptError, CallResponse, ToolFault, ToolResult};
+use steadfast_json::RawJson as Kept;
 use steadfast_mcp::http::ProtocolEra;
 use steadfast_mcp::json_text::{self, JsonText};
 use steadfast_mcp::message::{RpcId, RpcMessage, code};

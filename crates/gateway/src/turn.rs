@@ -1,6 +1,6 @@
 //! A built-in tool that runs a whole turn: several calls of the client's servers that depend on each other.
 //!
-//! The plan has the form of [`steadfast_core::turn`], with the tool names that the client uses.
+//! The plan has the form of [`steadfast_turn`], with the tool names that the client uses.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use steadfast_core::envelope::CallEnvelope;
-use steadfast_core::turn::{PlanErrors, TurnCallOutcome, TurnCallResult, TurnLimits, TurnPlan, TurnStatus};
 use steadfast_executor::{ResolvedTool, ToolRegistry, TurnRejection, TurnResponse};
 use steadfast_mcp::json_text::JsonText;
 use steadfast_mcp::message::{RpcId, RpcMessage};
+use steadfast_turn::{PlanErrors, TurnCallOutcome, TurnCallResult, TurnLimits, TurnPlan, TurnStatus};
 
 use crate::call::UpstreamTool;
 use crate::servers::SessionServers;

@@ -11,7 +11,7 @@ use std::fmt;
 use std::ops::Range;
 
 use bytes::Bytes;
-use steadfast_core::json::{JsonDocument, JsonLimits};
+use steadfast_json::{JsonDocument, JsonLimits};
 
 /// The deepest nesting of containers. Many readers (including serde's) have the same limit, so nothing that the other
 /// side could read is refused.

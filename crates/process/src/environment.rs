@@ -211,6 +211,6 @@ mod tests {
 
     #[test]
     fn no_allowed_name_says_that_it_is_secret() {
-        assert!(ALLOWED.iter().all(|name| !steadfast_core::redact::is_secret_name(name)));
+        assert!(ALLOWED.iter().all(|name| !steadfast_redact::is_secret_name(name)));
     }
 }

@@ -8,7 +8,6 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use steadfast_core::redact;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::watch;
 
@@ -29,7 +28,7 @@ pub struct StderrLine {
 impl StderrLine {
     /// Returns the redacted line.
     pub fn shown(&self) -> String {
-        redact::text(&self.text).into_owned()
+        steadfast_redact::text(&self.text).into_owned()
     }
 }
 

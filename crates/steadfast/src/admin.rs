@@ -14,7 +14,7 @@
 //! # }
 //! ```
 
-pub use steadfast_core::{approval, breaker, guard, rehearse, report, stats, trust};
+pub use steadfast_core::{approval, breaker, guard, report, stats, trust};
 pub use steadfast_executor::{
     ApprovalError, ApprovalPrompter, AuditAction, AuditChange, AuditEntry, AuditQuery, AvailableTool,
     BreakerChange, BreakerKey, BreakerOverride, BreakerSubject, BreakerView, CallFacts, ChangeScope,
@@ -22,3 +22,4 @@ pub use steadfast_executor::{
     OperatorIdentity, OperatorSurface, Recording, StoppedSession, TenantFilter, ToolScore, ToolView,
     servers_of_one_name,
 };
+pub use steadfast_replay as replay;

@@ -18,11 +18,13 @@
 
 pub use steadfast_core::call::*;
 pub use steadfast_core::key::DedupeMode;
-pub use steadfast_core::{classify, code, envelope, id, json, output, redact};
+pub use steadfast_core::{classify, code, envelope, id, output};
 pub use steadfast_executor::{
     AttemptError, CallCanceller, CallOptions, DeliveryHandle, HeartbeatReply, HookFuture, Hooks, HostCallId,
     HostError, HostStep, PendingCall, ProgressSignals, ResolvedTool, RunOrder, SharedTool, ToolInfo,
     ToolRegistries, ToolRegistry, ToolResult, TurnResubmission,
 };
+pub use steadfast_json as json;
+pub use steadfast_redact as redact;
 
 pub use crate::envelope_builder::{EnvelopeBuilder, InvalidCall};

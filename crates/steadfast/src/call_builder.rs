@@ -14,8 +14,9 @@ use steadfast_core::approval::ApprovalChannel;
 use steadfast_core::call::EqualCallPolicy;
 use steadfast_core::classify::{AttemptFault, FaultSource};
 use steadfast_core::envelope::CallEnvelope;
-use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::output::ToolOutput;
 use steadfast_executor::{Attempt, AttemptError, CallOptions, CallResponse, ToolFault, ToolResult};
+use steadfast_json::RawJson;
 
 use crate::builder::Steadfast;
 use crate::call_error::{CallError, InvalidOutput, ToolErrorSource};

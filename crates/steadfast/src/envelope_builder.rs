@@ -10,8 +10,8 @@ use steadfast_core::envelope::{
     ExtraFields, IdempotencyKey, PayloadVersion, TransportOptions,
 };
 use steadfast_core::id::{ActorId, InvalidId, Namespace, RequestId, SessionKey, TenantId, ToolName};
-use steadfast_core::output::RawJson;
 use steadfast_core::{Timestamp, millis};
+use steadfast_json::RawJson;
 
 /// A builder of call envelopes. For fields that it does not have, change the [`CallEnvelope`] that it returns.
 ///

@@ -6,9 +6,9 @@ use std::time::Duration;
 use steadfast_config::{ConfigErrors, LiveConfig, Reload, Switches};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::Namespace;
-use steadfast_core::json::JsonValue;
 use steadfast_core::policy::{AnnotationHints, CallPolicy};
 use steadfast_executor::PolicySource;
+use steadfast_json::JsonValue;
 use tokio::sync::broadcast;
 use tokio::time::MissedTickBehavior;
 

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use steadfast_config::{Config, LogFormat, LogLevel, LossPolicy, StoreKind, StoreSettings, plain_json};
 use steadfast_core::dedupe::RecordLoss;
-use steadfast_core::redact::Redacted;
 use steadfast_executor::{EngineBuilder, TrustFile, TrustStorage};
+use steadfast_redact::Redacted;
 use steadfast_store::{JournalLimits, MemoryOptions, MemoryStore, RecordCodec, StateStore, TimeSource};
 use steadfast_store_redis::{KeyPrefix, Options as RedisOptions, RedisStore, WriteConfirmation};
 use steadfast_store_sqlite::{CommitLossPolicy, FileDamagePolicy, SqliteOptions, SqliteStore};

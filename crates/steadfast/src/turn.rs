@@ -10,7 +10,7 @@
 //! # Ok::<(), steadfast::turn::PlanErrors>(())
 //! ```
 
-pub use steadfast_core::turn::*;
 pub use steadfast_executor::{
     TurnOptions, TurnQuery, TurnRejection, TurnResponse, TurnSummary, TurnTraceView,
 };
+pub use steadfast_turn::*;

@@ -24,7 +24,6 @@ use steadfast_core::classify::{AttemptFault, FaultNature, FaultSource, Overrides
 use steadfast_core::id::Namespace;
 use steadfast_core::notification::Notification;
 use steadfast_core::policy::{Backoff, PolicyProfile, RetryPolicy, ToolClass};
-use steadfast_core::redact;
 use steadfast_core::retry::{CallerLimits, RetrySchedule};
 use steadfast_executor::EngineListener;
 use steadfast_mcp::http::upstream::{HttpOrigin, HttpUpstreamSettings, OriginRequest, RequestProgress};
@@ -218,7 +217,9 @@ impl<'w> WebhookMessage<'w> {
                 }
                 FaultNature::Permanent => None,
             };
-            let Some(next) = next else { return Err((attempts, redact::excerpt(&fault.message, 512))) };
+            let Some(next) = next else {
+                return Err((attempts, steadfast_redact::excerpt(&fault.message, 512)));
+            };
             tokio::time::sleep(next.since(clock.now())).await;
         }
     }

@@ -22,8 +22,9 @@ use steadfast_core::dedupe::{
 };
 use steadfast_core::id::{Digest, Namespace, RequestId, ToolName, ToolRef};
 use steadfast_core::key::RecordKey;
-use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::{DedupePolicy, PolicyProfile, ToolClass};
+use steadfast_json::RawJson;
 use steadfast_store::{StateStore, this_process};
 use steadfast_store_sqlite::{SqliteOptions, SqliteStore};
 

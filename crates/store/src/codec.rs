@@ -144,7 +144,8 @@ mod tests {
         UnknownOutcomeReason,
     };
     use steadfast_core::id::{Digest, Namespace, RequestId, ToolName, ToolRef};
-    use steadfast_core::output::{RawJson, ToolOutput};
+    use steadfast_core::output::ToolOutput;
+    use steadfast_json::RawJson;
 
     use super::*;
 

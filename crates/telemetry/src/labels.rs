@@ -12,7 +12,6 @@ use opentelemetry::Value;
 use parking_lot::RwLock;
 use prometheus_client::encoding::{EncodeLabelValue, LabelValueEncoder};
 use steadfast_core::id::ToolRef;
-use steadfast_core::redact;
 
 use crate::tool_status::ToolStatus;
 
@@ -31,7 +30,7 @@ pub(crate) enum Label {
 impl Label {
     /// Creates a label for a name from outside, redacted and cut.
     fn name(text: &str) -> Self {
-        Self::Name(redact::excerpt(text, MOST_BYTES).into())
+        Self::Name(steadfast_redact::excerpt(text, MOST_BYTES).into())
     }
 
     pub(crate) fn as_str(&self) -> &str {

@@ -14,7 +14,6 @@ use steadfast_core::call::CallResult;
 use steadfast_core::classify::ModelMistake;
 use steadfast_core::code::Code;
 use steadfast_core::guard::log::{MalformedCall, MalformedCallKind, ModelAttribution};
-use steadfast_core::redact;
 use steadfast_executor::{EngineListener, NoticeContext};
 
 use crate::logs::LogWriter;
@@ -82,7 +81,7 @@ impl EngineListener for MalformedCallLog {
         let malformed = MalformedCall {
             model: ModelAttribution::of(request.model.as_ref(), request.tool_call.as_ref()),
             tool: request.tool.clone(),
-            arguments: redact::excerpt(about.envelope.payload.params.as_str(), MOST_ARGUMENTS),
+            arguments: steadfast_redact::excerpt(about.envelope.payload.params.as_str(), MOST_ARGUMENTS),
             error_type,
             at: about.at,
         };
@@ -203,7 +202,7 @@ mod tests {
         };
         engine.call(read("1", "toolu_1"), refuses).await;
         let works = async |_: Attempt| {
-            let content = steadfast_core::output::RawJson::string("fine");
+            let content = steadfast_json::RawJson::string("fine");
             Ok(steadfast_core::output::ToolOutput { content, metadata: None })
         };
         engine.call(read("2", "call_1"), works).await;

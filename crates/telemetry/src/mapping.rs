@@ -14,12 +14,12 @@ use steadfast_core::notification::Notification;
 use steadfast_core::policy::{CallPolicy, SilencePolicy};
 use steadfast_core::retry::RetryStop;
 use steadfast_core::trust::{TrustChange, TrustScope};
-use steadfast_core::turn::trace::TraceNote;
 use steadfast_core::{Timestamp, breaker, millis};
 use steadfast_executor::{
     EngineListener, NoticeContext, RejectedCall, SystemEvent, TurnContext, TurnSpan, TurnSummary,
 };
 use steadfast_store::{StoreError, StoreEvent};
+use steadfast_turn::trace::TraceNote;
 
 use crate::Telemetry;
 use crate::calls::OpenCall;

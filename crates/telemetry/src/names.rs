@@ -8,10 +8,10 @@ use steadfast_core::dedupe::{ReplayReason, Resolution};
 use steadfast_core::policy::{CallPolicy, KeyScope, ToolClass};
 use steadfast_core::retry::RetryStop;
 use steadfast_core::trust::TrustState;
-use steadfast_core::turn::trace::{SkipReason, TraceEventType};
-use steadfast_core::turn::{CallNeed, FailureStrategy, TurnCallOutcome, TurnStatus};
 use steadfast_executor::AuditAction;
 use steadfast_store::StoreErrorKind;
+use steadfast_turn::trace::{SkipReason, TraceEventType};
+use steadfast_turn::{CallNeed, FailureStrategy, TurnCallOutcome, TurnStatus};
 
 pub(crate) const fn status(status: CallStatus) -> &'static str {
     match status {

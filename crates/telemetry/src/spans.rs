@@ -29,10 +29,9 @@ use opentelemetry::trace::{
 use opentelemetry::{Context, KeyValue, Value};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{SdkTracer, Span};
-use steadfast_core::turn::TurnStatus;
-use steadfast_core::turn::trace;
-use steadfast_core::{Timestamp, redact};
+use steadfast_core::Timestamp;
 use steadfast_executor::{NoticeContext, TurnSpan, TurnSummary};
+use steadfast_turn::{TurnStatus, trace};
 
 use crate::ids::with_ids;
 use crate::labels::Label;
@@ -197,7 +196,7 @@ fn event(happened: &trace::TraceEvent) -> Event {
 
 /// An attribute with a text for operators.
 fn sentence(name: &'static str, value: &str) -> KeyValue {
-    KeyValue::new(name, redact::excerpt(value, LONGEST_SENTENCE))
+    KeyValue::new(name, steadfast_redact::excerpt(value, LONGEST_SENTENCE))
 }
 
 impl CallSpans {
@@ -253,7 +252,7 @@ pub(crate) fn own(name: &'static str, value: impl Into<Value>) -> KeyValue {
 
 /// An attribute with a text from outside, redacted.
 pub(crate) fn text(name: &'static str, value: &str) -> KeyValue {
-    KeyValue::new(name, redact::excerpt(value, MOST_BYTES))
+    KeyValue::new(name, steadfast_redact::excerpt(value, MOST_BYTES))
 }
 
 /// Returns the context of the caller's span. An unreadable one is ignored.

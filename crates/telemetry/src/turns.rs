@@ -1,9 +1,9 @@
 //! Logs and metrics of turns. Their calls are handled like all others (`mapping`).
 
 use steadfast_core::millis;
-use steadfast_core::turn::trace::{ToolFailureDetails, TraceEventType, TraceNote, TurnFact};
-use steadfast_core::turn::{CallNeed, FailureStrategy, TurnStatus};
 use steadfast_executor::{TurnContext, TurnSpan, TurnSummary};
+use steadfast_turn::trace::{ToolFailureDetails, TraceEventType, TraceNote, TurnFact};
+use steadfast_turn::{CallNeed, FailureStrategy, TurnStatus};
 
 use crate::Telemetry;
 use crate::logs::{LogField, LogLineLevel};

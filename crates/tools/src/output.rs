@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
-use steadfast_core::output::RawJson;
-use steadfast_core::redact::{MASK, Redacted, is_secret_name};
+use steadfast_json::RawJson;
+use steadfast_redact::{MASK, Redacted, is_secret_name};
 
 /// Returns output as response content: JSON unchanged, empty output as `null`, anything else as text.
 pub(crate) fn content(said: &[u8]) -> RawJson {

@@ -102,9 +102,9 @@ mod tests {
     use steadfast_core::classify::{AttemptFault, FaultSource};
     use steadfast_core::code::CallStatus;
     use steadfast_core::envelope::UnknownFieldPolicy;
-    use steadfast_core::output::RawJson;
     use steadfast_core::policy::{PolicyProfile, ToolClass};
     use steadfast_executor::RuntimeClock;
+    use steadfast_json::RawJson;
     use tower::{ServiceBuilder, service_fn};
 
     use super::*;

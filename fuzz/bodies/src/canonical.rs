@@ -2,13 +2,12 @@
 
 use serde_json::{Map, Number};
 use steadfast_core::id::{ActorId, Namespace, SessionKey, TenantId, ToolName, ToolRef, WorkspaceId};
-use steadfast_core::json::{JsonDocument, JsonKind, JsonLimits, JsonValue};
 use steadfast_core::key::{
     CanonicalForm, Canonicalizer, KeyInputs, arguments_digest, call_id_key, computed_key,
     continuation_digest, explicit_key, separate_key,
 };
 use steadfast_core::policy::{DedupePolicy, KeyScope, StringRule, ToolClass};
-use steadfast_core::redact;
+use steadfast_json::{JsonDocument, JsonKind, JsonLimits, JsonValue};
 
 /// Checks that the canonical form is a fixed point, and that of RFC 8785 where it applies; that keys are stable and
 /// distinguish calls; that redacted text stays redacted, and that JSON stays JSON.
@@ -145,14 +144,14 @@ fn differ<T: Ord + Copy + std::fmt::Debug>(all: &[T]) {
 
 /// Checks that a second redaction changes nothing, that JSON stays JSON, and that the size is bounded.
 fn redacted(text: &str) {
-    let once = redact::text(text);
-    assert_eq!(redact::text(&once), once, "redacted a second time: {text:?}");
+    let once = steadfast_redact::text(text);
+    assert_eq!(steadfast_redact::text(&once), once, "redacted a second time: {text:?}");
     assert!(once.len() <= 8 * text.len() + 64, "{} bytes became {}", text.len(), once.len());
     if is_json(text) {
         assert!(is_json(&once), "no longer JSON: {once}");
     }
     for most in [16, 100] {
-        let excerpt = redact::excerpt(text, most);
+        let excerpt = steadfast_redact::excerpt(text, most);
         assert!(excerpt.len() <= most, "{} bytes instead of {most}: {excerpt:?}", excerpt.len());
     }
 }
@@ -163,7 +162,11 @@ fn is_json(text: &str) -> bool {
 
 /// Checks that the summary of arguments is JSON of bounded size.
 fn shown(params: JsonValue<'_>) {
-    let summary = redact::summary(params);
+    let summary = steadfast_redact::summary(params);
     assert!(is_json(summary.as_str()), "the summary is no JSON: {}", summary.as_str());
-    assert!(summary.as_str().len() <= redact::MAX_SUMMARY_BYTES, "{} bytes", summary.as_str().len());
+    assert!(
+        summary.as_str().len() <= steadfast_redact::MAX_SUMMARY_BYTES,
+        "{} bytes",
+        summary.as_str().len()
+    );
 }

@@ -17,7 +17,7 @@ use steadfast_core::classify::{
 use steadfast_core::guard;
 use steadfast_core::guard::log::{MalformedCall, MalformedCallKind, ModelAttribution};
 use steadfast_core::id::{Namespace, ToolCallId, ToolName, ToolRef};
-use steadfast_core::json::{JsonDocument, JsonLimits, JsonValue};
+use steadfast_json::{JsonDocument, JsonLimits, JsonValue};
 
 use crate::draw::InputDraw;
 

@@ -2,7 +2,7 @@
 
 use steadfast_core::code::Code;
 use steadfast_core::envelope::{CallEnvelope, EnvelopeError, UnknownFieldPolicy};
-use steadfast_core::json::{JsonDocument, JsonKind, JsonLimits, JsonValue};
+use steadfast_json::{JsonDocument, JsonKind, JsonLimits, JsonValue};
 
 use crate::reader::{self, JsonTree};
 

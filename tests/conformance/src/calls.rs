@@ -8,8 +8,9 @@ use steadfast_core::call::CallNotice;
 use steadfast_core::classify::{AttemptFault, FaultSource};
 use steadfast_core::code::{CallStatus, Code};
 use steadfast_core::envelope::{CallEnvelope, ErrorBody, UnknownFieldPolicy};
-use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::output::ToolOutput;
 use steadfast_executor::{Attempt, CallResponse, Engine, EngineEvent, ToolHandler, ToolResult};
+use steadfast_json::RawJson;
 use tokio::sync::{Semaphore, broadcast, watch};
 
 /// Timeout of tests, and of a store that waits for its server. It only prevents hanging and is not measured.

@@ -16,7 +16,7 @@ use steadfast_core::dedupe::{
 };
 use steadfast_core::key::RecordKey;
 use steadfast_core::policy::RecordLifetimes;
-use steadfast_core::turn::TurnDocument;
+use steadfast_turn::TurnDocument;
 
 use crate::Defect;
 use crate::tables::StoreTableChecker;

@@ -6,8 +6,9 @@ use steadfast_core::classify::{AttemptFault, FaultSource, RetryAfter, TransportE
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{CallFailure, DedupeRecord, DedupeState};
 use steadfast_core::guard::{self, GuardedCall};
-use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::ToolClass;
+use steadfast_json::RawJson;
 
 use crate::Defect;
 use crate::invariants::{self, InvariantViolation};

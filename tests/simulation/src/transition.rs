@@ -9,7 +9,8 @@ use steadfast_core::dedupe::{
 };
 use steadfast_core::id::{Digest, Namespace, ToolName, ToolRef};
 use steadfast_core::key::RecordKey;
-use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::output::ToolOutput;
+use steadfast_json::RawJson;
 
 use crate::clients::Departure;
 use crate::invariants::InvariantViolation;

@@ -1,6 +1,6 @@
-//! Mutation testing of the core: applies one small change at a time, and expects a test to fail.
+//! Mutation testing of the core and of turns: applies one small change at a time, and expects a test to fail.
 //!
-//! `cargo-mutants` makes the changes and runs the tests of the core. A mutant that passes them is tried in the
+//! `cargo-mutants` makes the changes and runs the tests of their package. A mutant that passes them is tried in the
 //! simulation next. A mutant that passes both has survived: the line is not tested, or the change makes no difference.
 //! The latter are listed in `tests/mutants.toml`, each with its reason, and are not tried.
 //!
@@ -53,21 +53,18 @@ pub(crate) struct Options {
 }
 
 /// Modules of the core that make decisions.
-const MODULES: [&str; 9] =
-    ["dedupe", "call", "breaker", "retry", "guard", "trust", "turn", "classify", "key"];
+const MODULES: [&str; 8] = ["dedupe", "call", "breaker", "retry", "guard", "trust", "classify", "key"];
 
-/// Package with these modules.
-const PACKAGE: &str = "steadfast-core";
-const SOURCES: &str = "crates/core/src";
+/// Package with these modules, and its sources.
+const CORE: &str = "steadfast-core";
+const CORE_SOURCES: &str = "crates/core/src";
 
-/// Compiled only for the schema, which `cargo xtask gen --check` compares.
-const NOT_COMPILED: &str = "crates/core/src/turn/shape.rs";
+/// Package whose modules all make decisions, and its sources. Here it is the module `turn`.
+const TURN: &str = "steadfast-turn";
+const TURN_SOURCES: &str = "crates/turn/src";
 
 /// Cargo profile with fast builds.
 const PROFILE: &str = "mutants";
-
-/// Tests that take longer than all others together, in modules without mutants.
-const SLOW: [&str; 2] = ["redact::tests::hostile_texts", "json::tests::sf_5_hostile_texts"];
 
 /// Runs `cargo xtask mutants`.
 pub(crate) fn run(options: &Options) -> Result<(), TaskFailure> {
@@ -170,7 +167,8 @@ fn list(diff: Option<&Path>) -> Result<Vec<Mutant>, TaskFailure> {
 
 /// Returns the names of the mutants in lines that changed since a commit.
 fn changed_since(commit: &str, place: &MutantFolders) -> Result<BTreeSet<String>, TaskFailure> {
-    let diff = Invocation::of("git", &["diff", "--unified=0", commit, "--", SOURCES]).output()?;
+    let diff =
+        Invocation::of("git", &["diff", "--unified=0", commit, "--", CORE_SOURCES, TURN_SOURCES]).output()?;
     let file = place.output.join("since.diff");
     workspace::write(&file, &diff)?;
     Ok(list(Some(&file))?.into_iter().map(|mutant| mutant.name).collect())
@@ -180,17 +178,18 @@ fn changed_since(commit: &str, place: &MutantFolders) -> Result<BTreeSet<String>
 fn selection() -> impl Iterator<Item = String> {
     let files = MODULES.iter().flat_map(|module| {
         // A module is a folder or a file.
-        ["/**/*.rs", ".rs"].map(|end| ["--file".to_owned(), format!("{SOURCES}/{module}{end}")])
+        ["/**/*.rs", ".rs"].map(|end| ["--file".to_owned(), format!("{CORE_SOURCES}/{module}{end}")])
     });
-    let package = ["--no-config", "--package", PACKAGE, "--exclude", NOT_COMPILED].map(str::to_owned);
-    package.into_iter().chain(files.flatten())
+    let packages = ["--no-config", "--package", CORE, "--package", TURN].map(str::to_owned);
+    let turn = ["--file".to_owned(), format!("{TURN_SOURCES}/**/*.rs")];
+    packages.into_iter().chain(files.flatten()).chain(turn)
 }
 
 /// Returns the requested mutants.
 fn choose<'m>(all: &'m [Mutant], options: &Options) -> Result<Vec<&'m Mutant>, TaskFailure> {
     for name in &options.modules {
         if !all.iter().any(|mutant| mutant.is_below(name)) {
-            return Err(format!("no mutants in {name}; there are the modules {}", MODULES.join(", ")));
+            return Err(format!("no mutants in {name}; there are the modules {}, turn", MODULES.join(", ")));
         }
     }
     let asked = all.iter().filter(|mutant| {
@@ -200,7 +199,7 @@ fn choose<'m>(all: &'m [Mutant], options: &Options) -> Result<Vec<&'m Mutant>, T
     Ok(asked.enumerate().filter(|(at, _)| at % shard.of == shard.number).map(|(_, mutant)| mutant).collect())
 }
 
-/// Runs the tests of the core against each mutant without a known result.
+/// Runs the tests of its package against each mutant without a known result.
 fn test(
     place: &MutantFolders,
     all: &[Mutant],
@@ -229,8 +228,7 @@ fn test(
         .args(selection())
         // The baseline passed a moment ago.
         .args(["--baseline=skip".to_owned(), format!("--timeout={}", limit.as_secs())])
-        .args(["--profile", PROFILE, "--cargo-arg=--lib", "--"].map(str::to_owned))
-        .args(without_slow_tests());
+        .args(["--profile", PROFILE, "--cargo-arg=--lib"].map(str::to_owned));
     // It fails if a mutant survives. Its lists have the results.
     let outcome = run.run();
     let found = results.add_lists(&place.lists)?;
@@ -245,19 +243,13 @@ fn test(
 /// Runs the tests without a change. They must pass, and their duration determines the timeout for mutants.
 fn time_unchanged(place: &MutantFolders) -> Result<Duration, TaskFailure> {
     let tests = |more: &[&str]| {
-        let all = ["test", "--quiet", "--package", PACKAGE, "--lib", "--profile", PROFILE];
+        let all = ["test", "--quiet", "--package", CORE, "--package", TURN, "--lib", "--profile", PROFILE];
         place.cargo(&all).args(more.iter().map(|&word| word.to_owned()))
     };
     tests(&["--no-run"]).run()?;
     let began = Instant::now();
-    tests(&[]).args(without_slow_tests()).output()?;
+    tests(&[]).output()?;
     Ok(began.elapsed())
-}
-
-/// Returns arguments of `cargo test`.
-fn without_slow_tests() -> impl Iterator<Item = String> {
-    let skips = SLOW.iter().flat_map(|&test| ["--skip", test]);
-    std::iter::once("--").chain(skips).map(str::to_owned)
 }
 
 /// A part of the mutants.
@@ -279,9 +271,11 @@ impl FromStr for Shard {
     }
 }
 
-/// Returns a path in the sources of the core without its extension: `dedupe/claim`.
+/// Returns a path in the sources without its extension: `dedupe/claim`, `turn/plan`.
 fn module_path(file: &Path) -> Option<String> {
-    Some(file.strip_prefix(SOURCES).ok()?.with_extension("").display().to_string())
+    let in_turn = || Some(Path::new("turn").join(file.strip_prefix(TURN_SOURCES).ok()?));
+    let path = file.strip_prefix(CORE_SOURCES).ok().map(Path::to_owned).or_else(in_turn)?;
+    Some(path.with_extension("").display().to_string())
 }
 
 #[cfg(test)]
@@ -318,6 +312,14 @@ mod tests {
     }
 
     #[test]
+    fn the_turn_crate_is_a_module() {
+        let path = |file: &str| module_path(Path::new(file));
+        assert_eq!(path("crates/turn/src/trace/id.rs").as_deref(), Some("turn/trace/id"));
+        assert_eq!(path("crates/core/src/key/mod.rs").as_deref(), Some("key/mod"));
+        assert_eq!(path("crates/json/src/lib.rs"), None);
+    }
+
+    #[test]
     fn shards_have_everything_once() {
         let all = all();
         let part = |text| choose(&all, &options(&[], Some(text))).unwrap();
@@ -337,8 +339,9 @@ mod tests {
     #[test]
     fn every_module_is_there() {
         for module in MODULES {
-            let path = workspace::root().join(SOURCES).join(module);
+            let path = workspace::root().join(CORE_SOURCES).join(module);
             assert!(path.is_dir() || path.with_extension("rs").is_file(), "{module}");
         }
+        assert!(workspace::root().join(TURN_SOURCES).is_dir());
     }
 }

@@ -31,7 +31,7 @@ struct MutantPosition {
 }
 
 impl Mutant {
-    /// Returns its module of the core.
+    /// Returns its module.
     pub(super) fn module(&self) -> String {
         let path = module_path(&self.file).unwrap_or_default();
         path.split('/').next().unwrap_or_default().to_owned()
@@ -86,7 +86,7 @@ impl Mutant {
         end: (usize, usize),
         replacement: &str,
     ) -> Self {
-        let file = format!("{}/{path}.rs", super::SOURCES);
+        let file = format!("{}/{path}.rs", super::CORE_SOURCES);
         Self {
             name: format!("{file}:{line}:{column}: {change}"),
             file: file.into(),

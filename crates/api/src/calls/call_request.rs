@@ -9,7 +9,7 @@ use serde::Deserialize;
 use steadfast::Engine;
 use steadfast_core::envelope::{CallEnvelope, CallerIdentity, IdempotencyKey, UnknownFieldPolicy};
 use steadfast_core::id::TenantId;
-use steadfast_core::json::JsonLimits;
+use steadfast_json::JsonLimits;
 use steadfast_mcp::delivery::DeliveryLink;
 use steadfast_mcp::http::server::Principal;
 

@@ -16,8 +16,8 @@ use steadfast_core::classify::{
 };
 use steadfast_core::envelope::{CallEnvelope, ResultEnvelope};
 use steadfast_core::id::Domain;
-use steadfast_core::json::{JsonDocument, JsonLimits};
 use steadfast_core::output::ToolOutput;
+use steadfast_json::{JsonDocument, JsonLimits};
 use steadfast_mcp::delivery::DeliveryLink;
 use tokio::sync::oneshot;
 

@@ -12,12 +12,9 @@ use steadfast_core::breaker::State;
 use steadfast_core::classify::FaultNature;
 use steadfast_core::code::Code;
 use steadfast_core::id::{ActorId, Namespace, RequestId, SessionKey, TenantId, ToolCallId, ToolName, TurnId};
-use steadfast_core::redact;
-use steadfast_core::turn::trace::{
-    SpanId, TraceEvent, TraceEventKind, TraceEventType, TraceId, TraceSpan, iso,
-};
-use steadfast_core::turn::{FailureStrategy, TurnCallOutcome, TurnStatus};
 use steadfast_store::JournalPosition;
+use steadfast_turn::trace::{SpanId, TraceEvent, TraceEventKind, TraceEventType, TraceId, TraceSpan, iso};
+use steadfast_turn::{FailureStrategy, TurnCallOutcome, TurnStatus};
 
 use super::paging::asks;
 use super::view::view;
@@ -209,7 +206,7 @@ pub fn lines(story: &TraceView) -> String {
     fn line(kind: &str, content: &impl Serialize, lines: &mut String) {
         // All parts of a turn can be serialized.
         let text = serde_json::to_string(content).unwrap_or_default();
-        lines.push_str(&format!("{{\"{kind}\":{}}}\n", redact::response(&text)));
+        lines.push_str(&format!("{{\"{kind}\":{}}}\n", steadfast_redact::response(&text)));
     }
     let mut lines = String::new();
     line("turn", &story.turn, &mut lines);

@@ -620,10 +620,7 @@ async fn a_call_is_streamed_with_its_attempts_its_signs_of_life_and_its_result()
         tokio::time::sleep(Duration::from_secs(20)).await;
         attempt.progress();
         tokio::time::sleep(Duration::from_secs(20)).await;
-        Ok(ToolOutput {
-            content: steadfast_core::output::RawJson::from_trusted("{\n\"a\":1}"),
-            metadata: None,
-        })
+        Ok(ToolOutput { content: steadfast_json::RawJson::from_trusted("{\n\"a\":1}"), metadata: None })
     });
     let call = keyed("web/get", json!({}), "k").to_string();
     let said =

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use steadfast::Timestamp;
 use steadfast::admin::CallFacts;
 use steadfast::admin::breaker::TransitionReason;
-use steadfast::admin::rehearse::{
+use steadfast::admin::replay::{
     BreakerOpening, RecordedCall, ReplayEnd, ReplayedCall, TakenReason, UnknownResult,
 };
 use steadfast::call::code::Code;

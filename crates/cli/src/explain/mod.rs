@@ -12,7 +12,7 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use steadfast::Timestamp;
-use steadfast::admin::rehearse::{Rehearsal, ReplayResult};
+use steadfast::admin::replay::{Rehearsal, ReplayResult};
 use steadfast::admin::{CallFacts, Recording};
 use steadfast::config::{CommandLineFlag, Config};
 use steadfast_api::queries::{SpanView, TraceView};

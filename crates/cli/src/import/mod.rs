@@ -25,7 +25,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use steadfast_core::json::TextPosition;
+use steadfast_json::TextPosition;
 
 use self::client_files::{ClientFile, ClientProgram, FileAudience};
 use self::files::{Backup, FileError, OriginalFile};

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde_json::{Value as Json, json};
-use steadfast_core::redact;
 
 use super::client_files::{ClientFile, ClientProgram, FileAudience};
 use super::files::Backup;
@@ -52,7 +51,7 @@ impl ImportReport<'_> {
         let mut text =
             format!("{whose}{}{}\n", if whose.is_empty() { "" } else { "  " }, file.path.display());
         for server in self.worth_telling(done) {
-            let name = visible(&redact::excerpt(&server.name, 80));
+            let name = visible(&steadfast_redact::excerpt(&server.name, 80));
             let within =
                 server.within.as_ref().map(|within| format!(" (in {})", visible(within))).unwrap_or_default();
             let _ = match &server.verdict {
@@ -170,7 +169,7 @@ fn server_json(server: &ImportedServer) -> Json {
         ServerVerdict::Left(why) => ("left", None, None, Some(why)),
     };
     json!({
-        "name": redact::text(&server.name),
+        "name": steadfast_redact::text(&server.name),
         "within": server.within,
         "state": state,
         "now": now,
@@ -183,7 +182,7 @@ fn server_json(server: &ImportedServer) -> Json {
 /// Formats a command line without its secrets.
 fn line(words: &[String]) -> String {
     let words: Vec<_> = words.iter().map(|word| shown(word)).collect();
-    visible(&redact::excerpt(&words.join(" "), MOST_OF_A_LINE))
+    visible(&steadfast_redact::excerpt(&words.join(" "), MOST_OF_A_LINE))
 }
 
 const MOST_OF_A_LINE: usize = 1000;

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use steadfast_core::redact;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -16,7 +15,10 @@ pub(super) fn read(text: &str) -> Result<SpannedNode, SyntaxError> {
     match errors.first() {
         Some(error) => {
             let offset = error.span().unwrap_or_default().start + shift;
-            Err(SyntaxError::new(offset, format!("this is not TOML: {}", redact::text(error.message()))))
+            Err(SyntaxError::new(
+                offset,
+                format!("this is not TOML: {}", steadfast_redact::text(error.message())),
+            ))
         }
         None => Ok(SpannedNode { span: 0..text.len(), value: table(root.get_ref(), shift) }),
     }

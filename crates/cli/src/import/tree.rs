@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use steadfast_core::json::{JsonError, TextPosition};
+use steadfast_json::{JsonError, TextPosition};
 
 /// A value with its position.
 #[derive(Debug)]

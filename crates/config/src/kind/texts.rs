@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::{Value as Json, json};
-use steadfast_core::redact::{self, Redacted};
+use steadfast_redact::Redacted;
 
 use super::SettingKind;
 use crate::node::ConfigNode;
@@ -37,7 +37,7 @@ impl SettingKind<Arc<str>> for Text {
     }
 
     fn show(&self, value: &Arc<str>) -> String {
-        format!("{:?}", redact::text(value))
+        format!("{:?}", steadfast_redact::text(value))
     }
 
     fn takes(&self) -> String {
@@ -58,7 +58,7 @@ impl SettingKind<String> for PlainText {
     }
 
     fn show(&self, value: &String) -> String {
-        format!("{:?}", redact::text(value))
+        format!("{:?}", steadfast_redact::text(value))
     }
 
     fn takes(&self) -> String {
@@ -203,7 +203,7 @@ impl SettingKind<Redacted<String>> for Url {
     }
 
     fn show(&self, value: &Redacted<String>) -> String {
-        format!("{:?}", redact::text(value.expose()))
+        format!("{:?}", steadfast_redact::text(value.expose()))
     }
 
     fn takes(&self) -> String {
@@ -227,7 +227,7 @@ impl SettingKind<Redacted<String>> for ExpandedText {
     }
 
     fn show(&self, _: &Redacted<String>) -> String {
-        format!("\"{}\"", redact::MASK)
+        format!("\"{}\"", steadfast_redact::MASK)
     }
 
     fn takes(&self) -> String {
@@ -300,7 +300,7 @@ impl SettingKind<SecretMap> for MapKind {
     }
 
     fn show(&self, value: &SecretMap) -> String {
-        let shown = |name: &String| format!("{name} = \"{}\"", redact::MASK);
+        let shown = |name: &String| format!("{name} = \"{}\"", steadfast_redact::MASK);
         format!("{{ {} }}", value.keys().map(shown).collect::<Vec<_>>().join(", "))
     }
 

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use super::failure_record::LastAttemptError;
+use super::recorded_attempt::{RecordedAttempt, RecordedFailure, RecordedFailureKind};
 use super::settling::{self, GiveUpReason, SettlingOutcome};
 use super::step::RecordStatus;
 use super::{
@@ -25,7 +26,6 @@ use crate::dedupe::{
 };
 use crate::output::ToolOutput;
 use crate::policy::{BreakerPolicy, EnforcementMode, FailureReplayPolicy, SilencePolicy};
-use crate::rehearse::{RecordedAttempt, RecordedFailure, RecordedFailureKind};
 use crate::retry::{RetrySchedule, RetryStop};
 use crate::watchdog::{self, Watchdog};
 

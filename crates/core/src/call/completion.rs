@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::recorded_attempt::RecordedAttempt;
 use super::{
     Call, CallMechanisms, CallNotice, CallRefusal, CallResult, CallerState, DeferredWrite, NextStep,
     Provenance, RecordStatus, RefusalOrigin, ResultStage, RunnerKind, ShadowDecision, State, StoreState,
@@ -18,7 +19,6 @@ use crate::guard;
 use crate::id::{Digest, ToolRef};
 use crate::output::ToolOutput;
 use crate::policy::{CallPolicy, DangerousCommandPolicy, EnforcementMode, UnknownOutcomePolicy};
-use crate::rehearse::RecordedAttempt;
 use crate::stats::ScoreOutcome;
 use crate::trust::FinishedOutcome;
 

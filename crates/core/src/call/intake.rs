@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use steadfast_json::{JsonDocument, JsonLimits, JsonValue};
+
 use super::request::{
     AttemptEndVisibility, CallId, CallRequest, CallerHints, CallerKeyScope, CallerPatience, Deduplication,
     EqualCallPolicy, RunnerKind, UpstreamKey,
@@ -15,7 +17,6 @@ use crate::dedupe::{ProcessIdentity, RecordAddress, RunId};
 use crate::envelope::{CallContext, CallEnvelope, EnvelopeError, IdempotencyKey};
 use crate::guard::check_arguments;
 use crate::id::{Digest, ToolRef, TurnId};
-use crate::json::{JsonDocument, JsonLimits, JsonValue};
 use crate::key::{self, DedupeMode, KeyInputs, KeySource, RecordKey};
 use crate::policy::{ArgumentCheck, CallPolicy, ComputedKeyPolicy, KeyConflictPolicy, ToolClass};
 

@@ -42,6 +42,7 @@ mod intake;
 mod messages;
 mod notice;
 mod outcome;
+mod recorded_attempt;
 mod request;
 mod settling;
 mod step;
@@ -50,6 +51,7 @@ use std::sync::Arc;
 
 pub use intake::IntakeContext;
 pub use notice::{BreakerScope, CallNotice, FailedAttempt, ShadowDecision};
+pub use recorded_attempt::{RecordedAttempt, RecordedFailure, RecordedFailureKind};
 pub use request::{
     AttemptEndVisibility, CallId, CallRequest, CallerHints, CallerKeyScope, CallerPatience, Deduplication,
     EqualCallPolicy, RunnerKind, UpstreamKey,
@@ -79,7 +81,6 @@ use crate::policy::{
     ApprovalTrigger, ArgumentCheck, CallPolicy, EnforcementMode, StoreFailurePolicy, ToolClass,
     UnknownOutcomePolicy,
 };
-use crate::rehearse::RecordedAttempt;
 use crate::retry::{RetryBudget, RetrySchedule};
 use crate::stats;
 use crate::trust::{Escalation, TrustDecision, TrustLedger, TrustRules, TrustSubject};

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use steadfast_json::RawJson;
+
 use super::request::CallRequest;
 use super::step::{CallResult, Provenance, RecordStatus, RetriedAttempt};
 use crate::code::{CallStatus, Code};
@@ -9,7 +11,7 @@ use crate::dedupe::CallFailure;
 use crate::envelope::{self, CacheHit, CacheMatch, ErrorBody, ResultEnvelope};
 use crate::id::{RequestId, ToolName};
 use crate::millis;
-use crate::output::{RawJson, ToolOutput};
+use crate::output::ToolOutput;
 
 /// Metadata member that carries the guard's remarks on a success.
 const REMARKS: &str = "dev.steadfast/remarks";

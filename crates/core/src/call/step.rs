@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::notice::BreakerScope;
+use super::recorded_attempt::RecordedFailure;
 use crate::Timestamp;
 use crate::approval::{GrantId, SpendVerdict};
 use crate::breaker;
@@ -15,7 +16,6 @@ use crate::dedupe::{
 use crate::guard::GuardRemark;
 use crate::key::RecordKey;
 use crate::output::ToolOutput;
-use crate::rehearse::RecordedFailure;
 use crate::trust::Escalation;
 
 /// An event that the driver reports. The machine returns one [`NextStep`] for each.
@@ -117,7 +117,7 @@ pub enum AttemptReport {
         /// Output of the tool itself, unchanged.
         output: Option<ToolOutput>,
     },
-    /// A failure from a recorded call, of which only the classification is known; see [`rehearse`](crate::rehearse).
+    /// A failure from a recorded call, of which only the classification is known.
     Replayed(Box<RecordedFailure>),
 }
 

@@ -358,8 +358,9 @@ impl Default for DangerousShapes {
 
 #[cfg(test)]
 mod tests {
+    use steadfast_json::{JsonDocument, JsonLimits};
+
     use super::*;
-    use crate::json::{JsonDocument, JsonLimits};
 
     fn found(params: &str, shapes: &DangerousShapes) -> Option<String> {
         let document = JsonDocument::parse(params.as_bytes(), JsonLimits::ENVELOPE).unwrap();

@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use steadfast_json::{JsonDocument, JsonKind, JsonLimits, JsonValue, RawJson};
+
 use super::text::cut;
 use super::{AttemptFault, FaultSource, Overrides, Severity, classify};
 use crate::Timestamp;
 use crate::id::{Digest, Domain, ModelId, RequestId, SessionKey, TenantId, ToolCallId, ToolRef, TurnId};
-use crate::json::{JsonDocument, JsonKind, JsonLimits, JsonValue};
-use crate::output::{RawJson, ToolOutput};
-use crate::redact;
+use crate::output::ToolOutput;
 use crate::trust::Signature;
 
 /// The maximum length of a stored message, in bytes.
@@ -101,7 +101,7 @@ impl FailureRecord {
             at,
             severity: trouble.severity,
             error_type: cut(error_class(trouble.message).unwrap_or(trouble.rule), LONGEST_TYPE).to_owned(),
-            message: redact::excerpt(trouble.message, LONGEST_MESSAGE),
+            message: steadfast_redact::excerpt(trouble.message, LONGEST_MESSAGE),
             http_status: trouble.http_status,
             transient: trouble.transient,
             retries: 0,
@@ -123,7 +123,7 @@ impl FailureRecord {
 /// Returns the parts of a signature that come from the arguments, without secrets.
 pub fn argument_summary(signature: &Signature) -> BTreeMap<String, String> {
     let parts = signature.0.split('|').skip(1).filter_map(|part| part.split_once('='));
-    parts.map(|(name, value)| (name.to_owned(), redact::text(value).into_owned())).collect()
+    parts.map(|(name, value)| (name.to_owned(), steadfast_redact::text(value).into_owned())).collect()
 }
 
 /// Returns the name before the first colon, if it looks like the class of an exception.
@@ -272,9 +272,10 @@ fn message_of(object: JsonValue<'_>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use steadfast_json::{JsonDocument, JsonLimits};
+
     use super::*;
     use crate::id::{Namespace, ToolName};
-    use crate::json::{JsonDocument, JsonLimits};
 
     fn detected(result: &str) -> Option<DetectedFailure> {
         let document = JsonDocument::parse(result.as_bytes(), JsonLimits::ENVELOPE).unwrap();
@@ -298,7 +299,7 @@ mod tests {
 
     #[test]
     fn an_output_that_reports_a_failure_is_detected() {
-        use crate::output::RawJson;
+        use steadfast_json::RawJson;
         let concern_of = |text: &'static str| {
             let output = ToolOutput { content: RawJson::from_trusted(text), metadata: None };
             detect_severity(&output, &Overrides::default(), Timestamp::ZERO)

@@ -196,9 +196,10 @@ fn escape(text: &mut String, part: &str) {
 
 #[cfg(test)]
 mod tests {
+    use steadfast_json::{JsonDocument, JsonLimits};
+
     use super::*;
     use crate::id::{Namespace, ToolName};
-    use crate::json::{JsonDocument, JsonLimits};
 
     fn tool(name: &str) -> ToolRef {
         ToolRef { namespace: Namespace::new("ns").unwrap(), tool: ToolName::new(name).unwrap() }

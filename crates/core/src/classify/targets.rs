@@ -5,8 +5,9 @@
 
 use std::borrow::Cow;
 
+use steadfast_json::{JsonKind, JsonValue, NameSpelling};
+
 use super::shell::{self, ShellCommand};
-use crate::json::{JsonKind, JsonValue, NameSpelling};
 
 /// The parameters that name the targets of a call.
 #[derive(Clone, Debug)]

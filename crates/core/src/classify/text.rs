@@ -10,13 +10,14 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
+use steadfast_json::{JsonDocument, JsonLimits};
+
 use super::record;
 use super::rules::RuleVerdict;
 use super::{
     AttemptFault, AttemptReach, FaultSource, FaultSourceKind, ModelMistake, Severity, TransportError,
 };
 use crate::code::Code;
-use crate::json::{JsonDocument, JsonLimits};
 
 /// The maximum number of bytes of a message that are searched.
 pub(super) const SEARCHED: usize = 4096;

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use steadfast_json::RawJson;
+
 use super::*;
 use crate::Timestamp;
 use crate::code::Code;
 use crate::id::{Digest, Namespace, RequestId, ToolName, ToolRef};
 use crate::key::RecordKey;
-use crate::output::{RawJson, ToolOutput};
+use crate::output::ToolOutput;
 use crate::policy::{
     CallPolicy, DedupePolicy, FailureReplayPolicy, PolicyProfile, ToolClass, UnknownOutcomePolicy,
 };

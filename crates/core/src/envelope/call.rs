@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use steadfast_json::RawJson;
+use steadfast_redact::Redacted;
 
 #[cfg(feature = "schema")]
 use super::{MAX_BAGGAGE_ENTRIES, MAX_TAGS};
@@ -15,8 +17,6 @@ use crate::id::{
     ToolCallId, ToolName, ToolRef, TurnId, WorkspaceId, check_id,
 };
 use crate::key::{DedupeMode, KeySource};
-use crate::output::RawJson;
-use crate::redact::Redacted;
 use crate::retry::CallerLimits;
 
 /// Unknown fields, kept so that they can be passed on unchanged.

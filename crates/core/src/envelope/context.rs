@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 use super::CallEnvelope;
-use crate::redact;
 
 /// The context that a caller sends with a call. It affects no decision.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,14 +30,14 @@ impl CallContext {
     /// Returns the context of an envelope, or `None` if it has none. The idempotency key is not included: it may
     /// contain user data and is stored only as a hash.
     pub fn of(envelope: &CallEnvelope) -> Option<Self> {
-        let short = |text: &str| redact::excerpt(text, LONGEST);
+        let short = |text: &str| steadfast_redact::excerpt(text, LONGEST);
         let (target, control) = (&envelope.target, &envelope.control);
         let context = Self {
-            agent_id: target.agent_id.as_ref().map(|id| redact::text(id.as_str()).into_owned()),
+            agent_id: target.agent_id.as_ref().map(|id| steadfast_redact::text(id.as_str()).into_owned()),
             correlation_id: target.correlation_id.as_ref().map(|id| match envelope.trace_id() {
                 // It looks like a secret, but is public: it is in every trace.
                 Some(trace) if trace == id.as_str() => trace.to_owned(),
-                Some(_) | None => redact::text(id.as_str()).into_owned(),
+                Some(_) | None => steadfast_redact::text(id.as_str()).into_owned(),
             }),
             request_tags: control.request_tags.iter().take(MOST).map(|tag| short(tag)).collect(),
             from_hook: control.from_hook.as_deref().map(short),

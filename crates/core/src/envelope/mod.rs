@@ -12,6 +12,8 @@ mod baggage;
 mod call;
 mod context;
 pub(crate) mod parse;
+#[cfg(feature = "schema")]
+mod plan_schema;
 mod result;
 #[cfg(test)]
 mod tests;

@@ -5,6 +5,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
+use steadfast_json::{JsonDocument, JsonError, JsonKind, JsonLimits, JsonValue, RawJson, TextPosition};
+
 use super::call::{
     BreakerHint, CallControl, CallEnvelope, CallHints, CallPayload, CallerIdentity, ContractVersion,
     EnvelopeTrace, ExtraFields, PayloadVersion, RetryLimits, TransportOptions, TurnControl,
@@ -13,10 +15,7 @@ use super::{MAX_BAGGAGE_BYTES, MAX_BAGGAGE_ENTRIES, MAX_TAGS};
 use crate::Timestamp;
 use crate::code::Code;
 use crate::id::{ActorId, InvalidId, check_id};
-use crate::json::{JsonDocument, JsonError, JsonKind, JsonLimits, JsonValue, TextPosition};
 use crate::key::DedupeMode;
-use crate::output::RawJson;
-use crate::redact;
 
 impl CallEnvelope {
     /// Parses an envelope, or returns all its errors.
@@ -552,7 +551,7 @@ pub(crate) fn describe(value: JsonValue<'_>) -> ValueDescription {
     match value.kind() {
         JsonKind::Null => "null".to_owned(),
         JsonKind::Bool(truth) => truth.to_string(),
-        JsonKind::Number(digits) => format!("the number {}", redact::excerpt(digits, MAX_SHOWN)),
+        JsonKind::Number(digits) => format!("the number {}", steadfast_redact::excerpt(digits, MAX_SHOWN)),
         JsonKind::String(text) => quoted(&text),
         kind @ (JsonKind::Array(_) | JsonKind::Object(_)) => kind.describe().to_owned(),
     }
@@ -564,7 +563,7 @@ fn quoted(text: &str) -> String {
 
 /// Returns the part of the caller's text that may appear in a message.
 fn shown(text: &str) -> String {
-    redact::excerpt(text, MAX_SHOWN)
+    steadfast_redact::excerpt(text, MAX_SHOWN)
 }
 
 fn join(path: &str, name: &str) -> String {

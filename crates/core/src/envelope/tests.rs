@@ -4,6 +4,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 
+use steadfast_json::RawJson;
+
 use super::*;
 use crate::Timestamp;
 use crate::breaker;
@@ -11,7 +13,7 @@ use crate::code::{CallStatus, Code};
 use crate::id::{ActorId, RequestId, ToolName, TurnId};
 use crate::key::DedupeMode;
 use crate::large_result::ShortenedText;
-use crate::output::{RawJson, ToolOutput};
+use crate::output::ToolOutput;
 use crate::retry::CallerLimits;
 
 fn minimal() -> Json {

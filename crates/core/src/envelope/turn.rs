@@ -1,12 +1,11 @@
 //! The envelope of a turn: the caller of several calls, and their plan.
 
 use serde::Serialize;
+use steadfast_json::{JsonDocument, JsonLimits, RawJson};
 
 use super::call::{CallerIdentity, ContractVersion, EnvelopeTrace, ExtraFields, TurnControl};
 use super::parse::{EnvelopeError, EnvelopeObject, EnvelopeReader, UnknownFieldPolicy, describe};
 use crate::id::ActorId;
-use crate::json::{JsonDocument, JsonLimits};
-use crate::output::RawJson;
 
 /// A turn as submitted by a caller.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -25,8 +24,8 @@ pub struct TurnEnvelope {
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(with = "Option<EnvelopeTrace>"))]
     pub trace: EnvelopeTrace,
-    /// Plan of the turn, parsed by [`TurnPlan::parse`](crate::turn::TurnPlan::parse).
-    #[cfg_attr(feature = "schema", schemars(with = "crate::turn::shape::PlanSchema"))]
+    /// Plan of the turn, parsed by `TurnPlan::parse` of `steadfast-turn`.
+    #[cfg_attr(feature = "schema", schemars(with = "super::plan_schema::PlanSchema"))]
     pub plan: RawJson,
     /// Unknown fields.
     #[serde(flatten)]
@@ -34,6 +33,11 @@ pub struct TurnEnvelope {
 }
 
 impl TurnEnvelope {
+    /// Calls in one plan, unless configured otherwise.
+    pub const DEFAULT_CALLS: usize = 1_000;
+    /// Alternatives of one call in a plan, unless configured otherwise.
+    pub const DEFAULT_ALTERNATIVES: usize = 8;
+
     /// Parses an envelope from a known sender, if there is one, or returns all its errors. The plan is not parsed.
     pub fn parse_from(
         text: &[u8],

@@ -10,8 +10,9 @@
 
 use std::fmt::{self, Write as _};
 
+use steadfast_json::{JsonKind, JsonValue};
+
 use super::text::beginning;
-use crate::json::{JsonKind, JsonValue};
 
 /// A violation of the schema in the arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -384,8 +385,9 @@ const LONGEST_HINT: usize = 1500;
 
 #[cfg(test)]
 mod tests {
+    use steadfast_json::{JsonDocument, JsonLimits};
+
     use super::*;
-    use crate::json::{JsonDocument, JsonLimits};
 
     const READ: &str = r#"{"type":"object","required":["path"],"additionalProperties":false,"properties":{
         "offset":{"type":"integer"},"path":{"type":"string"},"mode":{"enum":["text","binary"]},

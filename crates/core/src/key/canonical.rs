@@ -22,7 +22,8 @@
 
 use std::cmp::Ordering;
 
-use crate::json::{JsonValue, NameSpelling, NodeShape, escape};
+use steadfast_json::{JsonValue, NameSpelling, NodeShape, escape};
+
 use crate::policy::StringRule;
 
 /// The rules for comparing parameters.

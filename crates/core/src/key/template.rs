@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-use crate::json::{JsonDocument, JsonKind, JsonLimits, JsonValue};
+use steadfast_json::{JsonDocument, JsonKind, JsonLimits, JsonValue};
 
 /// A template that builds the key of a call from its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]

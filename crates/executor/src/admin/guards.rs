@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 
 use parking_lot::Mutex;
 use serde::Serialize;
+use steadfast_core::Timestamp;
 use steadfast_core::call::{Call, CallResult};
 use steadfast_core::code::Code;
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::guard::{ActiveRefusal, GuardLayer};
 use steadfast_core::id::{Digest, ModelId, SessionKey, TenantId, ToolRef, TurnId};
-use steadfast_core::{Timestamp, redact};
 use steadfast_store::StoreError;
 
 use crate::engine::api::{Engine, EngineInner};
@@ -203,7 +203,7 @@ impl EngineInner {
             let failure = result.ended.as_ref().err().map(|failure| failure.message.as_ref());
             let remarks = result.remarks.iter().map(|remark| remark.text.as_ref());
             let told: Vec<_> = failure.into_iter().chain(remarks).collect();
-            redact::excerpt(&told.join("\n"), LONGEST)
+            steadfast_redact::excerpt(&told.join("\n"), LONGEST)
         };
         self.trips.add(
             |trip| {
@@ -230,7 +230,7 @@ impl EngineInner {
                 model: request.model.clone(),
                 layers: layers.clone(),
                 refused: refused.is_some(),
-                arguments: redact::excerpt(envelope.payload.params.as_str(), LONGEST),
+                arguments: steadfast_redact::excerpt(envelope.payload.params.as_str(), LONGEST),
                 error: told(),
                 digest: request.digest,
             },

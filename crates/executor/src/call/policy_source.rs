@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::Namespace;
-use steadfast_core::json::JsonValue;
 use steadfast_core::policy::{AnnotationHints, CallPolicy};
+use steadfast_json::JsonValue;
 
 /// A source of policies. It is queried once per call, in line, so it must be quick.
 pub trait PolicySource: Send + Sync + 'static {

@@ -14,9 +14,9 @@ use steadfast_core::call::AttemptEndVisibility;
 use steadfast_core::classify::{AttemptFault, FaultSource, RetryAfter, TransportError};
 use steadfast_core::dedupe::RunId;
 use steadfast_core::envelope::CallEnvelope;
-use steadfast_core::json::{JsonDocument, JsonLimits};
 use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::{DedupePolicy, MechanismModes, SettlingPolicy};
+use steadfast_json::{JsonDocument, JsonLimits};
 
 use crate::call::panics::CatchPanic;
 use crate::call::tool_info::ToolInfo;

@@ -5,10 +5,8 @@ use std::sync::Arc;
 use steadfast_core::code::Code;
 use steadfast_core::envelope::{CallEnvelope, ResultEnvelope};
 use steadfast_core::guard;
-use steadfast_core::json::{JsonDocument, JsonLimits};
-use steadfast_core::output::RawJson;
 use steadfast_core::policy::AnnotationHints;
-use steadfast_core::redact;
+use steadfast_json::{JsonDocument, JsonLimits, RawJson};
 
 /// Details of a tool beyond its name. With MCP, they come from the server's tool list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,6 +44,6 @@ impl ArgumentAssistance {
             JsonDocument::parse(self.envelope.payload.params.as_str().as_bytes(), JsonLimits::PARAMS).ok();
         let (Some(schema), Some(sent)) = (self.tool.schema(), sent) else { return };
         let hint = guard::hint(schema.root(), sent.root(), &error.message, self.put_there.as_deref());
-        error.message = format!("{}\n{}", error.message, redact::text(&hint));
+        error.message = format!("{}\n{}", error.message, steadfast_redact::text(&hint));
     }
 }

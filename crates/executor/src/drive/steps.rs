@@ -26,8 +26,8 @@ use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::Domain;
 use steadfast_core::key::RecordKey;
 use steadfast_core::policy::{EnforcementMode, ToolClass};
-use steadfast_core::rehearse::{EventTrail, RecordedEvent, RecordedEventKind};
 use steadfast_core::trust::TrustTarget;
+use steadfast_replay::{EventTrail, RecordedEvent, RecordedEventKind};
 use steadfast_store::{StateStore, StoreError};
 use tokio::sync::watch;
 

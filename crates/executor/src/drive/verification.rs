@@ -14,10 +14,10 @@ use steadfast_core::envelope::{
     CallControl, CallEnvelope, CallHints, CallPayload, CallerIdentity, ExtraFields, PayloadVersion,
 };
 use steadfast_core::id::{RequestId, SessionKey};
-use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::{EnforcementMode, ToolClass};
-use steadfast_core::redact;
 use steadfast_core::verification::{VerificationCall, VerificationFinding};
+use steadfast_json::RawJson;
 use steadfast_store::StateStore;
 
 use crate::call::registry::{ResolvedTool, ToolRegistry};
@@ -68,7 +68,7 @@ impl CallDriver {
         };
         let words = match &finding {
             VerificationFinding::Ran | VerificationFinding::DidNotRun => format!("{} shows it", call.tool()),
-            VerificationFinding::Unclear(why) => redact::text(why).into_owned(),
+            VerificationFinding::Unclear(why) => steadfast_redact::text(why).into_owned(),
         };
         self.notices.push(CallNotice::Verified { resolution, words: words.into() });
         match settled {

@@ -23,11 +23,11 @@ use steadfast_core::envelope::{
     BreakerHint, CallEnvelope, EnvelopeError, ErrorBody, ResultEnvelope, UnknownFieldPolicy,
 };
 use steadfast_core::id::{ActorId, Digest, Domain, TurnId};
-use steadfast_core::json::JsonDocument;
 use steadfast_core::notification::Notification;
 use steadfast_core::policy::{AnnotationHints, ArgumentCheck, CallPolicy, PolicyProfile, ToolClass};
-use steadfast_core::rehearse::{EventTrail, RecordedEvent, RecordedEventKind};
 use steadfast_core::trust::TrustBounds;
+use steadfast_json::JsonDocument;
+use steadfast_replay::{EventTrail, RecordedEvent, RecordedEventKind};
 use steadfast_store::{
     JournalEntry, JournalLimits, LocalProcessMonitor, MemoryOptions, MemoryStore, StateStore, StoreError,
     SystemClock, TimeSource, this_process,

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use steadfast_core::Timestamp;
 use steadfast_core::id::TenantId;
-use steadfast_core::{Timestamp, redact};
 use steadfast_store::{
     Journal, JournalEntry, JournalLimits, JournalPage, JournalPosition, JournalQuery, StoreError,
     filter_entries,
@@ -50,7 +50,7 @@ pub enum OperatorSurface {
 impl OperatorIdentity {
     /// Creates an author. The name is shown, so it is truncated and redacted.
     pub fn new(name: impl AsRef<str>, from: OperatorSurface) -> Self {
-        Self { name: redact::excerpt(name.as_ref(), LONGEST_NAME), from }
+        Self { name: steadfast_redact::excerpt(name.as_ref(), LONGEST_NAME), from }
     }
 }
 
@@ -204,7 +204,7 @@ impl Engine {
 impl EngineInner {
     /// Records a change. A failure is logged.
     pub(crate) async fn audited(&self, by: &OperatorIdentity, done: AuditChange<'_>) {
-        let shown = |text: String| redact::excerpt(&text, LONGEST_TEXT);
+        let shown = |text: String| steadfast_redact::excerpt(&text, LONGEST_TEXT);
         let entry = AuditEntry {
             format: FORMAT,
             at: self.clock.now(),

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use steadfast_core::approval::ApprovalChannel;
+use steadfast_core::call::RecordedAttempt;
 use steadfast_core::call::{
     AttemptEndVisibility, Call, CallResult, CallerPatience, Deduplication, Provenance, RecordStatus,
     ResultStage, RunnerKind, UpstreamKey,
@@ -20,10 +21,9 @@ use steadfast_core::id::{
     ActorId, Digest, Domain, ModelId, RequestId, SessionKey, TenantId, ToolCallId, ToolRef, TurnId,
 };
 use steadfast_core::policy::{AnnotationHints, ToolClass};
-use steadfast_core::redact;
-use steadfast_core::rehearse::{EventTrail, RecordedAttempt, RecordedEvent, RecordedRequest};
 use steadfast_core::stats::ScoreOutcome;
 use steadfast_core::{Timestamp, millis};
+use steadfast_replay::{EventTrail, RecordedEvent, RecordedRequest};
 use steadfast_store::{Journal, JournalEntry, JournalLimits};
 
 use crate::engine::api::{EngineInner, TurnResubmission};
@@ -194,7 +194,10 @@ impl FinishedCall {
             key: request.address().map(|address| address.own().fingerprint()),
             best_effort: matches!(request.duplicates, Deduplication::Refused(_)),
             danger: request.danger.as_ref().map(ToString::to_string),
-            invalid_arguments: request.invalid_arguments.as_ref().map(|why| redact::text(why).into_owned()),
+            invalid_arguments: request
+                .invalid_arguments
+                .as_ref()
+                .map(|why| steadfast_redact::text(why).into_owned()),
             seed: self.call.seed(),
             arrived: self.call.arrived(),
             took_ms: millis(self.took),
@@ -202,7 +205,10 @@ impl FinishedCall {
             status: self.status,
             code: self.code,
             rule: self.rule.clone(),
-            message: self.message.as_deref().map(|message| redact::excerpt(message, LONGEST_MESSAGE)),
+            message: self
+                .message
+                .as_deref()
+                .map(|message| steadfast_redact::excerpt(message, LONGEST_MESSAGE)),
             replayed: self.replayed,
             input_required: self.stage == ResultStage::InputRequired,
             recorded: match self.recorded {
@@ -280,7 +286,7 @@ impl HistoryWriter {
         if self.signatures.len() >= SIGNATURES {
             self.signatures.clear();
         }
-        let shown = redact::text(signature).into_owned();
+        let shown = steadfast_redact::text(signature).into_owned();
         self.signatures.insert(signature.clone(), shown.clone());
         shown
     }

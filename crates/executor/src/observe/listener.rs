@@ -20,8 +20,8 @@ use steadfast_core::id::{Digest, RequestId, SessionKey, TenantId, ToolRef, TurnI
 use steadfast_core::notification::Notification;
 use steadfast_core::policy::CallPolicy;
 use steadfast_core::trust::TrustChange;
-use steadfast_core::turn::trace::{TraceEvent, TraceId, TraceNote, TraceSpan};
 use steadfast_store::{StoreError, StoreEvent};
+use steadfast_turn::trace::{TraceEvent, TraceId, TraceNote, TraceSpan};
 use tokio::sync::broadcast;
 
 use crate::admin::breakers::BreakerKey;

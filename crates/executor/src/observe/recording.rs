@@ -12,9 +12,9 @@ use steadfast_core::dedupe::{ProcessIdentity, RecordAddress, RecordOrigin, RunId
 use steadfast_core::id::Digest;
 use steadfast_core::key::RecordKey;
 use steadfast_core::policy::AnnotationHints;
-use steadfast_core::rehearse::{RecordedCall, RecordedRequest, RecordedResult};
 use steadfast_core::retry::CallerLimits;
 use steadfast_core::trust::Signature;
+use steadfast_replay::{RecordedCall, RecordedRequest, RecordedResult};
 use steadfast_store::{Journal, JournalEntry, JournalQuery, StateStore, StoreError, filter_entries};
 
 use crate::observe::history::{CallFacts, FORMAT};
@@ -24,7 +24,7 @@ use crate::observe::history::{CallFacts, FORMAT};
 pub struct Recording {
     /// The calls.
     pub facts: Vec<CallFacts>,
-    /// The same calls, for a [rehearsal](steadfast_core::rehearse::Rehearsal).
+    /// The same calls, for a [rehearsal](steadfast_replay::Rehearsal).
     pub calls: Vec<RecordedCall>,
     /// Number of entries that a newer version wrote.
     pub unreadable: usize,

@@ -9,7 +9,7 @@ use steadfast_core::breaker::State;
 use steadfast_core::call::{BreakerScope, CallNotice};
 use steadfast_core::id::{ToolCallId, ToolRef};
 use steadfast_core::policy::ToolClass;
-use steadfast_core::turn::{CallProgress, UnknownOutcomeHandling};
+use steadfast_turn::{CallProgress, UnknownOutcomeHandling};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::observe::listener::{EngineListener, NoticeContext};

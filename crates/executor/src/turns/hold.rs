@@ -1,4 +1,4 @@
-//! The stored document of a turn: its current runner and the choices made in it. [`steadfast_core::turn::TurnHold`] decides
+//! The stored document of a turn: its current runner and the choices made in it. [`steadfast_turn::TurnHold`] decides
 //! the content of the document and its meaning.
 
 use std::fmt;
@@ -9,13 +9,13 @@ use steadfast_core::Timestamp;
 use steadfast_core::call::CallerKeyScope;
 use steadfast_core::dedupe::ProcessIdentity;
 use steadfast_core::id::{Digest, ToolCallId, TurnId};
-use steadfast_core::turn::{
-    CandidateChoice, SubmissionHistory, TurnAcquisition, TurnDocument, TurnHolder, TurnLease as Held,
-    TurnWriteConflict,
-};
 use steadfast_store::{
     Document, DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome, LocalProcessMonitor,
     ProcessMonitor as _, StateStore, StoreError, StoreErrorKind,
+};
+use steadfast_turn::{
+    CandidateChoice, SubmissionHistory, TurnAcquisition, TurnDocument, TurnHolder, TurnLease as Held,
+    TurnWriteConflict,
 };
 
 use super::TurnOptions;
@@ -180,8 +180,8 @@ fn unreadable(error: impl fmt::Display) -> StoreError {
 #[cfg(test)]
 mod tests {
     use steadfast_core::id::{ActorId, SessionKey, TenantId};
-    use steadfast_core::turn::CandidateChoice;
     use steadfast_store::{MemoryOptions, MemoryStore, this_process};
+    use steadfast_turn::CandidateChoice;
 
     use super::*;
     use crate::RuntimeClock;

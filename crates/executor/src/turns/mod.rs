@@ -1,4 +1,4 @@
-//! Turns: several calls that depend on each other, run as [`steadfast_core::turn`] decides.
+//! Turns: several calls that depend on each other, run as [`steadfast_turn`] decides.
 //!
 //! Each call of a turn is a call of the engine, with its own retries, breaker, deduplication and loop guard. This file
 //! starts the calls that the machine orders, reports their results to it, and wakes it at the deadline.
@@ -40,15 +40,15 @@ use steadfast_core::envelope::{
     ExtraFields, IdempotencyKey, PayloadVersion, TransportOptions, TurnControl,
 };
 use steadfast_core::id::{Digest, RequestId, ToolCallId, ToolRef, TurnId};
-use steadfast_core::output::RawJson;
 use steadfast_core::policy::ToolClass;
-use steadfast_core::turn::trace::{SpanId, ToolFailureDetails, TraceEvent, TraceId, TraceNote, TurnFact};
-use steadfast_core::turn::{
+use steadfast_json::RawJson;
+use steadfast_store::{JournalPage, StoreError, StoreErrorKind};
+use steadfast_turn::trace::{SpanId, ToolFailureDetails, TraceEvent, TraceId, TraceNote, TurnFact};
+use steadfast_turn::{
     CallNeed, CallProgress, CandidateChoice, DependantCounts, FailureFacts, PlannedCall, PlannedCallEnd,
     RepeatSafety, SubmissionHistory, ToolFacts, TurnCallFailure, TurnEndEffect, TurnEvent, TurnMachine,
     TurnPlan, TurnResult, TurnStep, UnknownOutcomeHandling, decide,
 };
-use steadfast_store::{JournalPage, StoreError, StoreErrorKind};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_util::sync::CancellationToken;
 

@@ -12,13 +12,12 @@ use serde::{Deserialize, Serialize};
 use steadfast_core::Timestamp;
 use steadfast_core::code::Code;
 use steadfast_core::id::{ActorId, Digest, RequestId, SessionKey, TenantId, ToolCallId, ToolRef, TurnId};
-use steadfast_core::redact;
-use steadfast_core::turn::trace::{SpanId, TraceEvent, TraceId, TraceNote, TraceSpan, TurnFact, TurnTrace};
-use steadfast_core::turn::{FailureStrategy, TurnPlan, TurnResult, TurnStatus};
 use steadfast_store::{
     Journal, JournalEntry, JournalLimits, JournalPage, JournalPosition, JournalQuery, StateStore, StoreError,
     filter_entries,
 };
+use steadfast_turn::trace::{SpanId, TraceEvent, TraceId, TraceNote, TraceSpan, TurnFact, TurnTrace};
+use steadfast_turn::{FailureStrategy, TurnPlan, TurnResult, TurnStatus};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::engine::api::EngineInner;
@@ -236,7 +235,7 @@ impl TraceRecorder {
         self.trace.close(now);
         self.head.ended_at_ms = Some(now);
         self.head.status = Some(result.status);
-        self.head.summary = Some(redact::text(&result.summary).into_owned());
+        self.head.summary = Some(steadfast_redact::text(&result.summary).into_owned());
         self.head.escalated = result.escalated;
         if let Some(root) = self.root() {
             self.keep(&TraceEntry::Span(Cow::Borrowed(root)), now);

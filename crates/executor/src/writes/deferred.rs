@@ -18,7 +18,6 @@ use steadfast_core::dedupe::{ReleaseRequest, SaveRequest};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::{Digest, TenantId};
 use steadfast_core::policy::ApprovalPolicy;
-use steadfast_core::redact;
 use steadfast_store::{StateStore, StoreError, TimeSource};
 use tokio::sync::Notify;
 
@@ -305,7 +304,7 @@ impl DeferredApproval {
 
 /// Returns the excerpt of the arguments that an operator may see.
 pub(crate) fn shown(envelope: &CallEnvelope) -> String {
-    redact::excerpt(envelope.payload.params.as_str(), ApprovalLedger::MOST_SHOWN)
+    steadfast_redact::excerpt(envelope.payload.params.as_str(), ApprovalLedger::MOST_SHOWN)
 }
 
 /// Shows neither results nor arguments.

@@ -4,9 +4,9 @@ use std::pin::Pin;
 
 use steadfast_core::call::CallNotice;
 use steadfast_core::envelope::EnvelopeTrace;
-use steadfast_core::json::JsonValue;
 use steadfast_core::policy::AnnotationHints;
 use steadfast_executor::{EngineListener, NoticeContext, PolicySource, ToolInfo};
+use steadfast_json::JsonValue;
 use steadfast_store::{DocumentKind, DocumentWrite, DocumentWriteOutcome};
 use tokio::sync::Notify;
 
@@ -545,6 +545,6 @@ async fn two_turns_of_one_trace_share_no_request() {
     let requests: Vec<_> = story.spans.iter().filter_map(|span| span.request_id.as_ref()).collect();
     let distinct: std::collections::BTreeSet<_> = requests.iter().collect();
     assert_eq!((requests.len(), distinct.len()), (4, 4), "{requests:?}");
-    let shown = steadfast_core::redact::text(requests[0].as_str());
+    let shown = steadfast_redact::text(requests[0].as_str());
     assert_eq!(shown, requests[0].as_str(), "who reads it in the log can ask for it");
 }

@@ -5,11 +5,11 @@ pub(crate) mod scripted;
 
 use parking_lot::Mutex;
 use steadfast_core::id::{Namespace, ToolName, ToolRef};
-use steadfast_core::turn::{TurnCallOutcome, TurnEndReason, TurnStatus};
 use steadfast_executor::{
     AttemptError, BreakerKey, BreakerOverride, ResolvedTool, ToolRegistry, TurnOptions, TurnRejection,
     TurnResponse, TurnTraceView,
 };
+use steadfast_turn::{TurnCallOutcome, TurnEndReason, TurnStatus};
 
 use super::*;
 use scripted::*;

@@ -9,12 +9,13 @@ use parking_lot::Mutex;
 use steadfast_core::classify::{AttemptFault, FaultSource, TransportError};
 use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
 use steadfast_core::id::{Namespace, ToolName, ToolRef};
-use steadfast_core::output::{RawJson, ToolOutput};
-use steadfast_core::turn::{TurnCallOutcome, TurnLimits, TurnPlan};
+use steadfast_core::output::ToolOutput;
 use steadfast_executor::{
     Attempt, BreakerKey, Engine, ResolvedTool, ToolRegistry, ToolResult, TurnOptions, TurnResponse,
     TurnTraceView,
 };
+use steadfast_json::RawJson;
+use steadfast_turn::{TurnCallOutcome, TurnLimits, TurnPlan};
 
 /// The behavior of a tool in its n-th run.
 pub(crate) type ToolScript = Box<dyn Fn(u32, Attempt) -> ScriptedAttempt + Send + Sync>;

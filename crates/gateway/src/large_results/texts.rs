@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use serde_json::value::RawValue;
 use steadfast_core::large_result::CutNotice;
-use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::output::ToolOutput;
+use steadfast_json::RawJson;
 use steadfast_mcp::json_text;
 
 use crate::json_parts::with_text;

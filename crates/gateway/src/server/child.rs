@@ -418,7 +418,7 @@ async fn read(
             Some(Ok(LineItem::NotAMessage { line, why })) => {
                 server.handle_malformed(&line, &why);
                 let line = String::from_utf8_lossy(line.get(..200).unwrap_or(&line)).into_owned();
-                let line = steadfast_core::redact::text(&line).into_owned();
+                let line = steadfast_redact::text(&line).into_owned();
                 tracing::warn!(event = "server.garbage", server = %server.name, line, %why);
                 continue;
             }

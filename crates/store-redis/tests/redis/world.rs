@@ -12,8 +12,9 @@ use steadfast_core::dedupe::{
 };
 use steadfast_core::id::{Digest, Namespace, RequestId, ToolName, ToolRef};
 use steadfast_core::key::{RecordKey, run_key};
-use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::{DedupePolicy, PolicyProfile, RecordLifetimes, ToolClass};
+use steadfast_json::RawJson;
 use steadfast_store::{StateStore, StoreError, StoreEvent};
 use steadfast_store_redis::{KeyPrefix, Options, RedisStore};
 use tokio::sync::broadcast;

@@ -17,10 +17,11 @@ use steadfast_core::dedupe::{
 };
 use steadfast_core::id::{ActorId, Digest, Namespace, RequestId, SessionKey, TenantId, ToolName, ToolRef};
 use steadfast_core::key::{KeyInputs, RecordKey, call_id_key, computed_key, explicit_key, run_key};
-use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::{
     DedupePolicy, FailureReplayPolicy, RecordLifetimes, ToolClass, UnknownOutcomePolicy,
 };
+use steadfast_json::RawJson;
 
 use super::{LeaseModel, StoreFixture, TimeModel};
 use crate::StateStore;

@@ -2,7 +2,6 @@
 
 use std::fmt::{self, Write as _};
 
-use steadfast_core::redact;
 use tracing::field::Visit;
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Metadata, Subscriber};
@@ -96,8 +95,8 @@ impl EventContent {
             "event" => self.event = Some(text),
             "message" => self.message = Some(text),
             // Other crates do not redact their events, so the names of fields are checked as well as their values.
-            _ if redact::is_secret_name(name) => {
-                self.fields.push((name, EventValue::Text(redact::MASK.to_owned())))
+            _ if steadfast_redact::is_secret_name(name) => {
+                self.fields.push((name, EventValue::Text(steadfast_redact::MASK.to_owned())))
             }
             _ => self.fields.push((name, EventValue::Text(text))),
         }
@@ -106,7 +105,7 @@ impl EventContent {
 
 impl Visit for EventContent {
     fn record_u64(&mut self, field: &tracing::field::Field, value: u64) {
-        if redact::is_secret_name(field.name()) {
+        if steadfast_redact::is_secret_name(field.name()) {
             self.text(field.name(), String::new());
         } else {
             self.fields.push((field.name(), EventValue::Number(value)));

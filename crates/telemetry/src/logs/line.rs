@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
-use steadfast_core::{Timestamp, redact};
+use steadfast_core::Timestamp;
 
 use super::{LogLineFormat, LogLineLevel};
 
@@ -165,7 +165,7 @@ impl ShownTexts {
         if self.harmless.contains(text) {
             return Cow::Borrowed(text);
         }
-        let shown = redact::excerpt(text, MOST_BYTES);
+        let shown = steadfast_redact::excerpt(text, MOST_BYTES);
         if shown == text && text.len() <= LONGEST_KNOWN {
             if self.harmless.len() >= MOST_KNOWN {
                 self.harmless.clear();
@@ -208,7 +208,7 @@ fn json_string(text: &str, out: &mut String) {
 /// The longest text that is shown. It limits the length of a line, and so the size of the queue.
 const MOST_BYTES: usize = 512;
 
-/// More than [`redact::excerpt`] reads to find the part to show.
+/// More than [`steadfast_redact::excerpt`] reads to find the part to show.
 const LOOKED_AT: usize = 5 * MOST_BYTES;
 
 /// Number of texts in the cache, and the longest of them.

@@ -17,8 +17,8 @@ use opentelemetry_otlp::{
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::metrics::{PeriodicReader, SdkMeterProvider};
 use opentelemetry_sdk::trace::SdkTracerProvider;
-use steadfast_core::redact::Redacted;
 use steadfast_mcp::http::upstream::InvalidServerUrl;
+use steadfast_redact::Redacted;
 
 use self::client::OtlpClient;
 use crate::ids::SpanIdGenerator;

@@ -19,9 +19,10 @@ use steadfast_core::call::{CallRequest, CallerKeyScope, CallerPatience, EqualCal
 use steadfast_core::classify::{AttemptFault, FaultSource, TransportError};
 use steadfast_core::dedupe::{ProcessIdentity, RunId};
 use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
-use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::{CallPolicy, PolicyProfile, ToolClass};
 use steadfast_executor::{Engine, RuntimeClock, ToolResult};
+use steadfast_json::RawJson;
 
 use crate::ids::SpanIdGenerator;
 use crate::logs::tests::CapturedOutput;

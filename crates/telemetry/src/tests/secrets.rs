@@ -2,8 +2,8 @@
 
 use steadfast_core::classify::FaultSource;
 use steadfast_core::output::ToolOutput;
-use steadfast_core::redact::Redacted;
 use steadfast_executor::{Attempt, ToolFault};
+use steadfast_redact::Redacted;
 
 use super::*;
 use crate::OtlpOptions;

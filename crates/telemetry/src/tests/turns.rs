@@ -6,10 +6,10 @@ use std::pin::Pin;
 use opentelemetry::trace::{SpanId, Status, TraceId};
 use opentelemetry::{Key, Value};
 use steadfast_core::envelope::{CallerIdentity, EnvelopeTrace};
-use steadfast_core::turn::trace::TraceSpan;
-use steadfast_core::turn::{TurnLimits, TurnPlan};
 use steadfast_core::{Timestamp, millis};
 use steadfast_executor::{Attempt, ResolvedTool, ToolRegistry, TurnOptions, TurnResponse, TurnTraceView};
+use steadfast_turn::trace::TraceSpan;
+use steadfast_turn::{TurnLimits, TurnPlan};
 
 use super::*;
 use crate::{OtlpOptions, names};

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::Uri;
 use steadfast_config::{HttpMethod, UrlPiece, UrlTemplate};
 use steadfast_core::classify::{AttemptFault, FaultSource, TransportError};
-use steadfast_core::json::{JsonDocument, JsonKind, JsonLimits, JsonValue};
+use steadfast_json::{JsonDocument, JsonKind, JsonLimits, JsonValue};
 
 /// The parts of a request that come from the parameters of a call.
 #[derive(Debug, PartialEq, Eq)]

@@ -19,7 +19,7 @@ use steadfast_core::dedupe::{
 };
 use steadfast_core::id::{Digest, Domain, Namespace, RequestId, SessionKey, ToolName, ToolRef, TurnId};
 use steadfast_core::key::RecordKey;
-use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::{
     AmbiguousOutcomePolicy, ApprovalTrigger, ArgumentCheck, CallPolicy, DangerousCommandPolicy,
     EnforcementMode, FailureReplayPolicy, MechanismModes, PolicyProfile, RateLimit, RepeatedSuccessPolicy,
@@ -27,6 +27,7 @@ use steadfast_core::policy::{
 };
 use steadfast_core::retry::CallerLimits;
 use steadfast_core::trust::Signature;
+use steadfast_json::RawJson;
 
 use crate::draw::InputDraw;
 

@@ -6,9 +6,10 @@ use std::time::Duration;
 use serde_json::json;
 use steadfast_core::classify::{AttemptFault, FaultSource};
 use steadfast_core::code::{CallStatus, Code};
-use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::ToolClass;
 use steadfast_executor::{Attempt, CallResponse, ToolFault, ToolResult};
+use steadfast_json::RawJson;
 
 use crate::calls::{CountingTool, OPEN, SUCCESS, call, fail, http, keyed, paid, single, status, within};
 use crate::world::{ConformanceWorld, plain};

@@ -10,9 +10,9 @@ use steadfast_config::{AnnotationHints, Config, Sources, Switches};
 use steadfast_core::classify::{AttemptFault, FaultSource, TransportError};
 use steadfast_core::code::Code;
 use steadfast_core::envelope::CallEnvelope;
-use steadfast_core::output::RawJson;
 use steadfast_core::policy::{CallPolicy, EnforcementMode, PolicyProfile, ToolClass};
 use steadfast_executor::{Attempt, Engine, HookFuture, Hooks, ToolResult};
+use steadfast_json::RawJson;
 use steadfast_telemetry::{LogLineFormat, LogLineLevel, LogSink, Options, Telemetry};
 
 use crate::calls::{

@@ -14,8 +14,9 @@ use steadfast_core::dedupe::{
 };
 use steadfast_core::id::RequestId;
 use steadfast_core::key::RecordKey;
-use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::{FailureReplayPolicy, RecordLifetimes, UnknownOutcomePolicy};
+use steadfast_json::RawJson;
 
 use super::{MachineTrace, agree, millis, next_moment, perhaps};
 use crate::invariants::InvariantViolation;

@@ -12,8 +12,8 @@ use steadfast_core::classify::{AttemptReach, FaultNature, Severity};
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{LeaseOwnerState, ProcessIdentity, UnknownOutcomeReason};
 use steadfast_core::id::{Namespace, ToolCallId, ToolName, ToolRef};
-use steadfast_core::output::RawJson;
-use steadfast_core::turn::{
+use steadfast_json::RawJson;
+use steadfast_turn::{
     CallNeed, CallProgress, CandidateChoice, DependantCounts, DraftAlternative, DraftCall, DraftDependency,
     FailureFacts, FailureStrategy, PlanDraft, PlannedCallEnd, RepeatSafety, SubmissionHistory, ToolFacts,
     TurnAcquisition, TurnCallFailure, TurnCallOutcome, TurnDocument, TurnEndEffect, TurnEndReason, TurnEvent,

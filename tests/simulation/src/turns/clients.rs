@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use steadfast_core::turn::{TurnEvent, TurnPlan, TurnStatus};
+use steadfast_turn::{TurnEvent, TurnPlan, TurnStatus};
 
 use crate::invariants::InvariantViolation;
 use crate::rng::Rng;

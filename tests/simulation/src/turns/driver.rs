@@ -8,9 +8,9 @@ use steadfast_core::classify::{AttemptReach, FaultNature};
 use steadfast_core::code::Code;
 use steadfast_core::id::{Digest, ToolCallId, ToolRef, TurnId};
 use steadfast_core::key::RecordKey;
-use steadfast_core::output::RawJson;
 use steadfast_core::policy::ToolClass;
-use steadfast_core::turn::{
+use steadfast_json::RawJson;
+use steadfast_turn::{
     CallProgress, CandidateChoice, PlannedCallEnd, RepeatSafety, SubmissionHistory, ToolFacts,
     TurnCallFailure, TurnEndEffect, TurnEvent, TurnMachine, TurnPlan, TurnStep, UnknownOutcomeHandling,
 };
@@ -180,7 +180,7 @@ impl SimulatedWorld {
                 self.log_event(format!("submission {submission} ends: {}", result.summary));
                 let done = &mut self.submissions[submission];
                 let (inner, kept) =
-                    (done.inner, done.hold.as_ref().map(steadfast_core::turn::TurnLease::released_document));
+                    (done.inner, done.hold.as_ref().map(steadfast_turn::TurnLease::released_document));
                 done.stage = SubmissionStage::Releasing(Box::new(result));
                 self.break_connection(inner)?;
                 match kept {
@@ -198,7 +198,7 @@ impl SimulatedWorld {
         submission: usize,
         id: &ToolCallId,
         choice: &CandidateChoice,
-    ) -> Option<steadfast_core::turn::TurnDocument> {
+    ) -> Option<steadfast_turn::TurnDocument> {
         let kept = self.submissions[submission].hold.as_ref()?.document_with_choice(id, choice)?;
         match self.defect {
             Some(Defect::ChoiceNotKept) => None,
@@ -207,9 +207,9 @@ impl SimulatedWorld {
         }
     }
 
-    fn write(&mut self, submission: usize, kept: steadfast_core::turn::TurnDocument, run: Option<TurnStep>) {
+    fn write(&mut self, submission: usize, kept: steadfast_turn::TurnDocument, run: Option<TurnStep>) {
         let writing = &mut self.submissions[submission];
-        let replaces = writing.hold.as_ref().and_then(steadfast_core::turn::TurnLease::replaced_version);
+        let replaces = writing.hold.as_ref().and_then(steadfast_turn::TurnLease::replaced_version);
         writing.writing = Some(ChoiceWrite { kept: kept.clone(), again: false, run });
         self.ask_store(submission, TurnDocumentRequest::Write { replaces, kept });
     }
@@ -381,7 +381,7 @@ impl SimulatedWorld {
             return Ok(());
         }
         let pid = self.nodes[node].identity.pid;
-        let held = |kept: &steadfast_core::turn::TurnDocument| {
+        let held = |kept: &steadfast_turn::TurnDocument| {
             kept.holder.as_ref().is_some_and(|holder| holder.process.pid == pid)
         };
         let turns: Vec<usize> =

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use steadfast_core::dedupe::{LeaseOwnerState, ProcessIdentity};
-use steadfast_core::turn::{
+use steadfast_turn::{
     SubmissionHistory, TurnAcquisition, TurnDocument, TurnHolder, TurnLease, TurnWriteConflict,
 };
 

@@ -26,7 +26,7 @@ use std::time::Duration;
 use steadfast_core::Timestamp;
 use steadfast_core::call::{CallNotice, CallResult};
 use steadfast_core::id::ToolCallId;
-use steadfast_core::turn::{
+use steadfast_turn::{
     CallProgress, CandidateChoice, SubmissionHistory, TurnEvent, TurnLease, TurnMachine, TurnPlan,
     TurnResult, TurnStatus, TurnStep,
 };
@@ -98,7 +98,7 @@ enum SubmissionStage {
 /// A choice that is being written, and the call that waits for it.
 #[derive(Debug)]
 struct ChoiceWrite {
-    kept: steadfast_core::turn::TurnDocument,
+    kept: steadfast_turn::TurnDocument,
     again: bool,
     run: Option<TurnStep>,
 }

@@ -3,7 +3,7 @@
 use std::iter;
 use std::sync::Arc;
 
-use steadfast_core::turn::{TurnLimits, TurnPlan};
+use steadfast_turn::{TurnLimits, TurnPlan};
 
 use crate::Defect;
 use crate::rng::Rng;

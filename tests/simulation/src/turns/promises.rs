@@ -6,7 +6,7 @@ use steadfast_core::Timestamp;
 use steadfast_core::call::CallResult;
 use steadfast_core::code::Code;
 use steadfast_core::id::ToolCallId;
-use steadfast_core::turn::{TurnCallOutcome, TurnEndReason, TurnEvent, TurnResult};
+use steadfast_turn::{TurnCallOutcome, TurnEndReason, TurnEvent, TurnResult};
 
 use crate::invariants::{InvariantViolation, clock};
 use crate::model::{CallIdentity, Effect, GroundTruth, TurnCall, UniqueEffect};

@@ -16,7 +16,6 @@
 use std::net::IpAddr;
 
 use http::Uri;
-use steadfast_core::redact;
 
 use super::{
     ConfigFormat, EMPTY_LIST, FoundServer, ImportRequest, MARK, ProgramLocation, ServerRewrite, Splice,
@@ -168,7 +167,7 @@ impl<'n> UrlServer<'n> {
     }
 
     fn has_secret_address(&self) -> bool {
-        redact::text(self.address) != self.address
+        steadfast_redact::text(self.address) != self.address
     }
 }
 

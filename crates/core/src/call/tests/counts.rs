@@ -3,10 +3,10 @@
 use std::num::NonZeroU32;
 
 use super::*;
+use crate::call::{RecordedAttempt, RecordedFailureKind};
 use crate::classify::FaultNature;
 use crate::guard::{GuardLayer, GuardedResult};
 use crate::policy::{RateLimit, RepeatedSuccessPolicy};
-use crate::rehearse::{RecordedAttempt, RecordedFailureKind};
 use crate::trust::TrustState;
 
 /// Returns the state of a guard after exactly these events, all of them now.

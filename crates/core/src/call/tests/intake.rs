@@ -1,11 +1,12 @@
 //! From an envelope to a request, and from a result to an envelope.
 
+use steadfast_json::{JsonDocument, JsonLimits, JsonValue};
+
 use super::*;
 use crate::code::CallStatus;
 use crate::envelope::CacheMatch;
 use crate::guard::{GuardLayer, GuardRemark};
 use crate::id::ToolCallId;
-use crate::json::{JsonDocument, JsonLimits, JsonValue};
 use crate::key::{KeyInputs, computed_key, explicit_key, separate_key};
 use crate::policy::{ComputedKeyPolicy, KeyConflictPolicy, KeyScope};
 

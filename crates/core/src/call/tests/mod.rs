@@ -41,6 +41,8 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
+use steadfast_json::RawJson;
+
 use super::*;
 use crate::approval::{ApprovalChannel, ApprovalDecision, Grantor, SpendVerdict};
 use crate::classify::{AttemptFault, FaultSource, RetryAfter, TransportError};
@@ -50,7 +52,7 @@ use crate::dedupe::{
 };
 use crate::envelope::{CallEnvelope, ResultEnvelope, UnknownFieldPolicy};
 use crate::id::{ActorId, Digest, SessionKey};
-use crate::output::{RawJson, ToolOutput};
+use crate::output::ToolOutput;
 use crate::policy::{PolicyProfile, Ratio};
 
 const START: Timestamp = Timestamp::from_millis(1_762_300_800_000);

@@ -48,7 +48,7 @@ fn a_try_of_a_success_that_repeats_is_spent_when_it_begins() {
 
 #[test]
 fn results_are_compared_only_where_repeated_successes_are_watched() {
-    use crate::output::RawJson;
+    use steadfast_json::RawJson;
     let output = |text| ToolOutput { content: RawJson::string(text), metadata: None };
     let watched =
         GuardPolicy { repeated_success: RepeatedSuccessPolicy::Warn(three()), ..GuardPolicy::default() };

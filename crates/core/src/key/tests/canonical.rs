@@ -1,9 +1,9 @@
 use proptest::prelude::*;
 use serde::Deserialize;
+use steadfast_json::strategy::json_text;
 
 use super::*;
 use crate::id::Digest;
-use crate::json::tests::json_text;
 
 const RULES: [StringRule; 3] = [StringRule::Exact, StringRule::Trim, StringRule::Collapse];
 

@@ -3,8 +3,9 @@
 mod canonical;
 mod keys;
 
+use steadfast_json::{JsonDocument, JsonKind, JsonLimits, JsonValue};
+
 use super::*;
-use crate::json::{JsonDocument, JsonKind, JsonLimits, JsonValue};
 use crate::policy::StringRule;
 
 /// Parses a text that must be JSON and passes it to a function.

@@ -14,7 +14,7 @@ use steadfast_core::call::{CallNotice, CallResult, Provenance};
 use steadfast_core::code::{CallStatus, Code};
 use steadfast_core::id::{ModelId, RequestId, SessionKey, TenantId, ToolRef};
 use steadfast_core::policy::ToolClass;
-use steadfast_core::{Timestamp, millis, redact};
+use steadfast_core::{Timestamp, millis};
 
 pub use series::{CallMinute, CallSeries, CallTally};
 pub use step::{CallStep, StepTone};
@@ -143,7 +143,7 @@ impl RecentActivity {
 fn told(mut trace: CallTrace, facts: &[(Timestamp, CallNotice)]) -> CallTrace {
     trace.steps = facts.iter().filter_map(|(at, notice)| step::of(*at, notice)).collect();
     if let Some(message) = trace.ended.as_mut().and_then(|ended| ended.message.as_mut()) {
-        *message = redact::excerpt(message, SHOWN_MESSAGE);
+        *message = steadfast_redact::excerpt(message, SHOWN_MESSAGE);
     }
     trace
 }
@@ -223,7 +223,11 @@ impl EngineListener for RecentActivity {
 
 /// Truncates a long message. It is redacted first if the cut could split a secret.
 fn kept_message(message: &str) -> String {
-    if message.len() <= KEPT_MESSAGE { message.to_owned() } else { redact::excerpt(message, SHOWN_MESSAGE) }
+    if message.len() <= KEPT_MESSAGE {
+        message.to_owned()
+    } else {
+        steadfast_redact::excerpt(message, SHOWN_MESSAGE)
+    }
 }
 
 #[cfg(test)]
@@ -231,7 +235,8 @@ mod tests {
     use std::sync::Arc;
 
     use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
-    use steadfast_core::output::{RawJson, ToolOutput};
+    use steadfast_core::output::ToolOutput;
+    use steadfast_json::RawJson;
 
     use super::*;
     use crate::{Attempt, Engine, ToolResult};

@@ -11,7 +11,7 @@ use steadfast_core::dedupe::{ReplayReason, Resolution, UnknownOutcomeReason};
 use steadfast_core::guard::GuardLayer;
 use steadfast_core::retry::RetryStop;
 use steadfast_core::trust::TrustState;
-use steadfast_core::{Timestamp, millis, redact};
+use steadfast_core::{Timestamp, millis};
 
 /// One step of a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -56,7 +56,7 @@ impl CallStep {
 /// Returns the step for a notice, or `None` if it is not shown.
 pub(super) fn of(at: Timestamp, notice: &CallNotice) -> Option<CallStep> {
     let (kind, tone, text, rule) = words(at, notice)?;
-    let clean = |text: &str| redact::excerpt(text, LONGEST);
+    let clean = |text: &str| steadfast_redact::excerpt(text, LONGEST);
     Some(CallStep { at_ms: at, kind, text: clean(&text), rule: rule.map(clean), tone })
 }
 
@@ -115,7 +115,7 @@ fn words(at: Timestamp, notice: &CallNotice) -> Option<StepParts<'_>> {
             };
             // Without a response, the message is not that of the tool.
             let said = if seen == UnknownOutcomeReason::NoAnswer.describe() { "" } else { &failed.said };
-            let words = redact::excerpt(said, LONGEST_WORDS);
+            let words = steadfast_redact::excerpt(said, LONGEST_WORDS);
             let words = if words.is_empty() { words } else { format!(" ({words})") };
             let nature = match failed.nature {
                 FaultNature::Transient => "a retry may help",

@@ -27,7 +27,7 @@ use steadfast_core::dedupe::{
 use steadfast_core::guard::{GuardedCall, LoopGuard};
 use steadfast_core::id::{RequestId, TurnId};
 use steadfast_core::limit::Limiter;
-use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::{
     AmbiguousOutcomePolicy, ApprovalTrigger, ArgumentCheck, BudgetPolicy, CallPolicy, DangerousCommandPolicy,
     EffectLocation, EnforcementMode, FailureReplayPolicy, PolicyProfile, RateLimit, Ratio, SilencePolicy,
@@ -37,6 +37,7 @@ use steadfast_core::retry::{CallerLimits, RetryBudget};
 use steadfast_core::trust::{
     Escalation, FinishedOutcome, NotifyChoice, Signature, TrustLedger, TrustRules, TrustSubject,
 };
+use steadfast_json::RawJson;
 
 use self::reference::{
     ExpectedEnding, ExpectedFollowUp, ExpectedResponse, ExpectedSave, ExpectedStep, ReferenceCall,

@@ -1,0 +1,193 @@
+//! Progress of a call, derived from the notices of its attempts. It decides if another tool may do the job.
+
+use std::time::Duration;
+
+use steadfast_core::call::{CallNotice, CutReason, FailedAttempt};
+use steadfast_core::classify::AttemptReach;
+
+/// The progress of one call, derived from the notices of its attempts.
+#[derive(Clone, Debug, Default)]
+pub struct CallProgress {
+    last: LastAttempt,
+    /// True if an attempt before the last one may have run. A later attempt that was refused does not undo its effects.
+    in_doubt: bool,
+    /// True if it waited for an in-flight call.
+    waited_for_in_flight: bool,
+}
+
+/// The last attempt of a call.
+#[derive(Clone, Debug, Default)]
+enum LastAttempt {
+    #[default]
+    None,
+    /// Its end was not observed.
+    InFlight {
+        cut: Option<Duration>,
+    },
+    Failed {
+        how: FailedAttempt,
+        cut: Option<Duration>,
+    },
+    /// The tool did its work.
+    Done,
+    /// The tool asked for input and did nothing.
+    InputRequired,
+}
+
+impl CallProgress {
+    /// Records a notice of the call.
+    pub fn record(&mut self, notice: &CallNotice) {
+        if let CallNotice::AttemptStarted { .. } = notice {
+            self.in_doubt |= self.reach() == AttemptReach::Unknown;
+            self.last = LastAttempt::InFlight { cut: None };
+        } else if let (
+            CallNotice::AttemptCut { cut: CutReason::Silent(allowed) },
+            LastAttempt::InFlight { cut },
+        ) = (notice, &mut self.last)
+        {
+            *cut = Some(*allowed);
+        } else if let CallNotice::AttemptEnded { failure, .. } = notice {
+            self.last = match failure.clone() {
+                Some(how) => LastAttempt::Failed { how, cut: self.timed_out_after() },
+                None => LastAttempt::Done,
+            };
+        } else if let CallNotice::InputRequired = notice {
+            self.last = LastAttempt::InputRequired;
+        } else if let CallNotice::Following = notice {
+            self.waited_for_in_flight = true;
+        }
+    }
+
+    /// Returns how far the call got, if it did not succeed. A call without attempts was never sent. An attempt that
+    /// still runs may have had any effect, even if its caller was answered. The same holds for an earlier attempt with
+    /// an unknown outcome, whatever the result of a retry.
+    pub fn reach(&self) -> AttemptReach {
+        match &self.last {
+            _ if self.in_doubt => AttemptReach::Unknown,
+            LastAttempt::None => AttemptReach::NotSent,
+            LastAttempt::InFlight { .. } | LastAttempt::Done => AttemptReach::Unknown,
+            LastAttempt::Failed { how, .. } => how.reach,
+            LastAttempt::InputRequired => AttemptReach::Answered,
+        }
+    }
+
+    /// Returns the failure of the last attempt.
+    pub fn failure(&self) -> Option<&FailedAttempt> {
+        match &self.last {
+            LastAttempt::Failed { how, .. } => Some(how),
+            LastAttempt::None
+            | LastAttempt::InFlight { .. }
+            | LastAttempt::Done
+            | LastAttempt::InputRequired => None,
+        }
+    }
+
+    /// Returns the timeout of the last attempt, if the attempt exceeded it.
+    pub fn timed_out_after(&self) -> Option<Duration> {
+        match &self.last {
+            LastAttempt::InFlight { cut } | LastAttempt::Failed { cut, .. } => *cut,
+            LastAttempt::None | LastAttempt::Done | LastAttempt::InputRequired => None,
+        }
+    }
+
+    /// Returns true if an attempt of the call, or the in-flight call that it waits for, runs or ran.
+    pub fn has_begun(&self) -> bool {
+        self.waited_for_in_flight || !matches!(self.last, LastAttempt::None)
+    }
+
+    /// Returns true if the tool asked for input and did nothing.
+    pub fn is_input_required(&self) -> bool {
+        matches!(self.last, LastAttempt::InputRequired)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use steadfast_core::Timestamp;
+    use steadfast_core::classify::{FaultNature, Severity};
+    use steadfast_core::dedupe::UnknownOutcomeReason;
+
+    use super::*;
+
+    fn started() -> CallNotice {
+        CallNotice::AttemptStarted { attempt: 1, at: Timestamp::ZERO }
+    }
+
+    fn ended(reach: Option<AttemptReach>) -> CallNotice {
+        let failure = reach.map(|reach| FailedAttempt {
+            nature: FaultNature::Transient,
+            reach,
+            severity: Severity::Transient,
+            rule: "a rule".into(),
+            observed: UnknownOutcomeReason::ErrorAnswer,
+            said: "no".into(),
+        });
+        CallNotice::AttemptEnded { attempt: 1, took: Duration::ZERO, failure }
+    }
+
+    fn heard(notices: &[CallNotice]) -> CallProgress {
+        let mut heard = CallProgress::default();
+        notices.iter().for_each(|notice| heard.record(notice));
+        heard
+    }
+
+    #[test]
+    fn the_reach_of_a_call() {
+        let silent = CallNotice::AttemptCut { cut: CutReason::Silent(Duration::from_secs(5)) };
+        let [refused, unknown] =
+            [AttemptReach::Refused, AttemptReach::Unknown].map(|reach| ended(Some(reach)));
+        for (notices, reach) in [
+            (vec![], AttemptReach::NotSent),
+            (vec![started()], AttemptReach::Unknown),
+            (vec![started(), silent.clone()], AttemptReach::Unknown),
+            (vec![started(), refused.clone()], AttemptReach::Refused),
+            (vec![started(), ended(None)], AttemptReach::Unknown),
+            (vec![started(), ended(None), CallNotice::InputRequired], AttemptReach::Answered),
+            (vec![started(), refused.clone(), started(), unknown.clone()], AttemptReach::Unknown),
+            // The result of a retry says nothing about the attempt before it.
+            (vec![started(), unknown.clone(), started(), refused.clone()], AttemptReach::Unknown),
+            (
+                vec![started(), unknown.clone(), started(), ended(None), CallNotice::InputRequired],
+                AttemptReach::Unknown,
+            ),
+            (vec![started(), unknown, started(), refused.clone(), started(), refused], AttemptReach::Unknown),
+        ] {
+            assert_eq!(heard(&notices).reach(), reach, "{notices:?}");
+        }
+        let late = heard(&[started(), silent, ended(Some(AttemptReach::Unknown))]);
+        assert_eq!(late.timed_out_after(), Some(Duration::from_secs(5)));
+        assert_eq!(heard(&[started(), started()]).timed_out_after(), None);
+    }
+
+    #[test]
+    fn a_call_has_begun_when_an_attempt_runs_or_it_waits_for_an_in_flight_call() {
+        let mut heard = CallProgress::default();
+        assert!(!heard.has_begun());
+        heard.record(&CallNotice::Following);
+        assert!(heard.has_begun());
+        assert_eq!(heard.reach(), AttemptReach::NotSent, "it has sent nothing itself");
+        let mut heard = CallProgress::default();
+        heard.record(&started());
+        assert!(heard.has_begun());
+    }
+
+    #[test]
+    fn the_result_of_the_last_attempt() {
+        let asked = [started(), ended(None), CallNotice::InputRequired];
+        let failed = [started(), ended(Some(AttemptReach::Refused))];
+        for (notices, has_asked, has_failed) in [
+            (&[][..], false, false),
+            (&[started()], false, false),
+            (&asked, true, false),
+            (&failed, false, true),
+            (&asked[..2], false, false),
+        ] {
+            let heard = heard(notices);
+            assert_eq!(
+                (heard.is_input_required(), heard.failure().is_some()),
+                (has_asked, has_failed),
+                "{notices:?}"
+            );
+        }
+    }
+}

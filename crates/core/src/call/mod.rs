@@ -455,6 +455,8 @@ impl Call {
             }
             (State::Spending, CallEvent::Spent(_)) => {
                 self.spent = None;
+                // What the lost grant covered is not covered by an approval that follows.
+                self.approved_blocked = false;
                 Ok(self.lost_the_grant(shared, now, notices))
             }
             (State::Starting, CallEvent::Started(StartVerdict::Started)) => {

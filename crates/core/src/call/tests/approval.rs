@@ -4,7 +4,7 @@ use super::*;
 use crate::classify::Severity;
 use crate::dedupe::{DeliveryReceipt, ReplayReason, ReplayedResult};
 use crate::policy::DangerousCommandPolicy;
-use crate::trust::TrustState;
+use crate::trust::{TrustState, TrustTarget};
 
 /// A policy that asks before every call.
 fn asking() -> CallPolicy {
@@ -156,6 +156,39 @@ fn an_approval_from_before_the_block_does_not_let_the_tool_run() {
         assert_eq!((code(&result), world.runs), (Some(Code::ToolBlocked), 0), "{channel:?}");
         assert!(kept.iter().any(|kept| matches!(kept, DeferredWrite::GiveBack { .. })), "{kept:?}");
     }
+}
+
+/// A call of a blocked tool had an operator's grant, and another call spent it first. The operator restored the tool, so
+/// the call asked again, and the client itself approved it. The tool was blocked again before the attempt: the client's
+/// approval does not cover that, and the lost grant no longer does.
+#[test]
+fn a_lost_grant_for_a_blocked_tool_covers_no_later_block() {
+    let policy = asking();
+    let mut world = CallTestWorld::new();
+    let request = || interactive(&policy, "k");
+    blocked(&mut world, &policy);
+    world.grant_despite_block(&request(), &policy);
+    let (mut call, mut step) = world.begin_only(request(), &policy);
+    while !matches!(step, NextStep::Spend { .. }) {
+        let event = world.store_event(&call, &step).expect("the store's business");
+        step = world.on_only(&mut call, event).unwrap();
+    }
+    let other = ClaimOwner { process: process(), call: 99, claim: 1 };
+    assert_eq!(world.approvals.spend(GrantId(1), other.digest(), world.now), SpendVerdict::Spent);
+    let tool = request().tool;
+    world.trust.reset(TrustTarget::Tool(&tool), world.now);
+    let step = world.serve(&mut call, step);
+    let NextStep::Ask(ask) = &step else { panic!("{step:?}") };
+    assert!(!ask.operator_only);
+    let mut step = world.on_only(&mut call, CallEvent::Answered(ApprovalOutcome::Granted(None))).unwrap();
+    while !matches!(step, NextStep::Start { .. }) {
+        let event = world.store_event(&call, &step).expect("the store's business");
+        step = world.on_only(&mut call, event).unwrap();
+    }
+    world.pass(SECOND);
+    blocked(&mut world, &policy);
+    let result = finished(world.serve(&mut call, step));
+    assert_eq!((code(&result), world.runs), (Some(Code::ToolBlocked), 0));
 }
 
 /// The claim was lost by then, or its state is unknown. In every case, nothing was done with the approval.

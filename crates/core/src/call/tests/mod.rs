@@ -373,18 +373,30 @@ impl CallTestWorld {
 
     /// Grants a call once, in advance, as an operator.
     fn grant_once(&mut self, request: &CallRequest, policy: &CallPolicy) {
-        let wanted = ApprovalSubject {
-            tool: &request.tool,
-            arguments: request.digest,
-            signature: &request.signature,
-            session: request.session.as_ref(),
-            blocked: false,
-        };
+        self.grant(approval_subject(request), policy);
+    }
+
+    /// Grants a call of a blocked tool.
+    fn grant_despite_block(&mut self, request: &CallRequest, policy: &CallPolicy) {
+        self.grant(ApprovalSubject { blocked: true, ..approval_subject(request) }, policy);
+    }
+
+    fn grant(&mut self, wanted: ApprovalSubject<'_>, policy: &CallPolicy) {
         let asked =
-            self.approvals.ask(wanted, &Escalation::routine(&request.tool), None, &policy.approval, self.now);
+            self.approvals.ask(wanted, &Escalation::routine(wanted.tool), None, &policy.approval, self.now);
         self.approvals
             .decide(asked.id, ApprovalDecision::Once, Grantor::Operator, self.now)
             .expect("the request is open");
+    }
+}
+
+fn approval_subject(request: &CallRequest) -> ApprovalSubject<'_> {
+    ApprovalSubject {
+        tool: &request.tool,
+        arguments: request.digest,
+        signature: &request.signature,
+        session: request.session.as_ref(),
+        blocked: false,
     }
 }
 

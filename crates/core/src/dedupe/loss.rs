@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::claim::{Claim, RecordAddress};
+use super::address::RecordAddress;
+use super::claim::Claim;
 use super::marker::StoreMarker;
 use crate::Timestamp;
 

@@ -29,7 +29,9 @@
 //! - **Nothing counts before the end.** While the attempt can still take effect, its callers are only asked to wait.
 //!   The response after that is final: it lets them check the outcome and call again.
 
+mod address;
 mod claim;
+mod claim_table;
 mod delivery;
 mod format;
 mod loss;
@@ -37,12 +39,15 @@ mod marker;
 mod owner;
 mod record;
 mod records;
+mod rules;
+mod unknown_outcome;
 
+pub use address::RecordAddress;
 pub use claim::{
-    Claim, ClaimDecision, ClaimIntent, ClaimRole, ClaimVerdict, DedupeDecision, DedupeRules, FoundRecords,
-    LocalKnowledge, RecordAddress, ReplayReason, ReplayedResult, SettleStatus, UnknownOutcomeStatus,
-    decide_claim,
+    Claim, ClaimDecision, ClaimIntent, ClaimRole, ClaimVerdict, DedupeDecision, FoundRecords, LocalKnowledge,
+    ReplayReason, ReplayedResult, SettleStatus, UnknownOutcomeStatus,
 };
+pub use claim_table::decide_claim;
 pub use delivery::{Delivery, DeliverySignal};
 pub use format::{FORMAT, UnreadableRecord};
 pub use loss::{Commit, CommitHistory, CommitNote, CommitNoteState, LossCause, RecordLoss, detect_loss};
@@ -59,6 +64,7 @@ pub use record::{
 };
 
 pub use records::MemoryRecords;
+pub use rules::DedupeRules;
 
 #[cfg(test)]
 mod tests;

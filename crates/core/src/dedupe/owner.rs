@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::claim::{DedupeDecision, DedupeRules, unknown_outcome};
+use super::claim::DedupeDecision;
 use super::record::{
     AttemptRecord, ClaimOwner, DedupeRecord, DedupeState, DeliveryReceipt, IndexUpdate, Lease,
     LeaseOwnerState, RecordWrite, RunOutcome, SettleTime, UnknownOutcome, UnknownOutcomeReport,
 };
+use super::rules::DedupeRules;
+use super::unknown_outcome::unknown_outcome;
 use crate::Timestamp;
 use crate::key::RecordKey;
 use crate::policy::RecordLifetimes;

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::claim::DedupeRules;
+use super::rules::DedupeRules;
 use crate::Timestamp;
 use crate::code::Code;
 use crate::envelope::CallContext;

@@ -6,13 +6,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::claim::{Claim, ClaimRole, ClaimVerdict, DedupeRules, FoundRecords, LocalKnowledge, decide_claim};
+use super::claim::{Claim, ClaimRole, ClaimVerdict, FoundRecords, LocalKnowledge};
+use super::claim_table::decide_claim;
 use super::owner::{
     RecordAbsence, ReleaseRequest, RenewVerdict, ResolutionRequest, ResolveVerdict, SaveRequest, SaveVerdict,
     StartVerdict, decide_abandoned, decide_delivered, decide_release, decide_renew, decide_resolve,
     decide_save, decide_start,
 };
 use super::record::{ClaimOwner, DedupeRecord, DeliveryReceipt, IndexUpdate, LeaseOwnerState, RecordWrite};
+use super::rules::DedupeRules;
 use crate::Timestamp;
 use crate::key::RecordKey;
 use crate::policy::RecordLifetimes;

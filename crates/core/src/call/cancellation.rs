@@ -1,26 +1,32 @@
-//! Callers that cancel or disconnect, and renewals of the lease.
+//! Callers that cancel or disconnect.
 
-use super::*;
+use super::caller::CallerState;
+use super::context::StepContext;
+use super::in_flight::AttemptInFlight;
+use super::messages;
+use super::notice::CallNotice;
+use super::state::{Call, State};
+use super::step::{CallResult, CutReason, NextStep, OtherWaiters, UpstreamSignal};
+use crate::policy::EnforcementMode;
 
 impl Call {
+    /// Handles a caller that cancels.
     pub(super) fn cancelled(
         &mut self,
-        shared: &mut CallMechanisms<'_>,
         state: State,
         others: OtherWaiters,
-        now: Timestamp,
-        notices: &mut Vec<CallNotice>,
+        cx: &mut StepContext<'_, '_>,
     ) -> NextStep {
-        let result = self.failed(messages::cancelled(), now);
+        let result = self.failed(messages::cancelled(), cx.now);
         match (state, others) {
             (State::Looking { .. } | State::Following { .. } | State::AwaitingEnd { .. }, _) => {
-                self.abandon(shared, now, notices);
-                self.finish(result, Vec::new(), now, notices)
+                self.abandon(cx);
+                self.finish(result, Vec::new(), cx)
             }
             (State::Claiming { .. } | State::GivingBack, _) => {
-                self.abandon(shared, now, notices);
+                self.abandon(cx);
                 self.doubt_claim();
-                self.finish(result, Vec::new(), now, notices)
+                self.finish(result, Vec::new(), cx)
             }
             // Other callers wait for this run, so it continues without its first caller.
             (
@@ -32,30 +38,30 @@ impl Call {
                 | State::Renewing),
                 OtherWaiters::Waiting,
             ) => match self.caller {
-                CallerState::Waiting => self.answer_early(state, result, UpstreamSignal::NoSignal, notices),
-                CallerState::Gone | CallerState::GaveUp => self.stay(state),
+                CallerState::Waiting => {
+                    self.answer_early(state, result, UpstreamSignal::NoSignal, cx.notices)
+                }
+                CallerState::Gone | CallerState::Cancelled => self.stay(state),
             },
             (State::AwaitingApproval { .. }, OtherWaiters::None) => {
-                notices.push(CallNotice::ApprovalEnded { granted: false });
-                self.abandon(shared, now, notices);
-                self.release(result, Vec::new(), now, notices)
+                cx.notices.push(CallNotice::ApprovalEnded { granted: false });
+                self.abandon(cx);
+                self.release(result, Vec::new(), cx)
             }
             (
                 State::Spending | State::Starting | State::BackingOff { .. } | State::Renewing,
                 OtherWaiters::None,
             ) => {
-                self.abandon(shared, now, notices);
-                self.release(result, Vec::new(), now, notices)
+                self.abandon(cx);
+                self.release(result, Vec::new(), cx)
             }
             (State::Probing { tickets, .. }, OtherWaiters::None) => {
-                self.step_back(shared, tickets, notices);
-                self.abandon(shared, now, notices);
-                self.release(result, Vec::new(), now, notices)
+                tickets.return_unused(cx);
+                self.abandon(cx);
+                self.release(result, Vec::new(), cx)
             }
-            (State::Attempting(attempt), others) => self.cancel_attempt(attempt, result, others, notices),
-            (State::Settling(settling), _) => {
-                self.left_settling(shared, settling, Some(result), now, notices)
-            }
+            (State::Attempting(attempt), others) => self.cancel_attempt(attempt, result, others, cx.notices),
+            (State::Settling(settling), _) => self.left_settling(settling, Some(result), cx),
             // The end is near, and it will be recorded.
             (
                 state
@@ -65,25 +71,24 @@ impl Call {
         }
     }
 
+    /// Handles a caller that disconnects.
     pub(super) fn disconnected(
         &mut self,
-        shared: &mut CallMechanisms<'_>,
         state: State,
         others: OtherWaiters,
-        now: Timestamp,
-        notices: &mut Vec<CallNotice>,
+        cx: &mut StepContext<'_, '_>,
     ) -> NextStep {
         match state {
             // A claim whose attempt was never sent is released.
             state @ (State::Probing { .. } | State::Renewing) if self.attempts == 0 => {
-                self.cancelled(shared, state, others, now, notices)
+                self.cancelled(state, others, cx)
             }
             // With every mechanism off, nothing else would ever end the attempt. It ends with its caller, as it would
             // without Steadfast.
             state @ State::Attempting(_) if self.policy.modes.strongest() == EnforcementMode::Off => {
-                self.cancelled(shared, state, others, now, notices)
+                self.cancelled(state, others, cx)
             }
-            State::Settling(settling) => self.left_settling(shared, settling, None, now, notices),
+            State::Settling(settling) => self.left_settling(settling, None, cx),
             // A disconnect never ends an attempt that has started.
             state @ (State::Attempting(_)
             | State::Marking(_)
@@ -93,9 +98,7 @@ impl Call {
             | State::Saving { .. }
             | State::Releasing { .. }
             | State::Finished) => {
-                if self.caller == CallerState::Waiting {
-                    self.caller = CallerState::Gone;
-                }
+                self.caller.disconnect();
                 self.stay(state)
             }
             state @ (State::Looking { .. }
@@ -105,38 +108,48 @@ impl Call {
             | State::AwaitingApproval { .. }
             | State::GivingBack
             | State::Spending
-            | State::Starting) => self.cancelled(shared, state, others, now, notices),
+            | State::Starting) => self.cancelled(state, others, cx),
         }
     }
 
-    pub(super) fn stay(&mut self, state: State) -> NextStep {
-        self.state = state;
-        NextStep::Stay
-    }
-
-    /// Returns true if this is the owner of the record that the call holds: a renewal of an earlier claim may arrive
-    /// late.
-    pub(super) fn owns(&self, owner: &ClaimOwner) -> bool {
-        self.record.as_ref().is_some_and(|record| record.owner == *owner)
-    }
-
-    pub(super) fn renewed(&mut self, verdict: RenewVerdict, sent: Timestamp, notices: &mut Vec<CallNotice>) {
-        match verdict {
-            // A renewal that was overtaken by a later one does not shorten the lease that the later one gained.
-            RenewVerdict::Renewed => {
-                self.lease_until = self.lease_until.max(sent + self.policy.dedupe.keep.lease);
+    /// Handles a caller that cancels while an attempt runs.
+    fn cancel_attempt(
+        &mut self,
+        mut attempt: AttemptInFlight,
+        result: CallResult,
+        others: OtherWaiters,
+        notices: &mut Vec<CallNotice>,
+    ) -> NextStep {
+        match others {
+            // The attempt is being ended already, or its caller was answered: nothing is left to cancel.
+            OtherWaiters::None if attempt.cut.is_some() => {
+                self.caller = CallerState::Cancelled;
+                self.stay(State::Attempting(attempt))
             }
-            // A shadow record blocks nothing.
-            RenewVerdict::MarkedUnknown | RenewVerdict::Lost if self.dedupe() == EnforcementMode::Shadow => {
-                self.record = None
+            OtherWaiters::Waiting if attempt.cut.is_some() => self.stay(State::Attempting(attempt)),
+            OtherWaiters::Waiting if !self.caller.is_waiting() => self.stay(State::Attempting(attempt)),
+            OtherWaiters::Waiting => {
+                self.answer_early(State::Attempting(attempt), result, UpstreamSignal::NoSignal, notices)
             }
-            RenewVerdict::MarkedUnknown => self.store = StoreState::MarkedUnknown,
-            RenewVerdict::Lost => {
-                if self.store == StoreState::Available {
-                    notices.push(CallNotice::FenceLost);
+            OtherWaiters::None if self.may_be_cut() => {
+                self.caller = CallerState::Cancelled;
+                notices.push(CallNotice::AttemptCut { cut: CutReason::Cancelled });
+                attempt.cut = Some(CutReason::Cancelled);
+                self.state = State::Attempting(attempt);
+                NextStep::Cut(CutReason::Cancelled)
+            }
+            OtherWaiters::None => match self.caller {
+                CallerState::Waiting => {
+                    self.answer_early(State::Attempting(attempt), result, UpstreamSignal::Cancel, notices)
                 }
-                self.store = StoreState::FenceLost;
-            }
+                // The first caller left before; now the last one has.
+                CallerState::Gone => {
+                    self.caller = CallerState::Cancelled;
+                    self.state = State::Attempting(attempt);
+                    NextStep::CancelUpstream
+                }
+                CallerState::Cancelled => self.stay(State::Attempting(attempt)),
+            },
         }
     }
 }

@@ -1,38 +1,46 @@
 //! Claims of an idempotency key: making one, waiting for the in-flight call, and continuing without the store.
 
-use super::*;
+use super::context::StepContext;
+use super::grant::ApprovalNeed;
+use super::messages;
+use super::notice::{CallNotice, ShadowDecision};
+use super::refusal::CallRefusal;
+use super::request::{AttemptEndVisibility, Deduplication, UpstreamKey};
+use super::state::{Call, State, StoreState};
+use super::step::{NextStep, WakeReason};
+use crate::Timestamp;
+use crate::code::Code;
+use crate::dedupe::{
+    Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, FoundRecords, LocalKnowledge, RenewVerdict,
+    decide_claim,
+};
+use crate::key::RecordKey;
+use crate::policy::{EnforcementMode, StoreFailurePolicy, ToolClass, UnknownOutcomePolicy};
+
+/// Number of repeats of a claim without answer before the call treats the store as unavailable.
+pub(super) const CLAIM_REPEATS: u32 = 2;
 
 impl Call {
-    pub(super) fn dedupe(&self) -> EnforcementMode {
-        match self.request.address() {
-            Some(_) => self.policy.modes.dedupe,
-            None => EnforcementMode::Off,
-        }
-    }
-
-    pub(super) fn claim_or_start(
-        &mut self,
-        shared: &mut CallMechanisms<'_>,
-        role: ClaimRole,
-        now: Timestamp,
-        notices: &mut Vec<CallNotice>,
-    ) -> NextStep {
+    /// Claims the key, or goes on if the call is not deduplicated.
+    pub(super) fn claim_or_start(&mut self, role: ClaimRole, cx: &mut StepContext<'_, '_>) -> NextStep {
         if self.dedupe() == EnforcementMode::Off {
-            self.report_withheld(notices);
-            return self.ask_or_start(shared, now, notices);
+            self.report_withheld(cx.notices);
+            return self.ask_or_start(cx);
         }
         self.claims += 1;
         self.state = State::Claiming { role, repeats: 0 };
-        self.lease_from(now);
+        self.lease_from(cx.now);
         let at_once = self.policy.modes.trust != EnforcementMode::Enforce
-            || matches!(self.need(shared, now), ApprovalNeed::NotNeeded);
-        self.claim_step(ClaimIntent::Take { started: at_once }, role, now)
+            || matches!(self.need(cx), ApprovalNeed::NotNeeded);
+        self.claim_step(ClaimIntent::Take { started: at_once }, role, cx.now)
     }
 
+    /// Returns the step that asks the store to decide this claim.
     pub(super) fn claim_step(&self, intent: ClaimIntent, role: ClaimRole, now: Timestamp) -> NextStep {
         self.claim(intent, role, now).map_or(NextStep::Stay, |claim| NextStep::Claim(Box::new(claim)))
     }
 
+    /// Returns the claim of this call, if it is deduplicated.
     pub(super) fn claim(&self, intent: ClaimIntent, role: ClaimRole, now: Timestamp) -> Option<Claim> {
         let request = &self.request;
         let mut rules = crate::dedupe::DedupeRules::from(&*self.policy);
@@ -73,6 +81,7 @@ impl Call {
         })
     }
 
+    /// Returns the owner token of the last claim.
     pub(super) fn owner(&self) -> ClaimOwner {
         ClaimOwner { process: self.request.process.clone(), call: self.request.number, claim: self.claims }
     }
@@ -80,10 +89,8 @@ impl Call {
     /// Continues with the store's verdict on a claim.
     pub(super) fn handle_claim_verdict(
         &mut self,
-        shared: &mut CallMechanisms<'_>,
         verdict: ClaimVerdict,
-        now: Timestamp,
-        notices: &mut Vec<CallNotice>,
+        cx: &mut StepContext<'_, '_>,
     ) -> NextStep {
         // A verdict that found an earlier call takes precedence over every reason against a run.
         match &verdict {
@@ -92,7 +99,7 @@ impl Call {
             | ClaimVerdict::Full
             | ClaimVerdict::StoreRecovering
             | ClaimVerdict::RecordsLost => {
-                self.report_withheld(notices);
+                self.report_withheld(cx.notices);
             }
             ClaimVerdict::Follow(_)
             | ClaimVerdict::Busy
@@ -103,106 +110,96 @@ impl Call {
         if self.dedupe() == EnforcementMode::Shadow
             && let Some(shadowed) = instead_of_a_run(&verdict)
         {
-            self.withheld = None;
-            self.report_shadow_decision(shadowed, notices);
-            return self.ask_or_start(shared, now, notices);
+            self.arrival_check.take_withheld();
+            self.shadow_report.send(shadowed, cx.notices);
+            return self.ask_or_start(cx);
         }
         match verdict {
             ClaimVerdict::Acquired(record) => {
                 if record.run != self.request.run {
-                    notices.push(CallNotice::TookOver);
+                    cx.notices.push(CallNotice::TookOver);
                 }
                 self.claims_in_doubt.retain(|owner| *owner != record.owner);
                 self.record = Some(record);
                 self.store = StoreState::Available;
-                self.ask_or_start(shared, now, notices)
+                self.ask_or_start(cx)
             }
             ClaimVerdict::Follow(record) => {
-                notices.push(CallNotice::Following);
+                cx.notices.push(CallNotice::Following);
                 self.state = State::Following { record };
                 NextStep::Follow(record)
             }
-            ClaimVerdict::Replay(replay) => self.replay(shared, *replay, now, notices),
+            ClaimVerdict::Replay(replay) => self.replay(*replay, cx),
             ClaimVerdict::Unknown(unsettled) if unsettled.receipt.owner == self.owner() => {
-                self.claim_given_up(shared, now, notices)
+                self.claim_given_up(cx)
             }
-            ClaimVerdict::Unknown(unsettled) => self.found_unknown(shared, *unsettled, now, notices),
-            ClaimVerdict::Busy => self.refuse_unclaimed(shared, messages::in_flight(), now, notices),
+            ClaimVerdict::Unknown(unsettled) => self.found_unknown(*unsettled, cx),
+            ClaimVerdict::Busy => self.refuse_unclaimed(messages::in_flight(), cx),
             ClaimVerdict::Conflict => {
-                notices.push(CallNotice::KeyConflict);
-                self.refuse_unclaimed(shared, messages::conflict(), now, notices)
+                cx.notices.push(CallNotice::KeyConflict);
+                self.refuse_unclaimed(messages::conflict(), cx)
             }
-            ClaimVerdict::Full => self.refuse_unclaimed(shared, messages::store_full(), now, notices),
+            ClaimVerdict::Full => self.refuse_unclaimed(messages::store_full(), cx),
             ClaimVerdict::StoreRecovering => {
-                self.refuse_unclaimed(shared, messages::store_unavailable(&self.request), now, notices)
+                self.refuse_unclaimed(messages::store_unavailable(&self.request), cx)
             }
-            ClaimVerdict::RecordsLost => {
-                self.refuse_unclaimed(shared, messages::records_lost(&self.request), now, notices)
-            }
+            ClaimVerdict::RecordsLost => self.refuse_unclaimed(messages::records_lost(&self.request), cx),
             // A claim never gets this verdict, and a lookup is handled before.
-            ClaimVerdict::Nothing => {
-                self.refuse_unclaimed(shared, messages::store_unavailable(&self.request), now, notices)
-            }
+            ClaimVerdict::Nothing => self.refuse_unclaimed(messages::store_unavailable(&self.request), cx),
         }
     }
 
     /// Ends a call whose own claim was answered too late: other callers already saw an unknown outcome for it. Nothing
     /// was sent under the claim, and nothing will be, because another caller may know that it has ended.
-    fn claim_given_up(
-        &mut self,
-        shared: &mut CallMechanisms<'_>,
-        now: Timestamp,
-        notices: &mut Vec<CallNotice>,
-    ) -> NextStep {
+    fn claim_given_up(&mut self, cx: &mut StepContext<'_, '_>) -> NextStep {
         self.doubt_claim();
         let failure = messages::process_paused(&self.request);
-        notices.push(self.blocked(shared, &failure, now));
-        let result = self.failed(failure, now);
-        let result = self.judge(shared, result, now, notices);
-        self.finish(result, Vec::new(), now, notices)
+        cx.notices.push(self.blocked(&failure, cx));
+        let result = self.failed(failure, cx.now);
+        let result = self.count_response(result, cx);
+        self.finish(result, Vec::new(), cx)
     }
 
     /// Handles a claim that the store did not answer, or refused. A claim without answer is repeated under the same
     /// token.
     pub(super) fn claim_failed(
         &mut self,
-        shared: &mut CallMechanisms<'_>,
         role: ClaimRole,
         repeats: u32,
-        now: Timestamp,
-        notices: &mut Vec<CallNotice>,
+        cx: &mut StepContext<'_, '_>,
     ) -> NextStep {
         if repeats < CLAIM_REPEATS {
             self.state = State::Claiming { role, repeats: repeats + 1 };
-            self.lease_from(now);
-            return self.claim_step(ClaimIntent::Take { started: false }, role, now);
+            self.lease_from(cx.now);
+            return self.claim_step(ClaimIntent::Take { started: false }, role, cx.now);
         }
-        self.report_withheld(notices);
+        self.report_withheld(cx.notices);
         let would_go_on = self.continues_without_store();
         if self.dedupe() == EnforcementMode::Shadow && !would_go_on {
-            self.report_shadow_decision(ShadowDecision::Refused(Code::StoreUnavailable), notices);
+            self.shadow_report.send(ShadowDecision::Refused(Code::StoreUnavailable), cx.notices);
         }
         let goes_on = self.dedupe() == EnforcementMode::Shadow || would_go_on;
-        notices.push(CallNotice::StoreFailed { continues: goes_on });
+        cx.notices.push(CallNotice::StoreFailed { continues: goes_on });
         if goes_on {
             // The record that the store would have written, so that the result can be saved when the store is back.
-            if let Some(claim) = self.claim(ClaimIntent::Take { started: true }, role, now)
+            if let Some(claim) = self.claim(ClaimIntent::Take { started: true }, role, cx.now)
                 && let ClaimVerdict::Acquired(record) =
-                    decide_claim(&claim, FoundRecords::default(), &LocalKnowledge::default(), now).verdict
+                    decide_claim(&claim, FoundRecords::default(), &LocalKnowledge::default(), cx.now).verdict
             {
                 self.claims_in_doubt.retain(|owner| *owner != record.owner);
                 self.record = Some(record);
             }
             self.store = StoreState::Down;
-            return self.ask_or_start(shared, now, notices);
+            return self.ask_or_start(cx);
         }
         let failure = messages::store_unavailable(&self.request);
-        notices.push(self.blocked(shared, &failure, now));
-        let result = self.failed(failure, now);
-        let result = self.judge(shared, result, now, notices);
-        self.finish(result, Vec::new(), now, notices)
+        cx.notices.push(self.blocked(&failure, cx));
+        let result = self.failed(failure, cx.now);
+        let result = self.count_response(result, cx);
+        self.finish(result, Vec::new(), cx)
     }
 
+    /// Returns true if the call runs although the store is unavailable.
     pub(super) fn continues_without_store(&self) -> bool {
         let dedupe = &self.policy.dedupe;
         if self.request.hints.safety_critical
@@ -217,11 +214,7 @@ impl Call {
         }
     }
 
-    /// Returns true if its key was given explicitly.
-    pub(super) fn is_explicit(&self) -> bool {
-        matches!(self.request.address(), Some(RecordAddress::Explicit(_)))
-    }
-
+    /// Returns the time until which the call waits for the call in flight.
     pub(super) fn follow_until(&self) -> Timestamp {
         let time = &self.policy.time;
         let patience =
@@ -229,59 +222,51 @@ impl Call {
         (self.arrived + patience).min(self.latest_start().unwrap_or(Timestamp::MAX))
     }
 
+    /// Continues a call that waited for another one.
     pub(super) fn wake_follower(
         &mut self,
-        shared: &mut CallMechanisms<'_>,
         record: RecordKey,
         wake: WakeReason,
-        now: Timestamp,
-        notices: &mut Vec<CallNotice>,
+        cx: &mut StepContext<'_, '_>,
     ) -> NextStep {
         match wake {
             WakeReason::LeaderRefused(failure) => {
-                notices.push(self.blocked(shared, &failure, now));
-                let result = self.failed(*failure, now);
-                self.conclude(shared, result, now, notices)
+                cx.notices.push(self.blocked(&failure, cx));
+                let result = self.failed(*failure, cx.now);
+                self.conclude(result, cx)
             }
-            WakeReason::Time if now >= self.follow_until() => {
+            WakeReason::Time if cx.now >= self.follow_until() => {
                 let failure =
-                    if self.is_late(now) { messages::deadline_passed() } else { messages::in_flight() };
-                self.refuse_unclaimed(shared, failure, now, notices)
+                    if self.is_late(cx.now) { messages::deadline_passed() } else { messages::in_flight() };
+                self.refuse_unclaimed(failure, cx)
             }
             WakeReason::Time | WakeReason::Changed => {
                 let role = ClaimRole::Waiter { followed: record };
                 // A reason against a run may still apply. The awaited result is used all the same.
-                let is_asked = self.withheld.take().is_some() || self.held_back;
-                let refusal = if is_asked { self.refusal(shared, now) } else { None };
+                let is_asked =
+                    self.arrival_check.take_withheld().is_some() || self.arrival_check.is_held_back();
+                let refusal = if is_asked { self.refusal(cx) } else { None };
                 // A refusal in shadow mode is only reported.
-                match refusal.filter(|_| self.held_back) {
+                match refusal.filter(|_| self.arrival_check.is_held_back()) {
                     Some(refusal) => {
                         self.state = State::Looking { refusal };
-                        self.claim_step(ClaimIntent::Look, role, now)
+                        self.claim_step(ClaimIntent::Look, role, cx.now)
                     }
-                    None => self.claim_or_start(shared, role, now, notices),
+                    None => self.claim_or_start(role, cx),
                 }
             }
         }
     }
 
     /// Handles a claim that was lost before anything was sent.
-    pub(super) fn lost_the_claim(
-        &mut self,
-        shared: &mut CallMechanisms<'_>,
-        now: Timestamp,
-        notices: &mut Vec<CallNotice>,
-    ) -> NextStep {
+    pub(super) fn lost_the_claim(&mut self, cx: &mut StepContext<'_, '_>) -> NextStep {
         match self.store {
             // Other callers saw an unknown outcome and may act on it, so the call must not run now. Releasing the claim
             // lets them call again at once.
-            StoreState::MarkedUnknown => self.refuse(
-                shared,
-                CallRefusal::by_steadfast(messages::process_paused(&self.request)),
-                now,
-                notices,
-            ),
-            StoreState::FenceLost | StoreState::Available | StoreState::Down => self.look_again(now),
+            StoreState::MarkedUnknown => {
+                self.refuse(CallRefusal::by_steadfast(messages::process_paused(&self.request)), cx)
+            }
+            StoreState::FenceLost | StoreState::Available | StoreState::Down => self.look_again(cx.now),
         }
     }
 
@@ -304,6 +289,27 @@ impl Call {
     /// the answer takes.
     fn lease_from(&mut self, now: Timestamp) {
         self.lease_until = now + self.policy.dedupe.keep.lease;
+    }
+
+    /// Records the verdict on a renewal of the lease.
+    pub(super) fn renewed(&mut self, verdict: RenewVerdict, sent: Timestamp, notices: &mut Vec<CallNotice>) {
+        match verdict {
+            // A renewal that was overtaken by a later one does not shorten the lease that the later one gained.
+            RenewVerdict::Renewed => {
+                self.lease_until = self.lease_until.max(sent + self.policy.dedupe.keep.lease);
+            }
+            // A shadow record blocks nothing.
+            RenewVerdict::MarkedUnknown | RenewVerdict::Lost if self.dedupe() == EnforcementMode::Shadow => {
+                self.record = None
+            }
+            RenewVerdict::MarkedUnknown => self.store = StoreState::MarkedUnknown,
+            RenewVerdict::Lost => {
+                if self.store == StoreState::Available {
+                    notices.push(CallNotice::FenceLost);
+                }
+                self.store = StoreState::FenceLost;
+            }
+        }
     }
 }
 

@@ -1,69 +1,54 @@
 //! End of a call: refused, replayed, saved, released or answered early.
 
-use std::time::Duration;
-
-use super::recorded_attempt::RecordedAttempt;
-use super::{
-    Call, CallMechanisms, CallNotice, CallRefusal, CallResult, CallerState, DeferredWrite, NextStep,
-    Provenance, RecordStatus, RefusalOrigin, ResultStage, RunnerKind, ShadowDecision, State, StoreState,
-    UnknownOutcomeInfo, UpstreamSignal, messages,
-};
+use super::caller::CallerState;
+use super::context::StepContext;
+use super::grant::SpentGrant;
+use super::messages;
+use super::notice::CallNotice;
+use super::refusal::{CallRefusal, RefusalOrigin};
+use super::request::RunnerKind;
+use super::state::{Call, State, StoreState};
+use super::step::{CallResult, DeferredWrite, NextStep, Provenance, RecordStatus, UpstreamSignal};
 use crate::Timestamp;
-use crate::classify::{ModelMistake, Severity};
-use crate::code::Code;
-use crate::dedupe::{
-    CallFailure, ClaimVerdict, DeliveryReceipt, ReleaseRequest, ReplayReason, ReplayedResult, Resolution,
-    RunOutcome, SaveRequest, SaveVerdict, SettleStatus, UnknownOutcomeStatus,
-};
-use crate::guard;
-use crate::id::{Digest, ToolRef};
+use crate::dedupe::{CallFailure, ReleaseRequest, ReplayedResult, RunOutcome, SaveRequest, SaveVerdict};
 use crate::output::ToolOutput;
-use crate::policy::{CallPolicy, DangerousCommandPolicy, EnforcementMode, UnknownOutcomePolicy};
-use crate::stats::ScoreOutcome;
-use crate::trust::FinishedOutcome;
+use crate::policy::{EnforcementMode, UnknownOutcomePolicy};
 
 impl Call {
     /// Refuses the call: releases its claim, and stores nothing.
-    pub(super) fn refuse(
-        &mut self,
-        shared: &mut CallMechanisms<'_>,
-        refusal: CallRefusal,
-        now: Timestamp,
-        notices: &mut Vec<CallNotice>,
-    ) -> NextStep {
-        self.report_withheld(notices);
+    pub(super) fn refuse(&mut self, refusal: CallRefusal, cx: &mut StepContext<'_, '_>) -> NextStep {
+        self.report_withheld(cx.notices);
         let refusal = if self.could_not_look() {
             CallRefusal::by_steadfast(messages::store_unavailable(&self.request))
         } else {
             refusal
         };
-        let seen = self.blocked(shared, &refusal.failure, now);
-        notices.push(match (seen, refusal.breaker) {
+        let seen = self.blocked(&refusal.failure, cx);
+        cx.notices.push(match (seen, refusal.breaker) {
             (CallNotice::CallBlocked { code, retriable, .. }, breaker @ Some(_)) => {
                 CallNotice::CallBlocked { code, retriable, breaker }
             }
             (seen, _) => seen,
         });
         let mut kept = Vec::new();
-        let mut result = CallResult { breaker: refusal.breaker, ..self.failed(refusal.failure, now) };
+        let mut result = CallResult { breaker: refusal.breaker, ..self.failed(refusal.failure, cx.now) };
         match refusal.by {
-            RefusalOrigin::Steadfast => result = self.judge(shared, result, now, notices),
+            RefusalOrigin::Steadfast => result = self.count_response(result, cx),
             RefusalOrigin::Guard(layer) => {
-                notices.push(CallNotice::GuardTripped { layer });
+                cx.notices.push(CallNotice::GuardTripped { layer });
                 // A call that waited before it was refused is no longer in flight.
-                self.abandon(shared, now, notices);
-                self.judged = true;
+                self.abandon(cx);
                 // The guard counts its own refusal, which may change its message.
-                if let Err(refusal) = shared.guard.check(&self.policy.guard, self.guarded(), now) {
+                if let Err(refusal) = cx.shared.guard.check(&self.policy.guard, self.guarded(), cx.now) {
                     result.ended = Err(messages::guard(&refusal));
                 }
             }
             RefusalOrigin::Trust(ask) => {
                 kept.push(DeferredWrite::Park(ask));
-                result = self.judge(shared, result, now, notices);
+                result = self.count_response(result, cx);
             }
         }
-        self.release(result, kept, now, notices)
+        self.release(result, kept, cx)
     }
 
     /// Returns true if a result may be stored for the key and the lookup failed. A caller that only saw an open breaker
@@ -76,41 +61,29 @@ impl Call {
     }
 
     /// Returns the notice that the call was refused without a run.
-    pub(super) fn blocked(
-        &self,
-        shared: &CallMechanisms<'_>,
-        failure: &CallFailure,
-        now: Timestamp,
-    ) -> CallNotice {
-        let breaker = Some(shared.breaker.state(&self.policy.breaker, now));
+    pub(super) fn blocked(&self, failure: &CallFailure, cx: &StepContext<'_, '_>) -> CallNotice {
+        let breaker = Some(cx.shared.breaker.state(&self.policy.breaker, cx.now));
         CallNotice::CallBlocked { code: failure.code, retriable: failure.retriable, breaker }
     }
 
     /// Ends a call that the store refused: nothing was claimed.
     pub(super) fn refuse_unclaimed(
         &mut self,
-        shared: &mut CallMechanisms<'_>,
         failure: CallFailure,
-        now: Timestamp,
-        notices: &mut Vec<CallNotice>,
+        cx: &mut StepContext<'_, '_>,
     ) -> NextStep {
-        notices.push(self.blocked(shared, &failure, now));
-        let result = self.failed(failure, now);
-        self.conclude(shared, result, now, notices)
+        cx.notices.push(self.blocked(&failure, cx));
+        let result = self.failed(failure, cx.now);
+        self.conclude(result, cx)
     }
 
-    pub(super) fn replay(
-        &mut self,
-        shared: &mut CallMechanisms<'_>,
-        replay: ReplayedResult,
-        now: Timestamp,
-        notices: &mut Vec<CallNotice>,
-    ) -> NextStep {
-        notices.push(CallNotice::Replayed { reason: replay.reason });
+    /// Ends the call with the stored result.
+    pub(super) fn replay(&mut self, replay: ReplayedResult, cx: &mut StepContext<'_, '_>) -> NextStep {
+        cx.notices.push(CallNotice::Replayed { reason: replay.reason });
         let note = messages::replayed(replay.reason).filter(|_| !self.is_explicit());
         let result = CallResult { note, ..CallResult::replayed(replay, &self.policy) };
-        let result = self.with_attempts(result, now);
-        self.conclude(shared, result, now, notices)
+        let result = self.with_attempts(result, cx.now);
+        self.conclude(result, cx)
     }
 
     /// Adds the attempts of this call to a result that was found.
@@ -124,15 +97,9 @@ impl Call {
     }
 
     /// Ends a call that holds no claim.
-    pub(super) fn conclude(
-        &mut self,
-        shared: &mut CallMechanisms<'_>,
-        result: CallResult,
-        now: Timestamp,
-        notices: &mut Vec<CallNotice>,
-    ) -> NextStep {
-        let result = self.judge(shared, result, now, notices);
-        self.finish(result, Vec::new(), now, notices)
+    pub(super) fn conclude(&mut self, result: CallResult, cx: &mut StepContext<'_, '_>) -> NextStep {
+        let result = self.count_response(result, cx);
+        self.finish(result, Vec::new(), cx)
     }
 
     /// Returns a result for a failure, with the current state of the call.
@@ -145,179 +112,14 @@ impl Call {
         self.with_attempts(CallResult::bare(ended), now)
     }
 
-    // ---- counting by trust and guard ----
-
-    /// Reports the response to the guard, once per call.
-    pub(super) fn judge(
-        &mut self,
-        shared: &mut CallMechanisms<'_>,
-        result: CallResult,
-        now: Timestamp,
-        notices: &mut Vec<CallNotice>,
-    ) -> CallResult {
-        self.judge_guard(shared, result, None, now, notices)
-    }
-
-    /// Reports a call that ran to trust and guard, once.
-    pub(super) fn judge_run(
-        &mut self,
-        shared: &mut CallMechanisms<'_>,
-        result: CallResult,
-        severity: Option<Severity>,
-        mistake: Option<ModelMistake>,
-        now: Timestamp,
-        notices: &mut Vec<CallNotice>,
-    ) -> CallResult {
-        if self.judged {
-            return result;
-        }
-        if !self.policy.modes.are_off() {
-            let severity = severity.or(result.ended.is_err().then_some(Severity::Informational));
-            self.severity = severity;
-            self.scored = Some(ScoreOutcome::of(severity, mistake));
-        }
-        if self.policy.modes.trust != EnforcementMode::Off {
-            let finished = match (&result.ended, severity) {
-                (_, Some(severity)) => FinishedOutcome::Failure { severity, recoverable: true },
-                (Ok(_), None) => FinishedOutcome::Success,
-                (Err(_), None) => {
-                    FinishedOutcome::Failure { severity: Severity::Informational, recoverable: true }
-                }
-            };
-            let changes = shared.trust.record_with_start(
-                self.trust_rules(),
-                self.subject(),
-                finished,
-                self.arrived,
-                now,
-            );
-            notices.extend(changes.into_iter().map(CallNotice::TrustChanged));
-            self.record_danger(shared, now, notices);
-        }
-        self.judge_guard(shared, result, mistake, now, notices)
-    }
-
-    /// Lowers the trust in a tool that ran a dangerous command, whatever the outcome was.
-    fn record_danger(&self, shared: &mut CallMechanisms<'_>, now: Timestamp, notices: &mut Vec<CallNotice>) {
-        if self.request.danger.is_some() && self.policy.approval.dangerous == DangerousCommandPolicy::Record {
-            let finished = FinishedOutcome::Failure { severity: Severity::Security, recoverable: true };
-            let changes = shared.trust.record_with_start(
-                self.trust_rules(),
-                self.subject(),
-                finished,
-                self.arrived,
-                now,
-            );
-            notices.extend(changes.into_iter().map(CallNotice::TrustChanged));
-        }
-    }
-
-    /// Ends the counting of a call that its caller cancelled: it says nothing about the tool.
-    pub(super) fn abandon(
-        &mut self,
-        shared: &mut CallMechanisms<'_>,
-        now: Timestamp,
-        notices: &mut Vec<CallNotice>,
-    ) {
-        if std::mem::replace(&mut self.judged, true) {
-            return;
-        }
-        if self.entered {
-            shared.guard.abandon(&self.policy.guard, self.guarded(), now);
-        }
-        if self.attempts > 0 && self.policy.modes.trust != EnforcementMode::Off {
-            self.record_danger(shared, now, notices);
-        }
-    }
-
-    /// Ends the counting of a call whose tool has not started. Neither guard nor trust has anything to count, a
-    /// dangerous command included: that is still to come.
-    pub(super) fn put_off(&mut self, shared: &mut CallMechanisms<'_>, now: Timestamp) {
-        if self.entered && !std::mem::replace(&mut self.judged, true) {
-            shared.guard.abandon(&self.policy.guard, self.guarded(), now);
-        }
-    }
-
-    /// Returns the digest of a result, if the guard needs it. For a run it is computed when the run ends.
-    pub(super) fn result_digest(&self, output: &ToolOutput) -> Option<Digest> {
-        match self.outcomes.last() {
-            Some(RecordedAttempt::Answered { result, .. }) => *result,
-            Some(RecordedAttempt::InputRequired | RecordedAttempt::Failed(_)) | None => {
-                (self.policy.modes.guard != EnforcementMode::Off)
-                    .then(|| guard::result_digest(&self.policy.guard, output))
-                    .flatten()
-            }
-        }
-    }
-
-    fn judge_guard(
-        &mut self,
-        shared: &mut CallMechanisms<'_>,
-        mut result: CallResult,
-        mistake: Option<ModelMistake>,
-        now: Timestamp,
-        notices: &mut Vec<CallNotice>,
-    ) -> CallResult {
-        if std::mem::replace(&mut self.judged, true) || self.policy.modes.guard == EnforcementMode::Off {
-            return result;
-        }
-        self.enter(shared, now);
-        let told_before = self.request.in_turn
-            && matches!(result.provenance, Provenance::Replayed { .. })
-            && !result.was_followed();
-        // The model cannot learn from a response that it never gets: only delivered responses count.
-        if self.caller != CallerState::Waiting || told_before {
-            shared.guard.abandon(&self.policy.guard, self.guarded(), now);
-            return result;
-        }
-        let ending = match &result.ended {
-            Ok(output) => guard::GuardedResult::Success { result: self.result_digest(output) },
-            // These codes say nothing about the tool or the model. Neither does an unknown outcome: a caller that
-            // follows its instructions calls again.
-            Err(failure)
-                if matches!(failure.code, Code::InFlight | Code::Cancelled)
-                    || (result.unknown.is_some() && self.dedupe() == EnforcementMode::Enforce) =>
-            {
-                shared.guard.abandon(&self.policy.guard, self.guarded(), now);
-                return result;
-            }
-            // Refusals by Steadfast differ only in their numbers, so the code identifies them.
-            Err(failure) if self.attempts == 0 && failure.code.is_refusal() => {
-                guard::GuardedResult::Failure { message: failure.code.as_str(), mistake }
-            }
-            Err(failure) => guard::GuardedResult::Failure { message: &failure.message, mistake },
-        };
-        let remarks = shared.guard.end(&self.policy.guard, self.guarded(), ending, now);
-        // A refusal that says when to call again, or that approval is needed, must not come with "do not retry": one
-        // response, one instruction. If the model calls earlier, the guard refuses the call.
-        let says_when = result.ended.as_ref().is_err_and(|failure| {
-            let asks =
-                matches!(failure.code, Code::ApprovalRequired | Code::ApprovalDenied | Code::ToolBlocked);
-            failure.retry_after.is_some() || asks
-        });
-        if self.policy.modes.guard == EnforcementMode::Enforce && says_when && result.is_refused() {
-            notices.extend(remarks.iter().map(|remark| CallNotice::GuardTripped { layer: remark.layer }));
-        } else if self.policy.modes.guard == EnforcementMode::Enforce {
-            notices.extend(remarks.iter().map(|remark| CallNotice::GuardTripped { layer: remark.layer }));
-            result.remarks = remarks;
-        } else if let Some(remark) = remarks.first() {
-            // In shadow mode the guard does not act: the response is sent unchanged.
-            self.report_shadow_decision(ShadowDecision::Remarked(remark.layer), notices);
-        }
-        result
-    }
-
-    // ---- record ----
-
     /// Saves the ending under the fencing token. Without a claim there is nothing to save.
     pub(super) fn save(
         &mut self,
         result: CallResult,
         ending: RunOutcome,
-        now: Timestamp,
-        notices: &mut Vec<CallNotice>,
+        cx: &mut StepContext<'_, '_>,
     ) -> NextStep {
-        let Some(save) = self.save_of(ending) else { return self.finish(result, Vec::new(), now, notices) };
+        let Some(save) = self.save_of(ending) else { return self.finish(result, Vec::new(), cx) };
         match self.store {
             StoreState::Available | StoreState::MarkedUnknown | StoreState::FenceLost => {
                 self.state = State::Saving { result: Box::new(result), ending: save.ending.clone() };
@@ -325,7 +127,7 @@ impl Call {
             }
             StoreState::Down => {
                 let result = CallResult { recorded: RecordStatus::No, ..result };
-                self.finish(result, vec![DeferredWrite::Save(save)], now, notices)
+                self.finish(result, vec![DeferredWrite::Save(save)], cx)
             }
         }
     }
@@ -346,23 +148,23 @@ impl Call {
         }))
     }
 
+    /// Ends the call after its result was saved, or was not because another call owns the record.
     pub(super) fn saved(
         &mut self,
         mut result: Box<CallResult>,
         verdict: SaveVerdict,
-        now: Timestamp,
-        notices: &mut Vec<CallNotice>,
+        cx: &mut StepContext<'_, '_>,
     ) -> NextStep {
         (result.recorded, result.receipt) = match verdict {
             SaveVerdict::Saved(receipt) => (RecordStatus::Yes, Some(receipt)),
             SaveVerdict::FenceLost => {
                 if self.store == StoreState::Available {
-                    notices.push(CallNotice::FenceLost);
+                    cx.notices.push(CallNotice::FenceLost);
                 }
                 (RecordStatus::No, None)
             }
         };
-        self.finish(result, Vec::new(), now, notices)
+        self.finish(result, Vec::new(), cx)
     }
 
     /// Releases the claim, then ends the call.
@@ -370,13 +172,12 @@ impl Call {
         &mut self,
         result: CallResult,
         mut kept: Vec<DeferredWrite>,
-        now: Timestamp,
-        notices: &mut Vec<CallNotice>,
+        cx: &mut StepContext<'_, '_>,
     ) -> NextStep {
-        let Some(record) = &self.record else { return self.finish(result, kept, now, notices) };
+        let Some(record) = &self.record else { return self.finish(result, kept, cx) };
         if self.store == StoreState::Down {
             kept.extend(self.deferred_release());
-            return self.finish(result, kept, now, notices);
+            return self.finish(result, kept, cx);
         }
         let step = NextStep::Release(ReleaseRequest {
             key: record.key,
@@ -387,6 +188,7 @@ impl Call {
         step
     }
 
+    /// Returns the release of the claim, for later.
     pub(super) fn deferred_release(&self) -> Option<DeferredWrite> {
         let record = self.record.as_ref()?;
         Some(DeferredWrite::Release(ReleaseRequest {
@@ -398,8 +200,7 @@ impl Call {
 
     /// Returns the spent grant of a call that made no attempt: the approval is still valid.
     fn unused_grant(&mut self) -> Option<DeferredWrite> {
-        let (grant, owner) = self.spent.take().filter(|_| self.attempts == 0)?;
-        Some(DeferredWrite::GiveBack { grant, owner })
+        self.spent.take().filter(|_| self.attempts == 0).map(SpentGrant::give_back)
     }
 
     /// Marks the last claim as possibly written although no answer came.
@@ -429,10 +230,7 @@ impl Call {
     ) -> NextStep {
         self.drop_late_receipt(&mut result);
         self.state = state;
-        self.caller = match upstream {
-            UpstreamSignal::Cancel => CallerState::GaveUp,
-            UpstreamSignal::NoSignal => CallerState::Gone,
-        };
+        self.caller = CallerState::answered(upstream);
         if let Err(failure) = &result.ended {
             notices.push(CallNotice::AnsweredEarly { code: failure.code });
         }
@@ -449,126 +247,29 @@ impl Call {
         }
     }
 
+    /// Ends the call.
     pub(super) fn finish(
         &mut self,
         result: impl Into<Box<CallResult>>,
         mut kept: Vec<DeferredWrite>,
-        now: Timestamp,
-        notices: &mut Vec<CallNotice>,
+        cx: &mut StepContext<'_, '_>,
     ) -> NextStep {
         kept.extend(self.unused_grant());
         kept.extend(self.releases_in_doubt());
         self.state = State::Finished;
         let mut result = result.into();
-        result.took = now.since(self.arrived);
+        result.took = cx.now.since(self.arrived);
         self.drop_late_receipt(&mut result);
         if self.dedupe() == EnforcementMode::Shadow {
             // A shadow record is never replayed, so it does not count as recorded.
             result.recorded = RecordStatus::NotAsked;
         }
-        notices.push(CallNotice::CallFinished {
+        cx.notices.push(CallNotice::CallFinished {
             code: result.ended.as_ref().err().map(|failure| failure.code),
             took: result.took,
             attempts: result.attempts,
             replayed: matches!(result.provenance, Provenance::Replayed { .. }),
         });
         NextStep::Finish { result, deferred: kept }
-    }
-}
-
-impl CallResult {
-    /// Returns the response to a caller that [waits for a record](crate::dedupe::Claim::to_await_result); `None` while the
-    /// run continues.
-    pub fn from_verdict(verdict: ClaimVerdict, policy: &CallPolicy) -> Option<Self> {
-        match verdict {
-            ClaimVerdict::Replay(replay) => Some(Self::replayed(*replay, policy)),
-            ClaimVerdict::Unknown(unsettled) => Some(Self::unknown(*unsettled, &[], policy)),
-            ClaimVerdict::Acquired(_)
-            | ClaimVerdict::Follow(_)
-            | ClaimVerdict::Busy
-            | ClaimVerdict::Conflict
-            | ClaimVerdict::Nothing
-            | ClaimVerdict::Full
-            | ClaimVerdict::StoreRecovering
-            | ClaimVerdict::RecordsLost => None,
-        }
-    }
-
-    /// Returns the response for a stored result.
-    pub(super) fn replayed(replay: ReplayedResult, policy: &CallPolicy) -> Self {
-        let ended = match replay.answer {
-            Ok(Some(output)) => Ok(output),
-            Ok(None) => Err(messages::result_not_kept(policy)),
-            Err(failure) => Err(failure),
-        };
-        let provenance = Provenance::Replayed {
-            reason: replay.reason,
-            age: replay.age,
-            fingerprint: replay.receipt.key.fingerprint(),
-        };
-        Self { provenance, recorded: RecordStatus::Yes, receipt: Some(replay.receipt), ..Self::bare(ended) }
-    }
-
-    /// Returns the response for an unknown outcome.
-    pub(super) fn unknown(unsettled: UnknownOutcomeStatus, reads: &[Box<str>], policy: &CallPolicy) -> Self {
-        let UnknownOutcomeStatus { end, observed, details: words, output, runs_in, receipt } = unsettled;
-        let unknown = messages::UnknownOutcomeMessage { end, observed, words, output, runs_in };
-        let ended = Err(messages::outcome_unknown(reads, policy, unknown));
-        // Only a final response can count as delivered.
-        let receipt = Some(receipt).filter(|_| end == SettleStatus::Settled);
-        let unknown = Some(UnknownOutcomeInfo { observed, ended: end == SettleStatus::Settled });
-        Self { recorded: RecordStatus::Yes, receipt, unknown, ..Self::bare(ended) }
-    }
-
-    /// Replaces an unknown outcome by the finding of a verification with this tool. The receipt is that of the record
-    /// that stores the finding.
-    pub fn verified(self, tool: &ToolRef, resolution: Resolution, receipt: Option<DeliveryReceipt>) -> Self {
-        let Some(unknown) = self.unknown else { return self };
-        let failure = match resolution {
-            Resolution::Ran => messages::verified_as_run(tool),
-            Resolution::DidNotRun => messages::verified_as_not_run(tool, unknown.observed),
-        };
-        Self { ended: Err(failure), unknown: None, receipt, ..self }
-    }
-
-    /// Returns a result without any details.
-    fn bare(ended: Result<ToolOutput, CallFailure>) -> Self {
-        Self {
-            ended,
-            stage: ResultStage::Final,
-            provenance: Provenance::Fresh,
-            attempts: 0,
-            retries: Vec::new(),
-            took: Duration::ZERO,
-            recorded: RecordStatus::NotAsked,
-            receipt: None,
-            note: None,
-            remarks: Vec::new(),
-            breaker: None,
-            escalated: false,
-            unknown: None,
-        }
-    }
-
-    /// Returns true if the call was refused without an attempt. Such a response is never stored.
-    pub fn is_refused(&self) -> bool {
-        let code = self.ended.as_ref().err().map(|failure| failure.code);
-        self.attempts == 0 && code.is_some_and(|code| code.is_refusal() && code != Code::Cancelled)
-    }
-
-    /// Returns true if the response says that the outcome of the call is unknown.
-    pub fn is_unknown_outcome(&self) -> bool {
-        self.ended.as_ref().is_err_and(|failure| failure.code.is_unknown_outcome())
-    }
-
-    /// Returns true if calls that waited for this one are refused too: the reason is not a limit of its own caller.
-    pub fn is_refused_for_all(&self) -> bool {
-        let code = self.ended.as_ref().err().map(|failure| failure.code);
-        self.is_refused() && code != Some(Code::DeadlineExceeded)
-    }
-
-    /// Returns true if the result comes from a run that was in flight when the call arrived.
-    pub fn was_followed(&self) -> bool {
-        matches!(self.provenance, Provenance::Replayed { reason: ReplayReason::Waited, .. })
     }
 }

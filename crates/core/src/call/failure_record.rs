@@ -1,25 +1,14 @@
 //! The failure record of a call.
 
-use std::borrow::Cow;
-use std::sync::Arc;
-
-use super::{Call, CallResult};
+use super::state::Call;
+use super::step::CallResult;
 use crate::Timestamp;
 use crate::classify::record::{FailureDetails, FailureRecord, argument_summary, detected_in};
-
-/// Error details of the last attempt, if it failed.
-#[derive(Clone, Debug)]
-pub(super) struct LastAttemptError {
-    pub(super) rule: Cow<'static, str>,
-    pub(super) message: Arc<str>,
-    pub(super) http_status: Option<u16>,
-    pub(super) transient: bool,
-}
 
 impl Call {
     /// Returns the failure record of the call; `None` if the tool succeeded or never ran.
     pub fn failure_record(&self, result: &CallResult, now: Timestamp) -> Option<FailureRecord> {
-        let severity = self.severity?;
+        let severity = self.accounting.severity()?;
         let detected =
             result.ended.as_ref().ok().and_then(|output| detected_in(output, &self.policy.classify, now));
         let failure = result.ended.as_ref().err();

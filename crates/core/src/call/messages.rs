@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{ApprovalRequest, CallRequest, CutReason};
+use super::request::CallRequest;
+use super::step::{ApprovalRequest, CutReason};
 use crate::Timestamp;
 use crate::breaker::{self, BreakerRefusalCause};
 use crate::code::Code;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::step::CutReason;
+use super::step::{BreakerScope, CutReason};
 use crate::Timestamp;
 use crate::breaker::{self, BreakerTransition};
 use crate::classify::{AttemptReach, FaultNature, Severity};
@@ -155,15 +155,6 @@ pub struct FailedAttempt {
     /// Message, as the caller would have seen it if this had been the last attempt. Not redacted. Empty if a replay
     /// does not know it.
     pub said: Arc<str>,
-}
-
-/// The scope of a circuit breaker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BreakerScope {
-    /// The breaker of the tool.
-    Tool,
-    /// The breaker of the dependency, if the caller asked for one.
-    Dependency,
 }
 
 /// A decision that shadow mode did not enforce.

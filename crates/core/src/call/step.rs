@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::notice::BreakerScope;
 use super::recorded_attempt::RecordedFailure;
 use crate::Timestamp;
 use crate::approval::{GrantId, SpendVerdict};
@@ -364,6 +363,15 @@ pub struct RetriedAttempt {
     pub delay: Duration,
     /// Rule that classified the failure.
     pub reason: std::borrow::Cow<'static, str>,
+}
+
+/// The scope of a circuit breaker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BreakerScope {
+    /// The breaker of the tool.
+    Tool,
+    /// The breaker of the dependency, if the caller asked for one.
+    Dependency,
 }
 
 impl CallEvent {

@@ -43,17 +43,33 @@ use serde_json::{Value as Json, json};
 
 use steadfast_json::RawJson;
 
+use super::claim::CLAIM_REPEATS;
 use super::*;
-use crate::approval::{ApprovalChannel, ApprovalDecision, Grantor, SpendVerdict};
+use crate::Timestamp;
+use crate::approval::{
+    ApprovalChannel, ApprovalDecision, ApprovalLedger, ApprovalSubject, GrantId, Grantor, SpendVerdict,
+};
+use crate::breaker::{self, CircuitBreaker};
 use crate::classify::{AttemptFault, FaultSource, RetryAfter, TransportError};
+use crate::code::Code;
 use crate::dedupe::{
-    DedupeState, IndexUpdate, LeaseOwnerState, MemoryRecords, ProcessIdentity, RecordAbsence, RecordWrite,
-    RunId, SaveVerdict, SettleStatus, UnknownOutcome, UnknownOutcomeReason, UnknownOutcomeStatus,
+    CallFailure, Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord, DedupeState,
+    FoundRecords, IndexUpdate, LeaseOwnerState, LocalKnowledge, MemoryRecords, ProcessIdentity,
+    RecordAbsence, RecordAddress, RecordWrite, ReleaseRequest, RenewVerdict, RunId, RunOutcome, SaveVerdict,
+    SettleStatus, StartVerdict, UnknownOutcome, UnknownOutcomeReason, UnknownOutcomeStatus, decide_claim,
 };
 use crate::envelope::{CallEnvelope, ResultEnvelope, UnknownFieldPolicy};
-use crate::id::{ActorId, Digest, SessionKey};
+use crate::guard::{GuardedCall, LoopGuard};
+use crate::id::{ActorId, Digest, SessionKey, TurnId};
+use crate::key::RecordKey;
+use crate::limit::Limiter;
 use crate::output::ToolOutput;
-use crate::policy::{PolicyProfile, Ratio};
+use crate::policy::{
+    ApprovalTrigger, ArgumentCheck, CallPolicy, EnforcementMode, PolicyProfile, Ratio, StoreFailurePolicy,
+    ToolClass,
+};
+use crate::retry::RetryBudget;
+use crate::trust::{Escalation, TrustLedger, TrustRules, TrustSubject};
 
 const START: Timestamp = Timestamp::from_millis(1_762_300_800_000);
 const SECOND: Duration = Duration::from_secs(1);

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use parking_lot::Mutex;
 use steadfast_mcp::json_text::JsonText;
 
-use crate::server::UpstreamPreferences;
+use crate::servers::upstream::UpstreamPreferences;
 
 /// The settings of one client, by server index.
 #[derive(Default)]

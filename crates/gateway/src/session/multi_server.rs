@@ -16,11 +16,11 @@ use tokio::time::timeout;
 
 use super::requests::{REQUEST, is_good, is_harmless, timed_out, unknown_method};
 use super::{GatewaySession, error_codes};
-use crate::client::RequestChannel;
+use crate::client::request_channel::MergedChannel;
+use crate::client::request_channel::RequestChannel;
 use crate::json_parts::json;
-use crate::merge::{self, MergedListKind, ServerResult};
-use crate::merged_channel::MergedChannel;
-use crate::server::initialized;
+use crate::servers::merge::{self, MergedListKind, ServerResult};
+use crate::servers::upstream::initialized;
 
 /// The wait for the servers of a client in the handshake, before the answers so far are merged.
 const FIRST_WORDS: Duration = Duration::from_secs(20);

@@ -15,9 +15,10 @@ use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::sync::{Mutex as AsyncMutex, broadcast};
 
 use super::{GatewaySession, empty};
-use crate::client::{ClientConnection, RequestChannel};
+use crate::client::connection::ClientConnection;
+use crate::client::request_channel::RequestChannel;
 use crate::json_parts::object;
-use crate::request_notifications::LOG_LEVEL;
+use crate::protocol::LOG_LEVEL;
 
 /// The log levels of MCP, in ascending order.
 const LEVELS: [&str; 8] = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];

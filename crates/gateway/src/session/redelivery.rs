@@ -17,9 +17,10 @@ use steadfast_mcp::http::ProtocolEra;
 use steadfast_mcp::http::server::Notifier;
 
 use super::GatewaySession;
-use crate::call::{envelope_of, named};
-use crate::identity::ClientIdentity;
-use crate::responses;
+use crate::calls::envelope::envelope_of;
+use crate::calls::request_name::named;
+use crate::calls::responses;
+use crate::client::identity::ClientIdentity;
 
 /// The answers that are being delivered again.
 pub(super) struct UndeliveredAnswers {

@@ -17,14 +17,16 @@ use tokio_util::task::TaskTracker;
 
 use super::client_settings::WatchResult;
 use super::{GatewaySession, RequestKind, empty, error_codes};
-use crate::call::{envelope_of, requests};
-use crate::client::{RequestChannel, ResponseChannel};
-use crate::merge::{self, MergedListKind, ServerResult};
-use crate::request_notifications::RequestNotifications;
-use crate::server::{HANDSHAKE, PendingRequest, UpstreamServer, initialized};
-use crate::servers::{BackingServer, MergeMethod, Route};
-use crate::session_store::SessionHandshakes;
-use crate::shared_server::SharedServer;
+use crate::calls::envelope::{envelope_of, requests};
+use crate::client::connection::ResponseChannel;
+use crate::client::request_channel::RequestChannel;
+use crate::client::request_notifications::RequestNotifications;
+use crate::servers::backing::BackingServer;
+use crate::servers::merge::{self, MergedListKind, ServerResult};
+use crate::servers::routing::{MergeMethod, Route};
+use crate::servers::shared::SharedServer;
+use crate::servers::upstream::{HANDSHAKE, PendingRequest, UpstreamServer, initialized};
+use crate::session::store::SessionHandshakes;
 
 /// The time limit of a request that is not a call.
 pub(super) const REQUEST: Duration = Duration::from_secs(300);

@@ -10,10 +10,10 @@ use steadfast_mcp::json_text;
 use steadfast_mcp::message::{RpcId, RpcMessage, code};
 
 use super::GatewaySession;
-use crate::client::ClientConnection;
-use crate::identity::ClientIdentity;
+use crate::calls::large_results::{ReadMethod, ResultPage, ResultReadError, ResultUri, uri_at};
+use crate::client::connection::ClientConnection;
+use crate::client::identity::ClientIdentity;
 use crate::json_parts;
-use crate::large_results::{ReadMethod, ResultPage, ResultReadError, ResultUri, uri_at};
 
 /// The member of `_meta` that describes a page of a result.
 const PAGE: &str = "dev.steadfast/page";

@@ -45,12 +45,12 @@ use self::body::{EventBody, StreamTiming};
 use self::era::MessageVersion;
 pub use self::guarded_connection::within;
 pub use self::listener::{ConnectionPeer, HttpService, ListenerLimits, OVERLOADED, RequestBody, serve};
-pub use self::pipe::StreamLimits;
 use self::pipe::{FirstItem, MessagePipe, PipeAttachment};
+pub use self::pipe::{StreamLimits, StreamSendError};
 pub use self::refusal::HttpRefusal;
-pub use self::responder::{Notifier, Responder, StreamSendError};
-use self::session::StreamEventId;
+pub use self::responder::{Notifier, Responder};
 pub use self::session::{McpSessionId, PushOutcome, SessionStreams};
+use self::session::{ResponseSession, StreamEventId};
 pub use self::streams::{EventStreamLimiter, StreamFollower, StreamPermit, TooManyStreams};
 pub use self::token::{AdminToken, BearerTokens, Principal, TokenHolder};
 use super::{LAST_EVENT_ID, MCP_SESSION_ID, ProtocolEra};
@@ -264,7 +264,7 @@ impl<F: EndpointHandler> HttpEndpoint<F> {
         };
         let listens = message.method() == Some("subscriptions/listen");
         let counted = if listens { Some(self.permit_stream(&caller, Some(&id))?) } else { None };
-        let pipe = MessagePipe::new(self.settings.stream, session.clone());
+        let pipe = MessagePipe::new(self.settings.stream);
         // From here on the stream detects the end of the connection, because this future is then dropped.
         let attached = pipe.attach(None);
         let link = caller.link.clone();
@@ -272,9 +272,10 @@ impl<F: EndpointHandler> HttpEndpoint<F> {
         // data.
         let is_primed = [version.as_deref(), message.param_text("protocolVersion").as_deref()]
             .contains(&Some(super::LEGACY[0]));
-        let responder = Some(Responder::new(pipe, id));
+        let named = ResponseSession::new(session.clone());
+        let responder = Some(Responder::new(pipe, id, Arc::clone(&named)));
         self.front.message(IncomingMessage { message, caller, era, version, session, responder })?;
-        let answer = self.answer(attached, era, is_primed, link).await?;
+        let answer = self.answer(attached, &named, era, is_primed, link).await?;
         Ok(answer.map(|body| body.counted(counted)))
     }
 
@@ -288,6 +289,7 @@ impl<F: EndpointHandler> HttpEndpoint<F> {
     async fn answer(
         &self,
         attached: PipeAttachment,
+        named: &ResponseSession,
         era: ProtocolEra,
         is_primed: bool,
         link: DeliveryLink,
@@ -296,7 +298,7 @@ impl<F: EndpointHandler> HttpEndpoint<F> {
             Ok(first) => first,
             Err(_) => FirstItem::Stream,
         };
-        let session = attached.pipe().session().filter(|_| era == ProtocolEra::Legacy);
+        let session = named.get().filter(|_| era == ProtocolEra::Legacy);
         let mut response = match first {
             FirstItem::Refused(refusal) => return Err(refusal),
             FirstItem::Nothing => {

@@ -15,9 +15,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::StreamSendError;
 use super::refusal::HttpRefusal;
-use super::session::SessionStreams;
 use crate::delivery::{DeliveryCallback, DeliveryTracker, PendingDelivery};
 use crate::message::RpcMessage;
 
@@ -40,6 +38,17 @@ impl Default for StreamLimits {
     fn default() -> Self {
         Self { waiting_messages: 512, waiting_bytes: 1 << 20, kept_messages: 128, kept_bytes: 256 << 10 }
     }
+}
+
+/// The reason why a message was not accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamSendError {
+    /// The buffer is full because the client reads too slowly.
+    Full,
+    /// The client is gone and cannot resume this stream.
+    Gone,
+    /// The stream has ended.
+    Ended,
 }
 
 /// A stream, shared by its sender, the connection that reads it, and the session that remembers it.
@@ -67,8 +76,6 @@ struct State {
     /// Number of the connection that reads. Incremented for each connection.
     reader: u64,
     end: PipeEnd,
-    /// Session that the response announces to the client.
-    session: Option<Arc<SessionStreams>>,
     waker: Option<Waker>,
 }
 
@@ -119,7 +126,7 @@ pub(super) enum FirstItem {
 }
 
 impl MessagePipe {
-    pub(super) fn new(limits: StreamLimits, session: Option<Arc<SessionStreams>>) -> Arc<Self> {
+    pub(super) fn new(limits: StreamLimits) -> Arc<Self> {
         let state = State {
             events: VecDeque::new(),
             taken: 0,
@@ -130,7 +137,6 @@ impl MessagePipe {
             resumable: false,
             reader: 0,
             end: PipeEnd::Open,
-            session,
             waker: None,
         };
         Arc::new(Self { state: Mutex::new(state), attached: watch::Sender::new(false), limits })
@@ -219,15 +225,6 @@ impl MessagePipe {
         state.end = end(&mut state);
         drop(state);
         wake(waker);
-    }
-
-    /// Returns the session that the response will name.
-    pub(super) fn session(&self) -> Option<Arc<SessionStreams>> {
-        self.state.lock().session.clone()
-    }
-
-    pub(super) fn set_session(&self, session: Arc<SessionStreams>) {
-        self.state.lock().session = Some(session);
     }
 
     /// Makes the response a stream of events, unless it was refused before.

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use http::StatusCode;
 
-use super::pipe::MessagePipe;
+use super::pipe::{MessagePipe, StreamSendError};
 use super::refusal::HttpRefusal;
-use super::session::SessionStreams;
+use super::session::{ResponseSession, SessionStreams};
 use crate::delivery::{DeliveryCallback, PendingDelivery};
 use crate::message::{RpcId, RpcMessage, code};
 
@@ -18,11 +18,12 @@ use crate::message::{RpcId, RpcMessage, code};
 pub struct Responder {
     pipe: Arc<MessagePipe>,
     id: RpcId,
+    session: Arc<ResponseSession>,
 }
 
 impl Responder {
-    pub(super) fn new(pipe: Arc<MessagePipe>, id: RpcId) -> Self {
-        Self { pipe, id }
+    pub(super) fn new(pipe: Arc<MessagePipe>, id: RpcId, session: Arc<ResponseSession>) -> Self {
+        Self { pipe, id, session }
     }
 
     /// Returns the id of the request.
@@ -33,7 +34,7 @@ impl Responder {
     /// Assigns a session to the client. Must be called before anything is sent, because the headers of the response
     /// carry the session.
     pub fn open_session(&self, session: &Arc<SessionStreams>) {
-        self.pipe.set_session(Arc::clone(session));
+        self.session.set(Arc::clone(session));
     }
 
     /// Sends a message that belongs to this request, such as progress, or a request of the server.
@@ -118,15 +119,4 @@ impl Notifier {
     pub async fn gone(&self) {
         self.0.detached().await;
     }
-}
-
-/// The reason why a message was not accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StreamSendError {
-    /// The buffer is full because the client reads too slowly.
-    Full,
-    /// The client is gone and cannot resume this stream.
-    Gone,
-    /// The stream has ended.
-    Ended,
 }

@@ -10,8 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 
-use super::StreamSendError;
-use super::pipe::{MessagePipe, PipeAttachment, StreamLimits};
+use super::pipe::{MessagePipe, PipeAttachment, StreamLimits, StreamSendError};
 use crate::message::RpcMessage;
 
 /// A session id: visible ASCII, at most 256 characters.
@@ -145,7 +144,7 @@ impl SessionStreams {
 
     /// Creates a listening stream. Returns it with its number.
     pub(super) fn listen(&self) -> (PipeAttachment, u64) {
-        let pipe = MessagePipe::new(self.limits, None);
+        let pipe = MessagePipe::new(self.limits);
         pipe.make_resumable();
         let attached = pipe.attach(None);
         let number = self.add(pipe, true);
@@ -201,6 +200,24 @@ impl SessionStreams {
             }
         }
         number
+    }
+}
+
+/// The session that the response to a request names to the client.
+#[derive(Debug)]
+pub(super) struct ResponseSession(Mutex<Option<Arc<SessionStreams>>>);
+
+impl ResponseSession {
+    pub(super) fn new(session: Option<Arc<SessionStreams>>) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(session)))
+    }
+
+    pub(super) fn get(&self) -> Option<Arc<SessionStreams>> {
+        self.0.lock().clone()
+    }
+
+    pub(super) fn set(&self, session: Arc<SessionStreams>) {
+        *self.0.lock() = Some(session);
     }
 }
 

@@ -27,8 +27,8 @@ use steadfast_core::classify::RetryAfter;
 pub use self::connect::InvalidServerUrl;
 use self::connect::UpstreamAddress;
 pub use self::failure::{UpstreamFailure, too_large};
-pub use self::origin::{HttpOrigin, OriginRequest, OriginResponse, RequestProgress, SseStream};
-pub use self::pool::ConnectionPoolLimits;
+pub use self::origin::{HttpOrigin, OriginRequest, OriginResponse, SseStream};
+pub use self::pool::{ConnectionPoolLimits, RequestProgress};
 use self::pool::{HttpConnectionPool, PooledConnection};
 pub use self::stream::{EventStream, StreamItem};
 use super::{

@@ -4,7 +4,6 @@
 //! that close. Redirects are returned like any other response, and not followed.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HOST};
@@ -14,7 +13,7 @@ use hyper::body::Incoming;
 
 use super::connect::{InvalidServerUrl, UpstreamAddress};
 use super::failure::UpstreamFailure;
-use super::pool::{HttpConnectionPool, PooledConnection};
+use super::pool::{HttpConnectionPool, PooledConnection, RequestProgress};
 use super::{BodyOutcome, HttpUpstreamSettings, MOST_OF_AN_ERROR, TIME_FOR_AN_ERROR, kept, read};
 use crate::sse::{SseEvent, SseItem, SseParser};
 
@@ -48,21 +47,6 @@ pub struct OriginResponse {
     pub headers: HeaderMap,
     /// The body. For a status that is not a success, the body is empty if it is long or slow.
     pub body: Bytes,
-}
-
-/// Records if a part of a request may have been sent, for callers that drop the request half-way.
-#[derive(Clone, Debug, Default)]
-pub struct RequestProgress(Arc<AtomicBool>);
-
-impl RequestProgress {
-    /// Returns true if a part of the request may have been sent.
-    pub fn is_sent(&self) -> bool {
-        self.0.load(Ordering::Acquire)
-    }
-
-    pub(super) fn set(&self, sent: bool) {
-        self.0.store(sent, Ordering::Release);
-    }
 }
 
 impl HttpOrigin {

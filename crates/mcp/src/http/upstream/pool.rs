@@ -5,6 +5,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,7 +20,6 @@ use tokio::time::Instant;
 
 use super::connect::UpstreamAddress;
 use super::failure::UpstreamFailure;
-use super::origin::RequestProgress;
 
 #[derive(Debug)]
 pub(super) struct HttpConnectionPool {
@@ -53,6 +53,21 @@ impl Default for ConnectionPoolLimits {
             connect: Duration::from_secs(5),
             head_bytes: 64 << 10,
         }
+    }
+}
+
+/// Records if a part of a request may have been sent, for callers that drop the request half-way.
+#[derive(Clone, Debug, Default)]
+pub struct RequestProgress(Arc<AtomicBool>);
+
+impl RequestProgress {
+    /// Returns true if a part of the request may have been sent.
+    pub fn is_sent(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    fn set(&self, sent: bool) {
+        self.0.store(sent, Ordering::Release);
     }
 }
 

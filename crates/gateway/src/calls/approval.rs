@@ -1,0 +1,537 @@
+//! Approval requests to the user of the MCP client.
+//!
+//! In the legacy era the client gets an elicitation request while the call waits. In the modern era the result of the
+//! call contains an elicitation and an opaque `requestState`, and the client sends the call again with both. The server
+//! may have asked for input of its own before. The client's answers to that travel inside our state, so that neither
+//! request overwrites the other.
+//!
+//! The state is not secret and grants nothing by itself. It names the approval request that was shown and carries a
+//! seal that only this process can make. It counts only for a call with the same tool, arguments and conversation.
+//! After a restart the seal is no longer valid and the user is asked again.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use serde_json::value::RawValue;
+use steadfast_core::approval::{ApprovalChannel, ApprovalDecision, ParkedRequest, ParkedRequestId};
+use steadfast_core::id::Digest;
+use steadfast_core::millis;
+use steadfast_core::output::ToolOutput;
+use steadfast_core::trust::PromptLevel;
+use steadfast_executor::{ApprovalPrompter, ClientDecision, ClientDecisionFuture};
+use steadfast_json::RawJson as Kept;
+use steadfast_mcp::http::{META_CAPABILITIES, ProtocolEra};
+use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_mcp::message::{RpcId, RpcMessage};
+use tokio::sync::oneshot;
+
+use crate::client::request_channel::RequestChannel;
+use crate::protocol::{cancel, elicits};
+use crate::seal::SealKey;
+
+/// Asks the user of the client that made one call.
+pub(crate) struct Elicitation {
+    way: ApprovalRoute,
+    conversation: ConversationStatus,
+    /// The decision that came with the call.
+    brought: Option<ReturnedDecision>,
+}
+
+/// The form in which the client gets the approval request.
+enum ApprovalRoute {
+    /// A request from the gateway, while the call waits.
+    Request(Arc<ElicitationRequests>, RequestChannel),
+    /// The result of the call. The client sends its input back together with the decision.
+    Answer(ClientInput),
+}
+
+/// States if the conversation of a call is known. If it is not, no approval can cover a whole session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ConversationStatus {
+    Known,
+    Unknown,
+}
+
+/// The input that a client sends back for a call whose result asked for it.
+#[derive(Debug, Default)]
+struct ClientInput {
+    request_state: Option<Box<RawValue>>,
+    input_responses: Option<Box<RawValue>>,
+}
+
+/// A decision that came with a call, and the approval request that it answers.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ReturnedDecision {
+    request: ParkedRequestId,
+    arguments: Digest,
+    decision: ApprovalDecision,
+}
+
+impl Elicitation {
+    /// Returns the asker for the client of this request, or `None` if the client cannot be asked. `legacy` returns true
+    /// if a client of the legacy era declared the capability in its handshake.
+    pub(crate) fn of(
+        request: &RpcMessage,
+        era: ProtocolEra,
+        legacy: impl FnOnce() -> bool,
+        questions: &Arc<ElicitationRequests>,
+        voice: &RequestChannel,
+        conversation: ConversationStatus,
+        brought: Option<ReturnedDecision>,
+    ) -> Option<Arc<dyn ApprovalPrompter>> {
+        let way = match era {
+            ProtocolEra::Legacy => legacy().then(|| ApprovalRoute::Request(questions.clone(), voice.clone())),
+            ProtocolEra::Modern => request
+                .meta_member(META_CAPABILITIES)
+                .is_some_and(elicits)
+                .then(|| ApprovalRoute::Answer(ClientInput::by(request))),
+        }?;
+        Some(Arc::new(Self { way, conversation, brought }))
+    }
+}
+
+/// Returns the channel on which a call can be approved while it waits.
+pub(crate) fn channel(asker: Option<&Arc<dyn ApprovalPrompter>>) -> ApprovalChannel {
+    match asker {
+        Some(_) => ApprovalChannel::Interactive,
+        None => ApprovalChannel::Headless,
+    }
+}
+
+impl ApprovalPrompter for Elicitation {
+    fn ask(&self, id: ParkedRequestId, request: ParkedRequest) -> ClientDecisionFuture {
+        if let Some(brought) = &self.brought
+            && (brought.request, brought.arguments) == (id, request.arguments)
+        {
+            return Box::pin(std::future::ready(within(
+                self.conversation,
+                ClientDecision::Decided(brought.decision),
+            )));
+        }
+        let question = form(&request, self.conversation);
+        match &self.way {
+            ApprovalRoute::Request(questions, voice) => {
+                let (questions, voice) = (questions.clone(), voice.clone());
+                let conversation = self.conversation;
+                Box::pin(async move { within(conversation, questions.ask(&voice, &question).await) })
+            }
+            ApprovalRoute::Answer(carried) => {
+                let asked = match state(id, &request, carried) {
+                    Some(state) => ClientDecision::PutToCaller(question_result(&question, &state)),
+                    None => ClientDecision::Unavailable,
+                };
+                Box::pin(std::future::ready(asked))
+            }
+        }
+    }
+}
+
+/// Limits a decision to the options that were offered: without a known conversation, an approval covers one call.
+fn within(conversation: ConversationStatus, asked: ClientDecision) -> ClientDecision {
+    match (conversation, asked) {
+        (ConversationStatus::Unknown, ClientDecision::Decided(ApprovalDecision::Session)) => {
+            ClientDecision::Decided(ApprovalDecision::Once)
+        }
+        (ConversationStatus::Known | ConversationStatus::Unknown, asked) => asked,
+    }
+}
+
+impl fmt::Debug for Elicitation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let way = match &self.way {
+            ApprovalRoute::Request(..) => "Request",
+            ApprovalRoute::Answer(_) => "Answer",
+        };
+        f.debug_struct("Elicitation").field("way", &way).finish_non_exhaustive()
+    }
+}
+
+// ---- the question ----
+
+/// Builds the parameters of an elicitation.
+fn form(request: &ParkedRequest, conversation: ConversationStatus) -> serde_json::Value {
+    let all = [
+        ("once", "Approve this call"),
+        ("session", "Approve for this session"),
+        ("recover", "Approve, and let the tool recover trust"),
+        ("deny", "Deny"),
+    ];
+    let offered = all.into_iter().filter(|(word, _)| match *word {
+        "session" => conversation == ConversationStatus::Known,
+        "recover" => request.prompt.waits_for_recovery,
+        _ => true,
+    });
+    let (words, names): (Vec<_>, Vec<_>) = offered.unzip();
+    json!({
+        "mode": "form",
+        "message": message(request),
+        "requestedSchema": {
+            "type": "object",
+            "properties": {
+                DECISION: { "type": "string", "title": "Approve this call?", "enum": words, "enumNames": names },
+            },
+            "required": [DECISION],
+        },
+    })
+}
+
+/// Builds the message that the user reads.
+fn message(request: &ParkedRequest) -> String {
+    let prompt = &request.prompt;
+    let level = match prompt.level {
+        PromptLevel::Info => "info",
+        PromptLevel::Warning => "warning",
+        PromptLevel::Error => "error",
+    };
+    let mut lines = vec![prompt.summary.clone()];
+    lines.extend(prompt.warnings.iter().cloned());
+    lines.push(format!("Tool: {}", request.tool));
+    lines.extend(request.shown.iter().map(|shown| format!("Arguments: {shown}")));
+    lines.push(format!("Level: {level}"));
+    lines.push(format!("Reason: {}", prompt.reason));
+    if prompt.failures > 0 {
+        lines.push(format!("Failures: {} ({})", prompt.failures, prompt.window));
+    }
+    if !prompt.recovery_hint.is_empty() {
+        lines.push(format!("Recovery: {}", prompt.recovery_hint));
+    }
+    lines.join("\n")
+}
+
+/// Parses the decision from the result of an elicitation. Returns `None` if the result is malformed.
+fn decision(result: &str) -> Option<ApprovalDecision> {
+    match json_text::get(result, "action").and_then(json_text::string)?.as_ref() {
+        "decline" | "cancel" => Some(ApprovalDecision::Deny),
+        "accept" => {
+            let content = json_text::get(result, "content")?;
+            match json_text::get(content, DECISION).and_then(json_text::string)?.as_ref() {
+                "once" => Some(ApprovalDecision::Once),
+                "session" => Some(ApprovalDecision::Session),
+                "recover" => Some(ApprovalDecision::Recover),
+                "deny" => Some(ApprovalDecision::Deny),
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+/// The name of the form field.
+const DECISION: &str = "decision";
+
+// ---- the legacy era: a request of the gateway ----
+
+/// The elicitation requests that one session has sent to its client and that have no answer yet.
+#[derive(Debug, Default)]
+pub(crate) struct ElicitationRequests {
+    open: Mutex<BTreeMap<u64, oneshot::Sender<ClientDecision>>>,
+    next: AtomicU64,
+}
+
+/// The maximum number of open elicitation requests for one client.
+const MOST_OPEN: usize = 64;
+/// The prefix of the ids of the gateway's own requests. The ids of server requests are numbers.
+const OURS: &str = "steadfast-";
+
+impl ElicitationRequests {
+    /// Takes the answer to an elicitation request. Returns true if the id is one of the gateway's.
+    pub(crate) fn answered(&self, id: &RpcId, answer: &RpcMessage) -> bool {
+        let Some(text) = json_text::string(id.as_str()) else { return false };
+        let Some(number) = text.strip_prefix(OURS).and_then(|number| number.parse().ok()) else {
+            return false;
+        };
+        // The client may still answer a request that was cancelled.
+        if let Some(waiting) = self.open.lock().remove(&number) {
+            let decided = answer
+                .result()
+                .and_then(decision)
+                .map_or(ClientDecision::Unavailable, ClientDecision::Decided);
+            let _ = waiting.send(decided);
+        }
+        true
+    }
+
+    async fn ask(&self, voice: &RequestChannel, form: &serde_json::Value) -> ClientDecision {
+        let Ok(params) = JsonText::parse(form.to_string()) else { return ClientDecision::Unavailable };
+        let (sender, answer) = oneshot::channel();
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        {
+            let mut open = self.open.lock();
+            if open.len() >= MOST_OPEN {
+                return ClientDecision::Unavailable;
+            }
+            open.insert(number, sender);
+        }
+        let id = RpcId::string(&format!("{OURS}{number}"));
+        let _withdrawal = ElicitationCancelGuard { questions: self, number, id: &id, voice };
+        voice.send(&RpcMessage::request(&id, "elicitation/create", Some(&params))).await;
+        answer.await.unwrap_or(ClientDecision::Unavailable)
+    }
+}
+
+/// Cancels the elicitation request at the client on drop, unless it was answered.
+struct ElicitationCancelGuard<'a> {
+    questions: &'a ElicitationRequests,
+    number: u64,
+    id: &'a RpcId,
+    voice: &'a RequestChannel,
+}
+
+impl Drop for ElicitationCancelGuard<'_> {
+    fn drop(&mut self) {
+        if self.questions.open.lock().remove(&self.number).is_some() {
+            self.voice.try_send(cancel(self.id, "the approval is no longer needed"));
+        }
+    }
+}
+
+// ---- the modern era: the result of the call ----
+
+/// Removes the gateway's own parameters from a request. Returns the request and the decision that it carries.
+pub(crate) fn unwrapped(request: RpcMessage) -> (RpcMessage, Option<ReturnedDecision>) {
+    let Some(text) = request.param_text("requestState") else { return (request, None) };
+    let Some((seal, written)) = text.strip_prefix(STATE).and_then(|rest| rest.split_once('.')) else {
+        return (request, None);
+    };
+    let Ok(state) = serde_json::from_str::<State>(written) else { return (request, None) };
+    let is_ours = seal_key().is_some_and(|key| key.verifies(written, seal)) && now() < state.expires;
+    let said =
+        request.param("inputResponses").and_then(|all| json_text::get(all, QUESTION)).and_then(decision);
+    let brought = match (is_ours, said, Digest::from_hex(&state.arguments)) {
+        (true, Some(decision), Some(arguments)) => {
+            Some(ReturnedDecision { request: ParkedRequestId(state.request), arguments, decision })
+        }
+        _ => None,
+    };
+    // The client's earlier input is its own data, so it is restored even if our state is not valid.
+    let carried = ClientInput { request_state: state.request_state, input_responses: state.input_responses };
+    match carried.put_back(&request) {
+        Some(request) => (request, brought),
+        None => (request, None),
+    }
+}
+
+/// The approval request that was shown, and the input that the client had sent before.
+#[derive(Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct State {
+    request: u64,
+    arguments: String,
+    expires: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    request_state: Option<Box<RawValue>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    input_responses: Option<Box<RawValue>>,
+}
+
+/// The prefix of the state, and the key of the gateway's input request.
+const STATE: &str = "steadfast-1.";
+const QUESTION: &str = "dev.steadfast/approval";
+/// The time until a state expires.
+const LASTS: Duration = Duration::from_secs(15 * 60);
+
+fn state(id: ParkedRequestId, request: &ParkedRequest, carried: &ClientInput) -> Option<String> {
+    let state = State {
+        request: id.0,
+        arguments: request.arguments.to_hex(),
+        expires: now().saturating_add(millis(LASTS)),
+        request_state: carried.request_state.clone(),
+        input_responses: carried.input_responses.clone(),
+    };
+    let written = serde_json::to_string(&state).ok()?;
+    let seal = seal_key()?.seal(&written);
+    Some(format!("{STATE}{seal}.{written}"))
+}
+
+fn question_result(form: &serde_json::Value, state: &str) -> ToolOutput {
+    let result = json!({
+        "resultType": "input_required",
+        "inputRequests": { QUESTION: { "method": "elicitation/create", "params": form } },
+        "requestState": state,
+    });
+    ToolOutput { content: Kept::from_trusted(result.to_string()), metadata: None }
+}
+
+impl ClientInput {
+    fn by(request: &RpcMessage) -> Self {
+        let read = |name| request.param(name).and_then(|text| RawValue::from_string(text.to_owned()).ok());
+        Self { request_state: read("requestState"), input_responses: read("inputResponses") }
+    }
+
+    /// Returns the request with this input in place of its current input.
+    fn put_back(&self, request: &RpcMessage) -> Option<RpcMessage> {
+        let params = request.params()?;
+        let mut members: Vec<String> = json_text::members(params)
+            .filter(|member| !["requestState", "inputResponses"].contains(&&*member.name))
+            .filter_map(|member| Some((JsonText::string(&member.name), params.get(member.value)?)))
+            .map(|(name, value)| format!("{}:{value}", name.as_str()))
+            .collect();
+        let mut carry = |name: &str, value: &Option<Box<RawValue>>| {
+            members.extend(value.iter().map(|value| format!("\"{name}\":{}", value.get())));
+        };
+        carry("inputResponses", &self.input_responses);
+        carry("requestState", &self.request_state);
+        let params = JsonText::parse(format!("{{{}}}", members.join(","))).ok()?;
+        Some(RpcMessage::request(&request.id()?, request.method()?, Some(&params)))
+    }
+}
+
+/// Returns the key of this process.
+fn seal_key() -> Option<&'static SealKey> {
+    static KEY: OnceLock<Option<SealKey>> = OnceLock::new();
+    KEY.get_or_init(SealKey::new).as_ref()
+}
+
+fn now() -> u64 {
+    millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use steadfast_core::Timestamp;
+    use steadfast_core::id::{Namespace, ToolName, ToolRef};
+    use steadfast_core::trust::{Escalation, Signature};
+
+    use super::*;
+
+    fn parked(arguments: &str) -> ParkedRequest {
+        let tool =
+            ToolRef { namespace: Namespace::new("bank").unwrap(), tool: ToolName::new("pay").unwrap() };
+        ParkedRequest {
+            prompt: Escalation::routine(&tool),
+            arguments: Digest::of(arguments.as_bytes()),
+            signature: Signature("bank/pay".into()),
+            session: None,
+            blocked: false,
+            shown: Some(arguments.into()),
+            askers: 1,
+            asked_at: Timestamp::from_millis(0),
+            last_asked: Timestamp::from_millis(0),
+            expires: Timestamp::from_millis(1),
+            tool,
+        }
+    }
+
+    fn request(more: &str) -> RpcMessage {
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{{"name":"pay","arguments":{{"to":"a"}}{more}}}}}"#
+        );
+        RpcMessage::parse(text, usize::MAX).unwrap()
+    }
+
+    /// The call as a client sends it again with this answer to the elicitation.
+    fn again(first: &RpcMessage, answer: &str) -> RpcMessage {
+        let state = state(ParkedRequestId(3), &parked("x"), &ClientInput::by(first)).unwrap();
+        let state = JsonText::string(&state);
+        request(&format!(r#","inputResponses":{{"{QUESTION}":{answer}}},"requestState":{}"#, state.as_str()))
+    }
+
+    const YES: &str = r#"{"action":"accept","content":{"decision":"once"}}"#;
+
+    #[test]
+    fn rp_7_the_state_of_the_gateway_is_removed_and_that_of_the_server_restored() {
+        for more in ["", r#","inputResponses":{"who":{"action":"accept"}},"requestState":"of the server""#] {
+            let first = request(more);
+            let (back, brought) = unwrapped(again(&first, YES));
+            let value = |message: &RpcMessage| -> serde_json::Value {
+                serde_json::from_slice(message.bytes()).unwrap()
+            };
+            assert_eq!(value(&back), value(&first), "{more}");
+            let arguments = Digest::of(b"x");
+            let decision = ApprovalDecision::Once;
+            assert_eq!(brought, Some(ReturnedDecision { request: ParkedRequestId(3), arguments, decision }));
+        }
+    }
+
+    #[test]
+    fn rp_7_a_forged_state_decides_nothing() {
+        let sent = again(&request(""), YES);
+        let forged = sent.param_text("requestState").unwrap().replace("\"request\":3", "\"request\":4");
+        let forged = sent.rewrite().param("requestState", JsonText::string(&forged)).finish();
+        let (back, brought) = unwrapped(forged);
+        assert_eq!(brought, None);
+        assert_eq!(back.param("requestState"), None, "the server does not see it either");
+        let (same, brought) = unwrapped(request(r#","requestState":"of the server""#));
+        assert_eq!((same.param("requestState"), brought), (Some("\"of the server\""), None));
+    }
+
+    #[test]
+    fn rp_7_a_decision_counts_for_the_request_that_was_shown_and_for_no_other() {
+        let ask = |id, arguments: &str| {
+            let (back, brought) = unwrapped(again(&request(""), YES));
+            let way = ApprovalRoute::Answer(ClientInput::by(&back));
+            let elicitation = Elicitation { way, conversation: ConversationStatus::Known, brought };
+            let asking = elicitation.ask(ParkedRequestId(id), parked(arguments));
+            futures_util::FutureExt::now_or_never(asking).unwrap()
+        };
+        assert!(matches!(ask(3, "x"), ClientDecision::Decided(ApprovalDecision::Once)));
+        assert!(matches!(ask(4, "x"), ClientDecision::PutToCaller(_)), "another request");
+        assert!(matches!(ask(3, "y"), ClientDecision::PutToCaller(_)), "other arguments");
+    }
+
+    #[test]
+    fn rp_7_no_approval_covers_an_unknown_session() {
+        let session = || ClientDecision::Decided(ApprovalDecision::Session);
+        assert!(matches!(
+            within(ConversationStatus::Known, session()),
+            ClientDecision::Decided(ApprovalDecision::Session)
+        ));
+        assert!(matches!(
+            within(ConversationStatus::Unknown, session()),
+            ClientDecision::Decided(ApprovalDecision::Once)
+        ));
+    }
+
+    #[test]
+    fn rp_7_a_valid_answer_decides_and_a_malformed_one_does_not() {
+        for (answer, expected) in [
+            (YES, Some(ApprovalDecision::Once)),
+            (r#"{"action":"accept","content":{"decision":"session"}}"#, Some(ApprovalDecision::Session)),
+            (r#"{"action":"accept","content":{"decision":"deny"}}"#, Some(ApprovalDecision::Deny)),
+            (r#"{"action":"decline"}"#, Some(ApprovalDecision::Deny)),
+            (r#"{"action":"cancel"}"#, Some(ApprovalDecision::Deny)),
+            (r#"{"action":"accept"}"#, None),
+            (r#"{"action":"accept","content":{"decision":"yes"}}"#, None),
+            ("[]", None),
+        ] {
+            assert_eq!(decision(answer), expected, "{answer}");
+        }
+    }
+
+    #[test]
+    fn rp_7_the_prompt_is_complete_and_offers_a_session_only_if_it_is_known() {
+        let mut request = parked(r#"{"to":"a"}"#);
+        request.prompt.summary = "bank/pay has failed".to_owned();
+        request.prompt.warnings = vec!["3 failures".to_owned()];
+        (request.prompt.failures, request.prompt.window) = (3, "1h".to_owned());
+        (request.prompt.level, request.prompt.recovery_hint) = (PromptLevel::Warning, "wait".to_owned());
+        let known = form(&request, ConversationStatus::Known);
+        let text = known["message"].as_str().unwrap();
+        for part in ["bank/pay has failed", "3 failures", "warning", "(1h)", "wait", r#"{"to":"a"}"#] {
+            assert!(text.contains(part), "{part:?} in {text}");
+        }
+        let offered =
+            |form: &serde_json::Value| form["requestedSchema"]["properties"][DECISION]["enum"].clone();
+        assert_eq!(offered(&known), json!(["once", "session", "deny"]));
+        assert_eq!(offered(&form(&request, ConversationStatus::Unknown)), json!(["once", "deny"]));
+    }
+
+    #[test]
+    fn only_clients_that_show_forms_are_asked() {
+        for (capabilities, expected) in [
+            (r#"{"elicitation":{}}"#, true),
+            (r#"{"elicitation":{"form":{},"url":{}}}"#, true),
+            (r#"{"elicitation":{"url":{}}}"#, false),
+            (r#"{"sampling":{}}"#, false),
+            ("{}", false),
+        ] {
+            assert_eq!(elicits(capabilities), expected, "{capabilities}");
+        }
+    }
+}

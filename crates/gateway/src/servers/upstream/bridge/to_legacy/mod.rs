@@ -1,0 +1,196 @@
+//! A modern client and a legacy server. The server gets the client's introduction once, in the handshake. Its
+//! notifications and requests are assigned to the client's requests that they belong to.
+
+mod held_calls;
+mod messages;
+mod subscriptions;
+
+use std::sync::Arc;
+
+use steadfast_core::classify::AttemptFault;
+use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_mcp::message::{RpcMessage, code};
+use tokio::time::timeout;
+
+use self::held_calls::HeldCalls;
+pub(crate) use self::held_calls::is_held;
+use self::messages::LegacyServerInfo;
+pub(super) use self::messages::initialize;
+use self::subscriptions::ClientSubscriptions;
+use super::json_edits::{can_be_asked, may_ask, no_method, nothing};
+use super::{Generation, NotificationHandler, NotificationReceivers, PendingRequest, UpstreamServer, no_id};
+use crate::json_parts::object;
+use crate::protocol::LOG_LEVEL;
+use crate::servers::upstream::HANDSHAKE;
+use crate::servers::upstream::receivers::{HoldEvent, LogSeverity, RunningRequest};
+
+/// A legacy server behind modern clients.
+pub(super) struct LegacyBridge {
+    about: LegacyServerInfo,
+    /// The current log level of the server, as set by the gateway.
+    level: tokio::sync::Mutex<Option<LogSeverity>>,
+    held: HeldCalls,
+    listeners: Arc<ClientSubscriptions>,
+}
+
+impl LegacyBridge {
+    /// Creates the bridge to a server from its answer to the handshake.
+    pub(super) fn agreed(answer: &RpcMessage) -> Option<Self> {
+        Some(Self {
+            about: LegacyServerInfo::of(answer.result()?),
+            level: tokio::sync::Mutex::default(),
+            held: HeldCalls::default(),
+            listeners: Arc::default(),
+        })
+    }
+
+    /// Notifies subscribers of changed tools.
+    pub(super) fn tools_changed(&self) {
+        self.listeners.tell(&RpcMessage::notification("notifications/tools/list_changed", None));
+    }
+
+    pub(super) fn stop(&self) {
+        self.held.stop();
+    }
+
+    /// Sets the log level of the server to the most verbose one that requests in flight want. A failure is not retried,
+    /// because the request itself matters more.
+    async fn log_for(&self, server: &Arc<UpstreamServer>, request: &RpcMessage) {
+        let Some(wanted) = request.meta_text(LOG_LEVEL).and_then(|text| LogSeverity::of(&text)) else {
+            return;
+        };
+        if !self.about.has("logging") {
+            return;
+        }
+        let mut level = self.level.lock().await;
+        let others = server.pending.all_running();
+        let others = others.iter().filter_map(|running| running.level());
+        let most = others.chain([wanted]).min().unwrap_or(wanted);
+        if *level == Some(most) {
+            return;
+        }
+        *level = Some(most);
+        let name = JsonText::string(most.name());
+        let params = object([("level", name.as_str())]);
+        let request = RpcMessage::request(&no_id(), "logging/setLevel", Some(&params));
+        let asked = async { server.pass(&request, NotificationReceivers::default()).await?.answer().await };
+        if let Ok(Ok(answer)) = timeout(HANDSHAKE, asked).await {
+            server.handshake.answered(&request, &answer);
+        }
+    }
+}
+
+/// Sends a request of a modern client.
+pub(super) async fn send(
+    server: &Arc<UpstreamServer>,
+    bridge: &Arc<LegacyBridge>,
+    request: &RpcMessage,
+    hear: Option<NotificationHandler>,
+) -> Result<PendingRequest, AttemptFault> {
+    let method = request.method().unwrap_or_default();
+    match method {
+        "server/discover" => return Ok(server.answered(bridge.about.discovered())),
+        "subscriptions/listen" => return Ok(subscriptions::listen(server, bridge, request, hear).await),
+        _ if messages::is_only_older(method) => return Ok(server.answered(no_method(method))),
+        _ if may_ask(method) && request.param("requestState").is_some() => {
+            return Ok(held_calls::resume(server, bridge, request, hear).await);
+        }
+        _ => bridge.log_for(server, request).await,
+    }
+    if may_ask(method) {
+        return held_calls::call(server, bridge, request, hear).await;
+    }
+    let running = RunningRequest::new(request, messages::capabilities(request), hear.clone(), None);
+    let ears = NotificationReceivers { hear, running: Some(running) };
+    let place = server.pass(&messages::request(request), ears).await?;
+    let (bridge, method) = (bridge.clone(), method.to_owned());
+    Ok(place.with_conversion(move |answer| bridge.about.answer(&method, &answer)))
+}
+
+/// Routes a notification of the server. Returns it if the client's connection gets it unchanged.
+pub(super) fn told(
+    server: &Arc<UpstreamServer>,
+    bridge: &LegacyBridge,
+    message: RpcMessage,
+    (life, on): (Generation, Option<u64>),
+) -> Option<RpcMessage> {
+    match message.method() {
+        Some("notifications/message") => {
+            let level = LogSeverity::of(&message.param_text("level")?)?;
+            let running = server.pending.running(life, on);
+            let mut hearing = running.iter().filter_map(|running| running.log_receiver(level));
+            match (hearing.next()?, hearing.next()) {
+                (hear, None) => hear(&message),
+                // Its request cannot be determined. On a line all requests share one receiver.
+                (_, Some(_)) => return Some(message),
+            }
+            None
+        }
+        // The server cancels its own request.
+        Some("notifications/cancelled") => {
+            let asked = message.param("requestId")?;
+            for running in server.pending.running(life, None) {
+                if let Some(said) = &running.said {
+                    let _ = said.try_send(HoldEvent::Withdrawn(asked.to_owned()));
+                }
+            }
+            None
+        }
+        // Modern clients do not get these, or only through subscriptions.
+        Some(
+            "notifications/progress" | "notifications/elicitation/complete" | "notifications/tasks/status",
+        ) => None,
+        _ => (!bridge.listeners.tell(&message)).then_some(message),
+    }
+}
+
+/// Routes a request of the server to the only call that it can belong to.
+pub(super) async fn asked(
+    server: &Arc<UpstreamServer>,
+    request: &RpcMessage,
+    (life, on): (Generation, Option<u64>),
+) {
+    let Some(id) = request.id() else { return };
+    let refused = match request.method() {
+        Some("ping") => return server.answer(life, &nothing().rewrite().id(&id).finish()).await,
+        method => for_one_call(server, method.unwrap_or_default(), request, (life, on)),
+    };
+    if let Err((code, why)) = refused {
+        tracing::debug!(event = "bridge.refused", server = %server.name, why);
+        server.answer(life, &RpcMessage::error_response(Some(&id), code, &why, None)).await;
+    }
+}
+
+fn for_one_call(
+    server: &UpstreamServer,
+    method: &str,
+    request: &RpcMessage,
+    (life, on): (Generation, Option<u64>),
+) -> Result<(), (i64, String)> {
+    let running = server.pending.running(life, on);
+    let mut calls = running.iter().filter_map(|running| Some((running, running.said.as_ref()?)));
+    let (Some((running, said)), None) = (calls.next(), calls.next()) else {
+        let why = "the client can only be asked while exactly one call of it runs";
+        return Err((code::INVALID_REQUEST, why.to_owned()));
+    };
+    let capabilities = running.capabilities.lock().clone();
+    can_be_asked(capabilities.as_str(), method, request.params())
+        .map_err(|why| (code::METHOD_NOT_FOUND, why))?;
+    said.try_send(HoldEvent::Asked(life, request.clone()))
+        .map_err(|_| (code::INTERNAL_ERROR, "too many questions wait for the client".to_owned()))
+}
+
+/// Returns true if two requests are for the same call. A held call continues only with an equal request.
+fn is_same(one: &RpcMessage, other: &RpcMessage) -> bool {
+    let read = |message: &RpcMessage, name| {
+        let text: Option<&str> = message.param(name);
+        text.and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok())
+    };
+    let same = |name| read(one, name) == read(other, name);
+    one.method() == other.method() && ["name", "uri", "arguments"].into_iter().all(same)
+}
+
+/// Returns the member of an object if it is an object itself.
+fn inner<'t>(object: &'t str, name: &str) -> Option<&'t str> {
+    json_text::get(object, name).filter(|value| value.starts_with('{'))
+}

@@ -1,0 +1,114 @@
+//! Calls in rounds. A modern server that needs input answers the call with an input request. The gateway gets the input
+//! from the client, whose call still waits, and sends the call again with it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use steadfast_core::classify::{AttemptFault, FaultSource, TransportError};
+use steadfast_mcp::json_text::JsonText;
+use steadfast_mcp::message::RpcMessage;
+
+use super::super::json_edits::{can_be_asked, with_none};
+use super::messages::{InputQuestion, InputRequest, LegacyClientInfo, unanswered};
+use super::{ClientRequest, ModernBridge};
+use crate::servers::upstream::pending::SentRequestNumber;
+use crate::servers::upstream::receivers::NotificationReceivers;
+use crate::servers::upstream::{Generation, NotificationHandler, PendingRequest, UpstreamServer};
+
+/// The maximum number of rounds, after which the call fails.
+const MOST_ROUNDS: u32 = 16;
+/// The first and the longest delay before the next round if the server requests no input.
+const LATER: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
+
+/// Sends a call. The pending request gets the answer of the last round.
+pub(super) async fn call(
+    server: &Arc<UpstreamServer>,
+    bridge: &Arc<ModernBridge>,
+    request: RpcMessage,
+    hear: Option<NotificationHandler>,
+) -> Result<PendingRequest, AttemptFault> {
+    let sent = server.pass(&request, hear.clone().into()).await?;
+    let sent_as = SentRequestNumber::of(&sent);
+    let place = server.pending.enter(Generation::NONE, NotificationReceivers::default());
+    let rounds = CallRounds {
+        server: server.clone(),
+        bridge: bridge.clone(),
+        request,
+        hear,
+        sent_as: sent_as.clone(),
+    };
+    let (pending, number) = (server.pending.clone(), place.number);
+    let bringing = tokio::spawn(async move {
+        let answer = rounds.last(sent).await;
+        pending.settle(number, answer);
+    });
+    Ok(place.brought_by(bringing.abort_handle(), sent_as))
+}
+
+struct CallRounds {
+    server: Arc<UpstreamServer>,
+    bridge: Arc<ModernBridge>,
+    request: RpcMessage,
+    hear: Option<NotificationHandler>,
+    sent_as: Arc<SentRequestNumber>,
+}
+
+impl CallRounds {
+    async fn last(&self, first: PendingRequest) -> Result<RpcMessage, AttemptFault> {
+        let method = self.request.method().unwrap_or_default();
+        let (mut sent, mut pause) = (first, LATER.0);
+        for round in 0.. {
+            let answer = sent.answer().await?;
+            let Some(wanted) = InputRequest::of(&answer) else { return Ok(with_none(&answer, "resultType")) };
+            if round == MOST_ROUNDS {
+                break;
+            }
+            if wanted.questions.is_empty() {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LATER.1);
+            }
+            let answers = match self.ask(&wanted.questions).await {
+                Ok(answers) => answers,
+                Err(why) => return Ok(unanswered(method, &why)),
+            };
+            let again = wanted.answered(&self.request, &answers);
+            let ears = self.hear.clone().into();
+            sent = self.server.pass(&again, ears).await.map_err(|fault| begun(&fault))?;
+            self.sent_as.is_now(&sent);
+        }
+        Ok(unanswered(method, "the server requested input too often without a result"))
+    }
+
+    /// Requests all input from the client. An error ends the call, because the server cannot be informed of it.
+    async fn ask<'q>(&self, questions: &'q [InputQuestion]) -> Result<Vec<(&'q str, JsonText)>, String> {
+        let client = LegacyClientInfo::of(self.server.handshake.initialize().as_ref());
+        for InputQuestion { method, params, .. } in questions {
+            let params = params.as_ref().map(JsonText::as_str);
+            can_be_asked(client.capabilities.as_str(), method, params)?;
+        }
+        let mut open: Vec<(&str, ClientRequest)> = Vec::new();
+        for InputQuestion { key, method, params } in questions {
+            let asked = self.bridge.ask(&self.server, method, params.as_ref()).await;
+            open.push((key, asked.ok_or("too many questions wait for the client")?));
+        }
+        let mut answers = Vec::new();
+        for (key, mut question) in open {
+            let answer =
+                (&mut question.answer).await.map_err(|_| "the request was not sent to the client")?;
+            match answer.result_json() {
+                Some(result) => answers.push((key, result)),
+                None => {
+                    let said = answer.error_text().unwrap_or_default();
+                    return Err(format!("the client did not answer what the server asked: {said}"));
+                }
+            }
+        }
+        Ok(answers)
+    }
+}
+
+/// Returns the fault of a later round: an earlier round may have had an effect.
+fn begun(fault: &AttemptFault) -> AttemptFault {
+    let source = FaultSource::Transport { error: TransportError::ConnectionClosed, written: true };
+    AttemptFault::new(source, fault.message.clone())
+}

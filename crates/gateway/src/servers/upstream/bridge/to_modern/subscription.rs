@@ -1,0 +1,135 @@
+//! The subscription of the gateway at a modern server, on behalf of a legacy client that gets notifications without
+//! asking. It exists while there is something to receive, and is renewed after a failure.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use steadfast_mcp::json_text::JsonText;
+use steadfast_mcp::message::{RpcMessage, code};
+use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
+
+use super::dressed;
+use crate::json_parts::object;
+use crate::protocol::SUBSCRIPTION;
+use crate::servers::upstream::bridge::no_id;
+use crate::servers::upstream::{NotificationHandler, PendingRequest, ServerEvent, UpstreamServer};
+
+/// The current subscription.
+#[derive(Default)]
+pub(super) struct UpstreamSubscription(Mutex<Option<(watch::Sender<Option<JsonText>>, AbortHandle)>>);
+
+/// The first and the longest delay before a new subscription.
+const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// The maximum number of unprocessed notifications. Further ones are dropped, as for a slow client.
+const NEWS: usize = 256;
+
+impl UpstreamSubscription {
+    /// Changes the filter of the subscription.
+    pub(super) fn wants(&self, server: &Arc<UpstreamServer>, filter: Option<JsonText>) {
+        let mut listening = self.0.lock();
+        match &*listening {
+            Some((wanted, _)) => {
+                wanted.send_if_modified(|now| std::mem::replace(now, filter.clone()) != filter);
+            }
+            None => {
+                let (sender, wanted) = watch::channel(filter);
+                let task = tokio::spawn(listen(Arc::downgrade(server), wanted));
+                *listening = Some((sender, task.abort_handle()));
+            }
+        }
+    }
+
+    pub(super) fn stop(&self) {
+        if let Some((_, task)) = self.0.lock().take() {
+            task.abort();
+        }
+    }
+}
+
+impl Drop for UpstreamSubscription {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+async fn listen(server: Weak<UpstreamServer>, mut wanted: watch::Receiver<Option<JsonText>>) {
+    let (mut before, mut pause) = (None, AGAIN.0);
+    loop {
+        let filter = wanted.borrow_and_update().clone();
+        let Some(opening) = server.upgrade() else { return };
+        let (sender, news) = mpsc::channel(NEWS);
+        let hear: NotificationHandler =
+            Arc::new(move |message: &RpcMessage| _ = sender.try_send(message.clone()));
+        let now = match &filter {
+            Some(filter) => opening.pass(&request(&opening, filter), Some(hear).into()).await.ok(),
+            None => None,
+        };
+        // The new subscription starts before the old one ends, so that no notification is missed.
+        if let Some(before) = before.take() {
+            opening.withdraw(&before).await;
+        }
+        drop(opening);
+        let ended = match (now, filter) {
+            (Some(place), _) => hear_out(&server, place, news, &mut wanted).await,
+            (None, Some(_)) => SubscriptionEnd::Lost,
+            (None, None) => match wanted.changed().await {
+                Ok(()) => SubscriptionEnd::Changed(None),
+                Err(_) => return,
+            },
+        };
+        match ended {
+            SubscriptionEnd::Changed(place) => (before, pause) = (place, AGAIN.0),
+            SubscriptionEnd::Refused => return,
+            SubscriptionEnd::Lost => {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(AGAIN.1);
+            }
+        }
+    }
+}
+
+enum SubscriptionEnd {
+    /// The filter has changed.
+    Changed(Option<PendingRequest>),
+    /// The server does not support it.
+    Refused,
+    /// The server is gone or has ended the subscription.
+    Lost,
+}
+
+/// Forwards notifications until the subscription ends.
+async fn hear_out(
+    server: &Weak<UpstreamServer>,
+    mut place: PendingRequest,
+    mut news: mpsc::Receiver<RpcMessage>,
+    wanted: &mut watch::Receiver<Option<JsonText>>,
+) -> SubscriptionEnd {
+    loop {
+        tokio::select! {
+            // Notifications before the end are forwarded first.
+            biased;
+            Some(message) = news.recv() => {
+                let Some(server) = server.upgrade() else { return SubscriptionEnd::Refused };
+                if message.method() != Some("notifications/subscriptions/acknowledged") {
+                    let bare = message.rewrite().without_meta(SUBSCRIPTION).finish();
+                    server.notify_owner(ServerEvent::Notification(bare)).await;
+                }
+            }
+            answer = place.answer() => return match answer.map(|answer| answer.error_code()) {
+                Ok(Some(code::METHOD_NOT_FOUND | code::INVALID_PARAMS)) => SubscriptionEnd::Refused,
+                Ok(_) | Err(_) => SubscriptionEnd::Lost,
+            },
+            changed = wanted.changed() => return match changed {
+                Ok(()) => SubscriptionEnd::Changed(Some(place)),
+                Err(_) => SubscriptionEnd::Refused,
+            },
+        }
+    }
+}
+
+fn request(server: &UpstreamServer, filter: &JsonText) -> RpcMessage {
+    let params = object([("notifications", filter.as_str())]);
+    dressed(server, &RpcMessage::request(&no_id(), "subscriptions/listen", Some(&params)))
+}

@@ -1,0 +1,137 @@
+//! Events of the servers of a session, and their messages to the client.
+
+use std::sync::Weak;
+use std::sync::atomic::Ordering;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use steadfast_mcp::message::{RpcId, RpcMessage, code};
+
+use super::{GatewaySession, MOST_ASKED, RequestKind, ServerRequest};
+use crate::client::connection::ClientConnection;
+use crate::protocol::cancel;
+use crate::servers::shared::SharedServerUser;
+use crate::servers::upstream::{Generation, ServerEvent, ServerOwner};
+
+/// Handles events of one server of a session, without keeping either alive.
+pub(super) struct SessionEventHandler {
+    pub(super) session: Weak<GatewaySession>,
+    pub(super) at: usize,
+}
+
+impl ServerOwner for SessionEventHandler {
+    fn handle_event(&self, event: ServerEvent) -> BoxFuture<'_, ()> {
+        async {
+            if let Some(session) = self.session.upgrade() {
+                session.handle_event(self.at, event).await;
+            }
+        }
+        .boxed()
+    }
+}
+
+impl SharedServerUser for GatewaySession {
+    fn take_from_server(&self, at: usize, event: ServerEvent) -> BoxFuture<'_, ()> {
+        self.handle_event(at, event).boxed()
+    }
+
+    fn calls_at(&self, at: usize) -> usize {
+        let running = self.running.lock();
+        running.values().filter(|one| one.at == Some(at) && matches!(one.what, RequestKind::Call(_))).count()
+    }
+}
+
+impl GatewaySession {
+    /// Handles an event of a server.
+    async fn handle_event(&self, at: usize, event: ServerEvent) {
+        match event {
+            ServerEvent::Notification(message) if message.method() == Some("notifications/cancelled") => {
+                if let Some(message) = self.withdrawn(at, &message) {
+                    self.say(at, &message).await;
+                }
+            }
+            ServerEvent::Notification(message) => self.say(at, &message).await,
+            ServerEvent::Request(by, message) => self.asked(at, by, &message).await,
+            ServerEvent::Died(life) => {
+                let gone: Vec<u64> = {
+                    let mut asked = self.asked.lock();
+                    let is_over = |question: &ServerRequest| question.at == at && question.by == life;
+                    let gone =
+                        asked.iter().filter(|(_, question)| is_over(question)).map(|(id, _)| *id).collect();
+                    asked.retain(|_, question| !is_over(question));
+                    gone
+                };
+                for id in gone {
+                    self.say(at, &cancel(&RpcId::number(id), "the server that asked has ended")).await;
+                }
+            }
+            ServerEvent::Recovered(recovery) => {
+                let Some(behind) = self.servers.get(at) else { return };
+                tracing::warn!(
+                    event = "server.recovered",
+                    server = %behind.server.name,
+                    "the server was restarted; its state in memory may be lost"
+                );
+                if behind.was_missed() {
+                    // The client lists the tools again, which failed while the server was down.
+                    behind.server.breaker.with(|breaker| breaker.reset(self.engine.now()));
+                    self.lists_changed(at).await;
+                } else if recovery.tools_changed {
+                    self.say(at, &RpcMessage::notification("notifications/tools/list_changed", None)).await;
+                }
+            }
+        }
+    }
+
+    /// Forwards a request of a server to the client.
+    async fn asked(&self, at: usize, by: Generation, request: &RpcMessage) {
+        let Some(id) = request.id() else { return };
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let has_room = {
+            let mut asked = self.asked.lock();
+            let has_room = asked.len() < MOST_ASKED;
+            if has_room {
+                asked.insert(number, ServerRequest { at, by, id: id.clone() });
+            }
+            has_room
+        };
+        if !has_room {
+            let why = "too many questions wait for the client";
+            let refusal = RpcMessage::error_response(Some(&id), code::INTERNAL_ERROR, why, None);
+            if let Some(behind) = self.servers.get(at) {
+                behind.server.answer(by, &refusal).await;
+            }
+            return;
+        }
+        self.say(at, &request.rewrite().id(&RpcId::number(number)).finish()).await;
+    }
+
+    /// Sends a message of a server to the client. With exactly one request in flight it most likely belongs to that,
+    /// and a client without an open stream receives it there.
+    pub(super) async fn say(&self, at: usize, message: &RpcMessage) {
+        let voice = match &self.client {
+            ClientConnection::Line(_) => None,
+            ClientConnection::Streams(_) | ClientConnection::Answers => {
+                let running = self.running.lock();
+                let of_server = running.values().filter(|one| one.at.is_none_or(|of| of == at));
+                let mut voices = of_server.map(|running| &running.voice);
+                voices.next().filter(|_| voices.next().is_none()).cloned()
+            }
+        };
+        match voice {
+            Some(voice) => voice.send(message).await,
+            None => self.client.send(message).await,
+        }
+    }
+
+    /// Translates the cancellation of a server request into the client's id. Returns `None` if the request was already
+    /// answered.
+    fn withdrawn(&self, at: usize, notification: &RpcMessage) -> Option<RpcMessage> {
+        let text = notification.param("requestId")?;
+        let mut asked = self.asked.lock();
+        let is_meant = |question: &ServerRequest| question.at == at && question.id.is(text);
+        let number = asked.iter().find(|(_, question)| is_meant(question)).map(|(number, _)| *number)?;
+        asked.remove(&number);
+        Some(notification.rewrite().param("requestId", RpcId::number(number).to_json()).finish())
+    }
+}

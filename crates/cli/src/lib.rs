@@ -1,62 +1,21 @@
 //! `steadfast`: the command line.
 //!
-//! One file or folder per command. Shared modules hold the sources of the configuration, the connection to a running
-//! gateway or the store, responses as tables, printing, and errors with their exit codes.
+//! `commands` has one file or folder per command, `support` the parts that commands share.
 
-mod access;
-mod admin_token;
-mod approvals;
-mod bench;
-mod breaker;
-mod check;
-mod completions;
-mod config;
-mod demo;
-mod doctor;
-mod explain;
-mod failure;
-mod failures;
-mod flush;
-mod gateways;
-mod import;
-mod listener;
+mod commands;
 #[cfg(test)]
 mod operator_docs;
-mod output;
-mod peer;
-mod plain_tools;
-mod preflight;
-mod private_file;
-mod process_metrics;
-mod recordings;
-mod rehearse;
-mod resolve;
-mod serve;
-mod server_tools;
-mod shutdown;
-mod sources;
-mod state;
-mod state_command;
-mod status;
-mod streams;
-mod tail;
-mod target;
-mod trace;
-mod trust;
-mod unknown;
-mod upstream;
-mod views;
-mod waterfall;
-mod wrap;
+mod support;
 
 use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Parser, Subcommand};
-use steadfast::Timestamp;
-use steadfast_core::millis;
 
-use crate::failure::CommandFailure;
+use crate::commands::{
+    approvals, bench, breaker, check, completions, config, demo, doctor, explain, failures, flush, import, rehearse, resolve, serve, state, status, tail, trace, trust, unknown, wrap,
+};
+use crate::support::failure::CommandFailure;
+use crate::support::output;
 
 /// A reliability layer that makes every tool call of an agent safe to make.
 #[derive(Debug, Parser)]
@@ -67,11 +26,6 @@ struct Cli {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 success, 1 failure, 2 the command line or the configuration is not valid; status and doctor: 3 an operator should look, 4 something is wrong; rehearse: 3 results would change.";
-
-/// Returns the current time.
-fn now() -> Timestamp {
-    Timestamp::from_millis(millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()))
-}
 
 #[derive(Debug, Subcommand)]
 enum CliCommand {
@@ -117,7 +71,7 @@ enum CliCommand {
     Flush(flush::Options),
     /// Manage the state as a whole.
     #[command(subcommand)]
-    State(state_command::StateCommand),
+    State(state::StateCommand),
     /// Follow events as they happen.
     Tail(tail::Options),
     /// Show the trace of a turn: when each call ran, what it waited for, what failed, and how it ended.
@@ -168,7 +122,7 @@ pub fn main() -> ExitCode {
         CliCommand::Status(options) => status::run(&options),
         CliCommand::Breaker(options) => breaker::run(&options),
         CliCommand::Flush(options) => flush::run(&options),
-        CliCommand::State(state) => state_command::run(&state),
+        CliCommand::State(state) => state::run(&state),
         CliCommand::Tail(options) => tail::run(&options),
         CliCommand::Trace(options) => trace::run(&options),
         CliCommand::Explain(options) => explain::run(&options),

@@ -1,0 +1,298 @@
+//! `steadfast breaker`: lists circuit breakers, and opens or resets them.
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use steadfast::admin::BreakerKey;
+use steadfast::call::id::{Namespace, ToolName, ToolRef};
+use steadfast::config::nearest;
+
+use crate::commands::approvals::{TenantOptions, parse_duration};
+use crate::support::failure::CommandFailure;
+use crate::support::output::{self, ColourPainter};
+use crate::support::target::{
+    self, ApiRequest, ConnectionOptions, ConnectionPurpose, OperatorConnection, RequestError, encoded,
+};
+use crate::support::setup::now;
+use crate::support::views;
+
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    deed: Option<BreakerSubcommand>,
+    #[command(flatten)]
+    list: BreakerListOptions,
+}
+
+#[derive(Debug, Subcommand)]
+enum BreakerSubcommand {
+    /// List circuit breakers. This is the default.
+    List(BreakerListOptions),
+    /// Open a breaker: calls of the tool are refused until the time is over or the breaker is reset.
+    Open(BreakerOpenOptions),
+    /// Reset a breaker: calls pass again, and its counts are cleared.
+    Reset(BreakerResetOptions),
+}
+
+#[derive(Args, Debug)]
+struct BreakerListOptions {
+    #[command(flatten)]
+    ways: ConnectionOptions,
+    #[command(flatten)]
+    whose: TenantOptions,
+}
+
+#[derive(Args, Debug)]
+struct BreakerOpenOptions {
+    #[command(flatten)]
+    ways: ConnectionOptions,
+    #[command(flatten)]
+    whose: TenantOptions,
+    #[command(flatten)]
+    which: BreakerSelection,
+    /// Time for which the breaker stays open: `30m`, `8h`. Then one call passes as a probe.
+    #[arg(long = "for", value_name = "DURATION")]
+    span: Option<String>,
+}
+
+#[derive(Args, Debug)]
+struct BreakerResetOptions {
+    #[command(flatten)]
+    ways: ConnectionOptions,
+    #[command(flatten)]
+    whose: TenantOptions,
+    #[command(flatten)]
+    which: BreakerSelection,
+}
+
+#[derive(Args, Debug)]
+struct BreakerSelection {
+    /// The breaker: SERVER/TOOL, or a key from the list.
+    #[arg(value_name = "KEY", required_unless_present = "all")]
+    key: Option<String>,
+    /// All breakers, including those of tools that were not called yet. Without `--tenant`, those of every known
+    /// tenant.
+    #[arg(long, conflicts_with = "key")]
+    all: bool,
+}
+
+/// Runs `steadfast breaker`.
+pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
+    match &options.deed {
+        None => list(&options.list),
+        Some(BreakerSubcommand::List(list_options)) => list(list_options),
+        Some(BreakerSubcommand::Open(open)) => {
+            if let Some(span) = &open.span {
+                parse_duration(span, "breaker")?;
+            }
+            let turn = match &open.span {
+                Some(span) => json!({ "to": "open", "for": span }),
+                None => json!({ "to": "open" }),
+            };
+            let said = match &open.span {
+                Some(span) => {
+                    format!("open for {span}: calls are refused, and then one call passes as a probe")
+                }
+                None => "open: calls are refused until `steadfast breaker reset`".to_owned(),
+            };
+            let steered = change_breakers(&open.ways, &open.whose, &open.which, &turn)?;
+            print_results(&open.ways, &open.which, &steered, |_| &said)
+        }
+        Some(BreakerSubcommand::Reset(reset)) => {
+            let steered =
+                change_breakers(&reset.ways, &reset.whose, &reset.which, &json!({ "to": "reset" }))?;
+            print_results(&reset.ways, &reset.which, &steered, |one| {
+                match views::text(one, "/breaker/forced/by") == "configuration" {
+                    true => "reset, but the configuration keeps it open",
+                    false => "closed: calls pass",
+                }
+            })
+        }
+    }
+}
+
+fn list(options: &BreakerListOptions) -> Result<(), CommandFailure> {
+    let breakers = target::with(&options.ways, ConnectionPurpose::ExistingState, async |reach| {
+        let tenants = reach.tenants(options.whose.tenant.as_deref()).await?;
+        Ok(reach.fetch_for_tenants(ApiRequest::get("/v1/breakers"), &tenants).await?)
+    })?;
+    if options.ways.json {
+        output::print_json(&breakers);
+        return Ok(());
+    }
+    let table = views::breakers(&breakers, now().as_millis(), |_| true);
+    if table.is_empty() {
+        output::print_data("nothing has been called yet, so there is no breaker");
+    } else {
+        output::print_data(&table.draw(ColourPainter::of_stdout(), 0));
+    }
+    Ok(())
+}
+
+/// Result of changing one breaker.
+struct BreakerChangeResult {
+    key: String,
+    tenant: Option<String>,
+    /// The breaker's state after the change, or the reason why it could not be changed.
+    became: Result<Value, RequestError>,
+}
+
+/// Changes breakers and returns the result of each. A failure does not stop the others.
+fn change_breakers(
+    ways: &ConnectionOptions,
+    whose: &TenantOptions,
+    which: &BreakerSelection,
+    turn: &Value,
+) -> Result<Vec<BreakerChangeResult>, CommandFailure> {
+    let tenant = whose.tenant.as_deref();
+    // No state is created for an invalid key.
+    let need = match which.key.as_deref().and_then(key) {
+        Some(_) => ConnectionPurpose::FutureCalls,
+        None => ConnectionPurpose::ExistingState,
+    };
+    target::with(ways, need, async |reach| {
+        let mut wanted = Vec::new();
+        match &which.key {
+            Some(written) => wanted.push((tenant.map(str::to_owned), named(reach, tenant, written).await?)),
+            None => {
+                for tenant in reach.tenants(tenant).await? {
+                    let keys = all(reach, tenant.as_deref()).await?;
+                    wanted.extend(keys.into_iter().map(|key| (tenant.clone(), key)));
+                }
+            }
+        }
+        let mut steered = Vec::new();
+        for (tenant, key) in wanted {
+            let ask = ApiRequest::post(&format!("/v1/breakers/{}", encoded(&key)), Some(turn.clone()));
+            let became = reach.send(ask.with("tenant", tenant.as_deref())).await;
+            steered.push(BreakerChangeResult { key, tenant, became });
+        }
+        Ok(steered)
+    })
+}
+
+/// Returns the keys of all breakers of a tenant, and those of all known tools.
+async fn all(reach: &OperatorConnection, tenant: Option<&str>) -> Result<Vec<String>, CommandFailure> {
+    let breakers = reach.fetch_all(ApiRequest::get("/v1/breakers").with("tenant", tenant)).await?;
+    let tools = views::known_tools(reach, tenant).await?;
+    let mut keys: Vec<_> =
+        views::list(&breakers, "/breakers").iter().map(|one| views::text(one, "/key")).collect();
+    keys.extend(tools.iter().filter_map(|tool| key(tool)));
+    keys.sort();
+    keys.dedup();
+    Ok(keys)
+}
+
+/// Returns this key, or the key of the tool that it names.
+fn key(written: &str) -> Option<String> {
+    let as_tool = || {
+        let (namespace, tool) = written.split_once('/')?;
+        let (namespace, tool) = (Namespace::new(namespace).ok()?, ToolName::new(tool).ok()?);
+        Some(BreakerKey::Tool(ToolRef { namespace, tool }))
+    };
+    written.parse().ok().or_else(as_tool).map(|key: BreakerKey| key.to_string())
+}
+
+/// Returns the breaker that was named. An unknown name may be a tool that was not called yet. A name similar to a
+/// known one is more likely a typo.
+async fn named(
+    reach: &OperatorConnection,
+    tenant: Option<&str>,
+    written: &str,
+) -> Result<String, CommandFailure> {
+    let breakers = reach.fetch_all(ApiRequest::get("/v1/breakers").with("tenant", tenant)).await?;
+    let keys: Vec<_> =
+        views::list(&breakers, "/breakers").iter().map(|one| views::text(one, "/key")).collect();
+    if keys.iter().any(|key| key == written) {
+        return Ok(written.to_owned());
+    }
+    let (key, is_whole) = (key(written), written.parse::<BreakerKey>().is_ok());
+    if let Some(key) = key.as_ref().filter(|key| keys.contains(key)) {
+        return Ok(key.clone());
+    }
+    let tools = views::known_tools(reach, tenant).await?;
+    let meant = views::nearest_name(written, &tools).map(str::to_owned);
+    let meant = meant.or_else(|| nearest(written, keys.iter().map(String::as_str)).map(str::to_owned));
+    let is_known_tool = tools.iter().any(|tool| tool == written);
+    match (key, meant) {
+        (Some(key), _) if is_known_tool => Ok(key),
+        (None, Some(meant)) => {
+            Err(CommandFailure::Usage(format!("there is no breaker `{written}`: did you mean `{meant}`?")))
+        }
+        (Some(key), Some(meant)) if !is_whole => Err(CommandFailure::Usage(format!(
+            "`{written}` is unknown: did you mean `{meant}`? If it is correct, write `{key}`"
+        ))),
+        (None, None) => Err(CommandFailure::Usage(format!(
+            "`{written}` is not the name of a breaker: write SERVER/TOOL, or a key as `steadfast breaker` lists it"
+        ))),
+        (Some(key), _) => {
+            output::print_message(&format!("note: {written} is not known yet"));
+            Ok(key)
+        }
+    }
+}
+
+fn print_results<'s>(
+    ways: &ConnectionOptions,
+    which: &BreakerSelection,
+    steered: &[BreakerChangeResult],
+    said: impl Fn(&Value) -> &'s str,
+) -> Result<(), CommandFailure> {
+    if let (false, [BreakerChangeResult { became: Err(refused), .. }]) = (which.all, steered) {
+        return Err(refused.clone().into());
+    }
+    let turned = || steered.iter().filter_map(|one| Some((one, one.became.as_ref().ok()?)));
+    let failed: Vec<_> =
+        steered.iter().filter_map(|one| Some((one, one.became.as_ref().err()?.message()))).collect();
+    if ways.json {
+        match (which.all, steered) {
+            (false, [BreakerChangeResult { became: Ok(one), .. }]) => output::print_json(one),
+            _ => {
+                let failed = failed
+                    .iter()
+                    .map(|(one, why)| json!({ "key": one.key, "tenant": one.tenant, "message": why }));
+                let turned = turned().map(|(one, became)| one.json(became));
+                let (turned, failed): (Vec<_>, Vec<_>) = (turned.collect(), failed.collect());
+                output::print_json(&json!({ "steered": turned, "failed": failed }));
+            }
+        }
+    } else {
+        if steered.is_empty() {
+            output::print_data("nothing has been called yet, and no tool is known");
+        }
+        for (one, became) in turned() {
+            output::print_plain(&format!("{}{} is {}", one.key, one.whose(), said(became)));
+        }
+        if turned().any(|(_, became)| views::text(became, "/reach") == "only_here") {
+            output::print_message(
+                "note: the change could not be stored; other processes see it when the store is available again",
+            );
+        }
+    }
+    if failed.is_empty() {
+        return Ok(());
+    }
+    let whys: Vec<_> =
+        failed.iter().map(|(one, why)| format!("  {}{}: {why}", one.key, one.whose())).collect();
+    Err(CommandFailure::Environment(format!(
+        "{} of {} breakers were not changed:\n{}",
+        failed.len(),
+        steered.len(),
+        whys.join("\n")
+    )))
+}
+
+impl BreakerChangeResult {
+    fn whose(&self) -> String {
+        self.tenant.as_ref().map(|tenant| format!(" of tenant {tenant}")).unwrap_or_default()
+    }
+
+    /// Returns its current state, with its tenant.
+    fn json(&self, became: &Value) -> Value {
+        let mut became = became.clone();
+        if let (Some(became), Some(tenant)) = (became.as_object_mut(), &self.tenant) {
+            became.insert("tenant".to_owned(), tenant.as_str().into());
+        }
+        became
+    }
+}

@@ -8,7 +8,7 @@
 
 use http::header::{HOST, ORIGIN};
 use http::{HeaderMap, Uri};
-use steadfast_core::id::ActorId;
+use steadfast_core::id::{ActorId, TenantId};
 use steadfast_mcp::http::server::{
     AdminToken, AllowedHosts, BearerTokens, Principal, StreamFollower, TokenHolder, bearer, target_host,
 };
@@ -172,6 +172,24 @@ impl Permission {
             (Self::Viewer, Requester::Stranger) => Err(ApiProblem::unauthorized(
                 "reading requires a viewer token, or the admin token in the state folder: send `Authorization: Bearer …`",
             )),
+        }
+    }
+}
+
+/// Returns the tenant of a request: for a client, the tenant of its token.
+pub(crate) fn bound_tenant(
+    caller: &Requester,
+    wanted: Option<TenantId>,
+) -> Result<Option<TenantId>, ApiProblem> {
+    let Requester::Client(Principal { tenant: own, .. }) = caller else { return Ok(wanted) };
+    match (own, wanted) {
+        (_, None) => Ok(own.clone()),
+        (Some(own), Some(wanted)) if *own == wanted => Ok(Some(wanted)),
+        (Some(own), Some(_)) => Err(ApiProblem::forbidden(format!(
+            "the token belongs to the tenant `{own}`, but the request names another one; omit it"
+        ))),
+        (None, Some(_)) => {
+            Err(ApiProblem::forbidden("the token belongs to no tenant, but the request names one; omit it"))
         }
     }
 }

@@ -16,7 +16,11 @@ use steadfast_mcp::http::server::{ENCODED, TooManyStreams};
 use steadfast_turn::PlanErrors;
 
 use crate::encoding::json;
-use crate::queries;
+
+/// The action to take for lost records.
+pub const RECORDS_LOST_ADVICE: &str = "calls with an idempotency key to tools that are not safe to repeat may already have run. They \
+                                     are refused until the lost records would have expired: check what those calls did, then run \
+                                     `steadfast state accept`";
 
 /// An error response.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -184,7 +188,7 @@ impl ApiProblem {
 
     /// Records are lost, and no operator has accepted the loss.
     pub(crate) fn records_lost(loss: &RecordLoss) -> Self {
-        let message = format!("{loss}; {}", queries::RECORDS_LOST_ADVICE);
+        let message = format!("{loss}; {}", RECORDS_LOST_ADVICE);
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message)
     }
 

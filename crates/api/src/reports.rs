@@ -15,9 +15,8 @@ use steadfast_core::trust::{Signature, TrustChange, TrustScope, TrustState};
 use steadfast_executor::ToolScore;
 use steadfast_json::JsonLimits;
 
-use crate::access::{Permission, Requester};
+use crate::access::{Permission, Requester, bound_tenant};
 use crate::admin::TenantQuery;
-use crate::calls::bound_tenant;
 use crate::encoding::json;
 use crate::endpoint::Endpoint;
 use crate::extractors::{PathParam, QueryParams, body};

@@ -12,7 +12,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    approvals, bench, breaker, check, completions, config, demo, doctor, explain, failures, flush, import, rehearse, resolve, serve, state, status, tail, trace, trust, unknown, wrap,
+    approvals, bench, breaker, check, completions, config, demo, doctor, explain, failures, flush, import,
+    rehearse, resolve, serve, state, status, tail, trace, trust, unknown, wrap,
 };
 use crate::support::failure::CommandFailure;
 use crate::support::output;

@@ -11,13 +11,13 @@ use crate::diagnostics::{ConfigErrors, ConfigProblem, Section, nearest};
 use crate::document::{self, NamedLayer, SECRET_VARIABLES, SourceLayer};
 use crate::global::{self, GlobalSettings, StoreKind};
 use crate::import::{self, ImportedConfig};
-use crate::location::{SettingPosition, SourceLocation, SourceText};
+use crate::location::{DEFAULTS_NAME, SettingPosition, SourceLocation, SourceText};
 use crate::node::{self, ConfigTable};
 use crate::policy::{self, CLASS, contradictions};
-use crate::resolve::PolicyCache;
+use crate::read_context::{ReadContext, SourceFormat};
+use crate::resolved_policy::PolicyCache;
 use crate::rule::{Rule, RuleSet, Selector};
 use crate::server::{self, IncompleteServer, ServerSettings};
-use crate::setting::{ReadContext, SourceFormat};
 use crate::sources::{FileContents, InlineJson, PolicyStart, Sources};
 use crate::switch::{self, Switches};
 use crate::token::{InvalidToken, Token, TokenDraft};
@@ -29,8 +29,6 @@ use crate::webhook::{Webhook, WebhookDraft};
 
 /// The embedded defaults: every setting with its meaning. This is the lowest layer.
 pub const DEFAULTS: &str = include_str!("../defaults.toml");
-/// Name of the embedded defaults in the origin of a setting.
-pub(crate) const DEFAULTS_NAME: &str = "built-in defaults.toml";
 
 /// Name of the file in the state folder that records malformed calls.
 const MALFORMED_CALLS: &str = "malformed-calls.jsonl";

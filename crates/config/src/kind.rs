@@ -19,7 +19,7 @@ pub(crate) use texts::{
 
 use crate::diagnostics::nearest;
 use crate::node::{ConfigNode, RawNode, shortened};
-use crate::setting::ReadContext;
+use crate::read_context::ReadContext;
 
 /// The written form of a value of type `T`.
 pub(crate) trait SettingKind<T>: Send + Sync {

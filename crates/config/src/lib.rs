@@ -19,17 +19,17 @@
 //!
 //! | module | responsibility |
 //! | --- | --- |
-//! | `setting`, `kind` | definition of a setting; how values are read, shown and described |
+//! | `setting`, `kind`, `read_context` | definition of a setting; how values are read, shown and described |
 //! | `policy`, `global`, `server`, `tool`, `token`, `webhook` | the tables |
 //! | `template` | URLs with placeholders for parameters |
 //! | `node`, `location` | written values and their positions |
 //! | `document`, `rule` | the subject of each setting |
 //! | `config`, `sources`, `switch` | layers and their sources |
-//! | `resolve` | the policy of a call, and the origin of each setting |
+//! | `resolve`, `resolved_policy` | the policy of a call, and the origin of each setting |
 //! | `import` | files of other programs |
 //! | `live` | following the files |
 //! | `diagnostics` | error messages |
-//! | `reference` | schema and reference page |
+//! | `reference`, `object_schema` | schema and reference page |
 
 mod config;
 mod diagnostics;
@@ -41,9 +41,12 @@ mod kind;
 mod live;
 mod location;
 mod node;
+mod object_schema;
 mod policy;
+mod read_context;
 pub mod reference;
 mod resolve;
+mod resolved_policy;
 mod rule;
 mod server;
 mod setting;
@@ -64,7 +67,7 @@ pub use json5::plain_json;
 pub use kind::{listen_address, parse_span};
 pub use live::{LiveConfig, Reload, SwitchChange};
 pub use location::SettingPosition;
-pub use resolve::{ExplainedSetting, Explanation, Origins, ResolvedPolicy, SettingOrigin};
+pub use resolved_policy::{ExplainedSetting, Explanation, Origins, ResolvedPolicy, SettingOrigin};
 pub use server::{Isolation, ServerSettings, ServerTarget};
 pub use sources::{
     CONFIG_VARIABLE, CommandLineFlag, ConfigFile, FILE_NAME, FileRequirement, InlineJson, PolicyStart,

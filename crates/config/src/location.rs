@@ -6,6 +6,9 @@ use std::sync::Arc;
 
 use steadfast_json::TextPosition;
 
+/// Name of the embedded defaults in the origin of a setting.
+pub(crate) const DEFAULTS_NAME: &str = "built-in defaults.toml";
+
 /// A text that settings were read from. It is kept as long as its settings, so that each of them can report its
 /// position.
 pub(crate) struct SourceText {

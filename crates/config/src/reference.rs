@@ -9,6 +9,7 @@ use steadfast_core::policy::{PolicyProfile, ToolClass};
 use crate::config::Config;
 use crate::document::{FOREIGN_VARIABLES, SECRET_VARIABLES};
 use crate::global;
+use crate::object_schema::{object, object_of, object_schema};
 use crate::policy::{self, PolicyDraft, classes};
 use crate::server::{self, ServerDraft};
 use crate::setting::{Setting, SettingScope, first_part};
@@ -73,30 +74,6 @@ fn refer(mut properties: Map<String, Json>, shared: &mut Map<String, Json>) -> M
 
 fn reference(name: &str) -> Json {
     json!({ "$ref": format!("#/$defs/{name}") })
-}
-
-/// Returns the schema of a table of settings as an object.
-pub(crate) fn object_schema<D: 'static>(settings: &[Setting<D>]) -> Json {
-    object_of(object(settings, |_| true))
-}
-
-fn object_of(properties: Map<String, Json>) -> Json {
-    json!({ "type": "object", "properties": properties, "additionalProperties": false })
-}
-
-fn object<D: 'static>(settings: &[Setting<D>], with: impl Fn(&Setting<D>) -> bool) -> Map<String, Json> {
-    let mut properties = Map::new();
-    let mut sections: BTreeMap<&str, Map<String, Json>> = BTreeMap::new();
-    for setting in settings.iter().filter(|setting| with(setting)) {
-        match setting.path.split_once('.') {
-            None => drop(properties.insert(setting.path.to_owned(), setting.schema())),
-            Some((section, name)) => {
-                sections.entry(section).or_default().insert(name.to_owned(), setting.schema());
-            }
-        }
-    }
-    properties.extend(sections.into_iter().map(|(section, inner)| (section.to_owned(), object_of(inner))));
-    properties
 }
 
 /// Returns the reference page.

@@ -1,133 +1,24 @@
 //! Resolves the policy of a call, and records which rule decided each of its settings.
 //!
-//! Resolving is total: every tool, known or not, has a policy. Results are cached, so that resolving usually
-//! costs one lookup in a map. The map is bounded. An unknown tool that does not fit is resolved again each time.
+//! Resolving is total: every tool, known or not, has a policy.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 
-use parking_lot::RwLock;
 use steadfast_core::classify::{ArgumentTargets, signature};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::{Domain, Namespace, ToolRef};
-use steadfast_core::policy::{
-    AnnotationHints, CallPolicy, ComputedKeyPolicy, PolicyProfile, ToolClass, TrustRule,
-};
+use steadfast_core::policy::{AnnotationHints, ComputedKeyPolicy, ToolClass, TrustRule};
 use steadfast_json::JsonValue;
 
-use crate::config::{Config, ConfigParts, DEFAULTS_NAME};
-use crate::location::SettingPosition;
-use crate::policy::{CLASS, PolicyDraft, class_name, settings};
+use crate::config::{Config, ConfigParts};
+use crate::policy::{CLASS, PolicyDraft, settings};
+use crate::resolved_policy::{
+    CacheVariant, ExplainedSetting, Explanation, Origins, ResolvedPolicy, SettingOrigin,
+};
 use crate::rule::{Rule, Selector};
 use crate::sources::PolicyStart;
 use crate::switch::Switches;
-
-/// The policy of a call with its origins.
-#[derive(Clone, Debug)]
-pub struct ResolvedPolicy {
-    /// The policy.
-    pub policy: Arc<CallPolicy>,
-    /// Origin of each setting.
-    pub origins: Arc<Origins>,
-}
-
-/// Origins of all settings of a policy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Origins(Vec<SettingOrigin>);
-
-impl Origins {
-    /// Returns the origin of the setting with this name, such as `retry.attempts`. Returns `None` if there is no such
-    /// setting.
-    pub fn of(&self, setting: &str) -> Option<&SettingOrigin> {
-        let at = settings().iter().position(|known| known.path == setting)?;
-        self.0.get(at)
-    }
-}
-
-/// Source that decided a setting.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SettingOrigin {
-    /// The default of this profile for this class. The setting is not written anywhere.
-    Profile(PolicyProfile, ToolClass, PolicyStart),
-    /// A rule.
-    Rule {
-        /// Name of the rule as it is written: `[tools."bank/pay"]`.
-        rule: Arc<str>,
-        /// Position at which the rule writes the setting.
-        at: SettingPosition,
-    },
-    /// The annotations that the server gives for its tool.
-    Annotations,
-    /// A switch that lowered it.
-    Switch,
-}
-
-impl fmt::Display for SettingOrigin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Profile(profile, class, start) => {
-                let profile = match profile {
-                    PolicyProfile::Standard => "standard",
-                    PolicyProfile::Measured => "measured",
-                    PolicyProfile::Stepped => "stepped",
-                };
-                let start = match start {
-                    PolicyStart::Library => "",
-                    PolicyStart::Gateway => ", gateway",
-                };
-                write!(f, "profile {profile}, class {}{start}", class_name(*class))
-            }
-            Self::Rule { at: at @ SettingPosition::File { file, .. }, .. } if &**file == DEFAULTS_NAME => {
-                write!(f, "{at}")
-            }
-            Self::Rule { rule, at } => write!(f, "{at}, {rule}"),
-            Self::Annotations => f.write_str("annotations of the server"),
-            Self::Switch => f.write_str("a switch"),
-        }
-    }
-}
-
-/// Explains the policy of a call. Printed, it is a table.
-#[derive(Clone, Debug)]
-pub struct Explanation {
-    /// The tool.
-    pub tool: ToolRef,
-    /// The dependency of the call, if a rule is about that.
-    pub domain: Option<Domain>,
-    /// All settings.
-    pub settings: Vec<ExplainedSetting>,
-}
-
-/// A setting of a policy with its value and its origin.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExplainedSetting {
-    /// Name of the setting.
-    pub setting: &'static str,
-    /// Value as it would be written.
-    pub value: String,
-    /// Origin of the value.
-    pub origin: SettingOrigin,
-}
-
-impl fmt::Display for Explanation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.tool)?;
-        if let Some(domain) = &self.domain {
-            write!(f, " at {domain}")?;
-        }
-        writeln!(f)?;
-        let width = |of: fn(&ExplainedSetting) -> &str| {
-            self.settings.iter().map(|one| of(one).len()).max().unwrap_or(0)
-        };
-        let (names, values) = (width(|one| one.setting), width(|one| &one.value).min(40));
-        for ExplainedSetting { setting, value, origin } in &self.settings {
-            writeln!(f, "  {setting:<names$}  {value:<values$}  {origin}")?;
-        }
-        Ok(())
-    }
-}
 
 impl ConfigParts {
     /// Returns the starting point of the policy of a tool of this class.
@@ -318,53 +209,12 @@ fn lower(switches: Switches, draft: &mut PolicyDraft, origins: &mut [SettingOrig
     }
 }
 
-/// Maximum number of cached tools.
-const MOST_TOOLS: usize = 4096;
-/// Maximum number of cached variants of one tool.
-const MOST_VARIANTS: usize = 32;
-
-/// Cache of resolved policies.
-#[derive(Default)]
-pub(crate) struct PolicyCache(RwLock<HashMap<ToolRef, Vec<(CacheVariant, ResolvedPolicy)>>>);
-
-/// Inputs besides the tool that can change the policy.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct CacheVariant {
-    domain: Option<usize>,
-    hinted: ToolClass,
-}
-
-impl PolicyCache {
-    fn of(
-        &self,
-        tool: &ToolRef,
-        variant: CacheVariant,
-        resolve: impl FnOnce() -> ResolvedPolicy,
-    ) -> ResolvedPolicy {
-        let find = |variants: &Vec<(CacheVariant, ResolvedPolicy)>| {
-            variants.iter().find(|(known, _)| *known == variant).map(|(_, resolved)| resolved.clone())
-        };
-        if let Some(found) = self.0.read().get(tool).and_then(find) {
-            return found;
-        }
-        // Two callers may both get here. They resolve the same.
-        let resolved = resolve();
-        let mut tools = self.0.write();
-        if tools.len() < MOST_TOOLS || tools.contains_key(tool) {
-            let variants = tools.entry(tool.clone()).or_default();
-            if variants.len() < MOST_VARIANTS && !variants.iter().any(|(known, _)| *known == variant) {
-                variants.push((variant, resolved.clone()));
-            }
-        }
-        resolved
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use steadfast_core::id::{Namespace, ToolName};
 
     use super::*;
+    use crate::resolved_policy::MOST_TOOLS;
     use crate::sources::Sources;
 
     fn tool(name: &str) -> ToolRef {
@@ -379,7 +229,7 @@ mod tests {
         for number in 0..MOST_TOOLS + 100 {
             of(&number.to_string());
         }
-        assert_eq!(config.cache.0.read().len(), MOST_TOOLS);
+        assert_eq!(config.cache.tools(), MOST_TOOLS);
         assert!(Arc::ptr_eq(&of("a"), &of("a")));
         assert!(!Arc::ptr_eq(&of("late"), &of("late")), "there was no room for it");
     }

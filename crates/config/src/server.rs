@@ -13,7 +13,8 @@ use crate::kind::{
     SettingKind, Text, Url, WordKind,
 };
 use crate::node::ConfigNode;
-use crate::setting::{ReadContext, Setting, setting};
+use crate::read_context::ReadContext;
+use crate::setting::{Setting, setting};
 
 /// A server whose tools are called.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,65 +4,15 @@
 //! tables: the reader, the messages, the JSON Schema, the reference page, the names of variables, `explain`. A
 //! setting is defined in no other place.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::Value as Json;
 
-use crate::diagnostics::{ConfigProblem, nearest};
+use crate::diagnostics::nearest;
 use crate::kind::SettingKind;
 use crate::location::SourceLocation;
 use crate::node::{ConfigNode, ConfigTable, TableEntry};
-
-/// State while values are read, with the problems found so far.
-#[derive(Clone)]
-pub(crate) struct ReadContext<'c> {
-    pub(crate) problems: Vec<ConfigProblem>,
-    /// Full name of the value that is being read, for messages.
-    pub(crate) name: String,
-    /// Folder that relative paths start from.
-    pub(crate) folder: PathBuf,
-    pub(crate) environment: &'c BTreeMap<String, String>,
-    pub(crate) form: SourceFormat,
-}
-
-/// Format of the source that is being read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SourceFormat {
-    /// The embedded defaults, which do not require a home folder.
-    BuiltIn,
-    /// A `steadfast.toml`, where a setting is `name = value`.
-    Ours,
-    /// A variable, a flag or a foreign file, where only the value follows the format of Steadfast.
-    Bare,
-}
-
-impl ReadContext<'_> {
-    /// Reports a value that the setting does not take.
-    pub(crate) fn wrong(&mut self, node: &ConfigNode, takes: &str, help: impl Into<String>) {
-        let what = format!("`{}` takes {takes}, not {}", self.name, node.describe());
-        self.problems.push(ConfigProblem::new(&node.place, what).help(help));
-    }
-
-    /// Reports any other problem with a value.
-    pub(crate) fn refuse(
-        &mut self,
-        place: &SourceLocation,
-        what: impl Into<String>,
-        help: impl Into<String>,
-    ) {
-        self.problems.push(ConfigProblem::new(place, what).help(help));
-    }
-
-    /// Returns this value as it would be written.
-    pub(crate) fn with(&self, value: impl std::fmt::Display) -> String {
-        match self.form {
-            SourceFormat::BuiltIn | SourceFormat::Ours => format!("`{} = {value}`", last_part(&self.name)),
-            SourceFormat::Bare => format!("`{value}`"),
-        }
-    }
-}
+use crate::read_context::{ReadContext, last_part};
 
 /// Writes a value into its field of the draft.
 pub(crate) type Patch<D> = Arc<dyn Fn(&mut D) + Send + Sync>;
@@ -387,10 +337,6 @@ fn within(title: &str, section: &str) -> String {
 
 pub(crate) fn first_part(path: &str) -> &str {
     path.split('.').next().unwrap_or_default()
-}
-
-fn last_part(path: &str) -> &str {
-    path.rsplit('.').next().unwrap_or_default()
 }
 
 pub(crate) fn list(names: &[&str]) -> String {

@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 
 use crate::kind::{NameKind, SettingKind, expanded};
 use crate::node::ConfigNode;
-use crate::setting::ReadContext;
+use crate::read_context::ReadContext;
 
 /// A URL in which `{name}` is a placeholder for a parameter of the call. The URL can be secret (a path can be all that
 /// protects a webhook), so only its host is shown.

@@ -8,7 +8,8 @@ use steadfast_redact::Redacted;
 
 use crate::kind::{ExpandedText, OptionalKind, SettingKind, WordKind, expanded};
 use crate::node::ConfigNode;
-use crate::setting::{ReadContext, Setting, setting};
+use crate::read_context::ReadContext;
+use crate::setting::{Setting, setting};
 
 /// A client or viewer with a token of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]

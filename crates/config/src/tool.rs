@@ -12,7 +12,8 @@ use steadfast_core::id::ToolName;
 
 use crate::kind::{FilePath, ListKind, MapKind, PlainText, SecretMap, SettingKind, Text, WordKind};
 use crate::node::ConfigNode;
-use crate::setting::{ReadContext, Setting, setting};
+use crate::read_context::ReadContext;
+use crate::setting::{Setting, setting};
 use crate::template::{Template, UrlTemplate};
 
 /// Namespace of all HTTP tools.

@@ -4,11 +4,9 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use crate::child::{self, SpawnedChild, StopTimeouts};
 use crate::environment::Environment;
-use crate::leash::Leash;
-use crate::stderr::StderrLog;
 
 /// A server to be started as a child.
 #[derive(Clone, Debug)]
@@ -23,6 +21,24 @@ pub struct Launch {
     pub environment: Environment,
     /// Time limits of the steps that end it.
     pub patience: StopTimeouts,
+}
+
+/// Time limits of the steps that end a child. A step that is not needed takes no time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StopTimeouts {
+    /// Time from the end of its stdin until it is asked to end (SIGTERM). A higher value gives slow servers time to
+    /// save their state, and delays every stop of a server that ignores its stdin.
+    pub stdin: Duration,
+    /// Time from SIGTERM until it is killed (SIGKILL). The leash uses the same time when the gateway is gone.
+    pub term: Duration,
+    /// Time from SIGKILL until the wait for its end is given up.
+    pub kill: Duration,
+}
+
+impl Default for StopTimeouts {
+    fn default() -> Self {
+        Self { stdin: Duration::from_secs(2), term: Duration::from_secs(3), kill: Duration::from_secs(6) }
+    }
 }
 
 /// Reason why a server could not be started.
@@ -72,14 +88,8 @@ pub enum LaunchError {
 }
 
 impl Launch {
-    /// Starts the server. Its stderr output goes to `stderr`.
-    pub async fn start(&self, leash: &Leash, stderr: &StderrLog) -> Result<SpawnedChild, LaunchError> {
-        let folder = self.folder()?;
-        let path = self.path(&folder)?;
-        child::start(self, &folder, &path, leash, stderr).await
-    }
-
-    fn folder(&self) -> Result<PathBuf, LaunchError> {
+    /// Returns its working folder, as an absolute path.
+    pub(crate) fn folder(&self) -> Result<PathBuf, LaunchError> {
         let own = || env::current_dir().map_err(|source| LaunchError::Leash { source });
         let Some(folder) = &self.folder else { return own() };
         if !folder.is_dir() {
@@ -90,7 +100,7 @@ impl Launch {
     }
 
     /// Returns the path of the command, as the child would look it up.
-    fn path(&self, folder: &Path) -> Result<PathBuf, LaunchError> {
+    pub(crate) fn path(&self, folder: &Path) -> Result<PathBuf, LaunchError> {
         let mut blocked = None;
         for candidate in self.candidates(folder) {
             if is_executable(&candidate) {

@@ -28,10 +28,10 @@ mod leash;
 mod stderr;
 mod supervisor;
 
-pub use child::{ChildProcess, SpawnedChild, StopTimeouts};
+pub use child::{ChildProcess, SpawnedChild};
 pub use environment::{ALLOWED, Environment};
 pub use exit::{ChildExit, SendProgress, last_words, with_last_words};
-pub use launch::{Launch, LaunchError};
+pub use launch::{Launch, LaunchError, StopTimeouts};
 pub use leash::{Leash, leash_main};
 pub use stderr::{StderrFollower, StderrLine, StderrLog};
 pub use supervisor::{

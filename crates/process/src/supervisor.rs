@@ -18,9 +18,9 @@ use tokio::process::{ChildStdin, ChildStdout};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
-use crate::child::{ChildProcess, StopTimeouts};
+use crate::child::ChildProcess;
 use crate::exit::{ChildExit, last_words};
-use crate::launch::Launch;
+use crate::launch::{Launch, StopTimeouts};
 use crate::leash::Leash;
 use crate::stderr::StderrLog;
 

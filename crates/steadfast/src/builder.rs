@@ -23,7 +23,6 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use crate::call_builder::CallBuilder;
 use crate::config::usual_sources;
 use crate::live_config::{ConfigEvent, ConfigEventSender, LivePolicies, follow};
 use crate::open_error::OpenError;
@@ -149,11 +148,6 @@ impl Steadfast {
     /// Needs a tokio runtime whose time and IO drivers are enabled.
     pub async fn open(sources: Sources) -> Result<Self, OpenError> {
         Self::builder().sources(sources).build().await
-    }
-
-    /// Returns a builder for a call of this tool, named as `namespace/name`.
-    pub fn call(&self, tool: impl Into<String>) -> CallBuilder<'_> {
-        CallBuilder::new(self, tool.into())
     }
 
     /// Makes a call in the form of an envelope; see [`Engine::call`].

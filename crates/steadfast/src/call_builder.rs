@@ -66,11 +66,18 @@ pub struct CallBuilder<'s> {
     options: CallOptions,
 }
 
-impl<'s> CallBuilder<'s> {
-    pub(crate) fn new(steadfast: &'s Steadfast, tool: String) -> Self {
-        Self { steadfast, envelope: EnvelopeBuilder::new(tool), options: CallOptions::default() }
+impl Steadfast {
+    /// Returns a builder for a call of this tool, named as `namespace/name`.
+    pub fn call(&self, tool: impl Into<String>) -> CallBuilder<'_> {
+        CallBuilder {
+            steadfast: self,
+            envelope: EnvelopeBuilder::new(tool.into()),
+            options: CallOptions::default(),
+        }
     }
+}
 
+impl CallBuilder<'_> {
     /// Sets the arguments: a struct or a map. A list of name-value pairs counts as a map.
     pub fn args(self, args: &(impl Serialize + ?Sized)) -> Self {
         Self { envelope: self.envelope.args(args), ..self }

@@ -35,8 +35,8 @@ use steadfast_core::dedupe::{Commit, RecordLoss, StoreMarker};
 use steadfast_core::id::Digest;
 
 #[cfg(unix)]
-use crate::state_file::folder_of;
-use crate::state_file::{FileIdentity, private};
+use crate::files::folder_of;
+use crate::files::{FileIdentity, private};
 
 const MAGIC: [u8; 8] = *b"STDFNOTE";
 const PAYLOAD: usize = 57;
@@ -332,7 +332,7 @@ fn sync_folder(_: &Path) -> io::Result<()> {
 
 /// Returns the path of the note of a database.
 pub(crate) fn beside(database: &Path) -> PathBuf {
-    crate::state_file::beside(database, "-commits")
+    crate::files::beside(database, "-commits")
 }
 
 #[cfg(test)]

@@ -7,8 +7,11 @@
 //!
 //! A claim ends when its owner's process is gone, and only then. If that cannot be checked, it ends by time.
 
+mod columns;
 mod commit_note;
 mod fault;
+mod files;
+mod followers;
 mod queue;
 mod reader;
 mod recent_records;
@@ -214,7 +217,7 @@ impl SqliteStore {
         let first = state_file::connect(&place, Connected::Reader).map_err(sql)?;
         let number = |query: &str| first.query_row(query, [], |row| row.get::<_, i64>(0)).map_err(sql);
         let handle = number("SELECT random()")?;
-        let document = view::unsigned(number("SELECT value FROM meta WHERE name = 'document'")?);
+        let document = columns::unsigned(number("SELECT value FROM meta WHERE name = 'document'")?);
         let bounds = FileLimits { records: options.most_records.max(1), bytes: options.most_bytes };
         let given = SqliteParts { place: place.clone(), clock, process, sight, codec, bounds };
         let shared = Arc::new(SqliteShared::new(given, handle, prepared.last));

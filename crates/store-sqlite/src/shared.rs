@@ -16,8 +16,9 @@ use tokio::sync::broadcast;
 
 use crate::commit_note::CommitNoteFile;
 use crate::fault::SqliteFault;
-use crate::state_file::{self, ConnectionRole, FileIdentity, PreparedFile, SqliteOpenError, StateFile};
-use crate::watcher::RecordFollowers;
+use crate::files::FileIdentity;
+use crate::followers::RecordFollowers;
+use crate::state_file::{self, ConnectionRole, PreparedFile, SqliteOpenError, StateFile};
 
 /// Time during which a process that knew a lost file makes no new claim of a call that must not run twice.
 const LEASE: Duration = Duration::from_secs(120);

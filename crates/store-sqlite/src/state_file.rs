@@ -6,7 +6,7 @@
 //! before the file is, and a file that is behind its note has lost some.
 
 use std::fmt;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -20,10 +20,11 @@ use steadfast_core::dedupe::{
 };
 use steadfast_store::loss_name;
 
+use crate::columns::last_commit;
 use crate::commit_note::{self, BootId, CommitNoteContent, CommitNoteFile, NoteFileState};
 use crate::fault::is_busy;
+use crate::files::{beside, folder_of, private};
 use crate::schema;
-use crate::view::last_commit;
 
 /// The path of the file, and the actions allowed on it.
 #[derive(Clone, Debug)]
@@ -214,25 +215,6 @@ pub(crate) fn connect(place: &StateFile, role: ConnectionRole) -> rusqlite::Resu
 pub(crate) enum ConnectionRole {
     Writer,
     Reader,
-}
-
-/// The identity of the file at a path. It differs for another file that took its place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FileIdentity(u64, u64);
-
-impl FileIdentity {
-    #[cfg(unix)]
-    pub(crate) fn of(path: &Path) -> Option<Self> {
-        use std::os::unix::fs::MetadataExt;
-        let found = fs::metadata(path).ok()?;
-        Some(Self(found.dev(), found.ino()))
-    }
-
-    /// On other systems an open file cannot be removed.
-    #[cfg(not(unix))]
-    pub(crate) fn of(path: &Path) -> Option<Self> {
-        path.exists().then_some(Self(0, 0))
-    }
 }
 
 /// The result of a check.
@@ -600,17 +582,6 @@ fn restrict_permissions(path: &Path) {
     let _ = path;
 }
 
-pub(crate) fn folder_of(path: &Path) -> PathBuf {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned()
-}
-
-pub(crate) fn private() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options
-}
-
 /// The lock is released with the file handle, and when the process ends.
 fn lock(place: &StateFile) -> Result<File, SqliteOpenError> {
     let path = beside(&place.path, ".lock");
@@ -646,12 +617,6 @@ fn move_aside(path: &Path, now: Timestamp) -> Result<PathBuf, SqliteOpenError> {
         }
     }
     Ok(aside)
-}
-
-pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
 }
 
 pub(crate) fn file_error(path: &Path, why: &dyn fmt::Display) -> SqliteOpenError {

@@ -21,12 +21,13 @@ use steadfast_store::{
     StoreErrorKind, SweepResult,
 };
 
+use crate::columns::{last_commit, signed, unsigned};
 use crate::fault::SqliteFault;
 use crate::queue::QueueLane;
 use crate::recent_records::RecentRecords;
 use crate::shared::WriterStep;
 use crate::state_file::CommitLossPolicy;
-use crate::view::{ClaimRecords, FileView, RecordIds, RecordRow, last_commit, record, signed, unsigned};
+use crate::view::{ClaimRecords, FileView, RecordIds, RecordRow, record};
 
 /// A transaction that may write.
 pub(crate) struct WriteTransaction<'c> {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, params};
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Claim, ClaimDecision, ClaimRole, ClaimVerdict, Commit, DedupeRecord, DedupeState, FoundRecords, Lease,
-    LeaseOwnerState, LocalKnowledge, ProcessIdentity, RecordLoss, RecordWrite, StoreMarker, decide_claim,
+    Claim, ClaimDecision, ClaimRole, ClaimVerdict, DedupeRecord, DedupeState, FoundRecords, Lease,
+    LeaseOwnerState, LocalKnowledge, RecordLoss, RecordWrite, decide_claim,
 };
 use steadfast_core::id::Digest;
 use steadfast_core::key::RecordKey;
@@ -15,7 +15,9 @@ use steadfast_store::{
     RecordPage, StoreErrorKind, loss_name,
 };
 
+use crate::columns::{signed, unsigned};
 use crate::fault::SqliteFault;
+use crate::followers::RecordHolder;
 use crate::schema;
 use crate::shared::SqliteShared;
 use crate::state_file::SqliteOpenError;
@@ -47,15 +49,6 @@ impl RecordIds {
     pub(crate) fn records(self) -> u64 {
         unsigned(self.last.saturating_sub(self.removed))
     }
-}
-
-/// The owner of a record in flight, for its followers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RecordHolder {
-    pub(crate) process: ProcessIdentity,
-    pub(crate) lease: Lease,
-    pub(crate) expires: Option<Timestamp>,
-    pub(crate) version: u64,
 }
 
 impl RecordHolder {
@@ -371,15 +364,6 @@ pub(crate) fn record(stored: &Option<RecordRow>) -> Option<&DedupeRecord> {
 /// Number of records that one search for expired ones reads.
 const PORTION: u64 = 2000;
 
-/// SQLite has no unsigned numbers. These stay far below the difference, except for "for ever".
-pub(crate) fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-pub(crate) fn unsigned(number: i64) -> u64 {
-    u64::try_from(number).unwrap_or(0)
-}
-
 const SELECTED: &str = "(?2 IS NULL OR namespace = ?2 AND tool = ?3) AND (?4 IS NULL OR session = ?4)
     AND (?5 IS NULL OR tenant = ?5) AND (expires IS NULL OR expires > ?6) AND (NOT ?8 OR open)";
 
@@ -397,21 +381,6 @@ fn selected(selection: &RecordFilter) -> SelectionParams<'_> {
         session: selection.session.as_ref().map(|session| session.as_str()),
         tenant: selection.tenant.as_ref().map(|tenant| tenant.as_str()),
     }
-}
-
-/// Returns the last commit in the file. Call it inside a transaction.
-pub(crate) fn last_commit(sql: &Connection) -> rusqlite::Result<Commit> {
-    let mut find = sql.prepare_cached(
-        "SELECT (SELECT value FROM meta WHERE name = 'marker'), (SELECT value FROM meta WHERE name = 'commits'),
-                (SELECT value FROM meta WHERE name = 'committed')",
-    )?;
-    find.query_row([], |row| {
-        Ok(Commit {
-            marker: StoreMarker(row.get::<_, i64>(0)?.cast_unsigned()),
-            number: unsigned(row.get(1)?),
-            at: Timestamp::from_millis(unsigned(row.get(2)?)),
-        })
-    })
 }
 
 fn document(row: &Row<'_>) -> rusqlite::Result<Document> {

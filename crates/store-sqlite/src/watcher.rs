@@ -1,163 +1,20 @@
-//! Followers of records, and the thread that watches other processes for them.
+//! The thread that watches other processes for the followers of records.
 //!
 //! The writer wakes the followers of a record that this process writes. Writes of other processes cause no event
 //! here. So while there are followers or listeners, one thread polls the change counter of the file, more often after
 //! a recent change, and reads the followed records again. It also detects what does not change the file: that the
 //! process of an owner has ended, or its lease expired. Without followers and listeners, it sleeps.
 
-use std::collections::HashMap;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
 use steadfast_core::key::RecordKey;
 use steadfast_store::StoreEvent;
-use tokio::sync::Notify;
 
 use crate::fault::SqliteFault;
+use crate::followers::{RecordFollowers, RecordHolder, SleepOutcome};
 use crate::shared::{FileConnection, SqliteShared, jittered};
-use crate::view::{FileView, RecordHolder};
-
-/// The followers, by record.
-#[derive(Debug, Default)]
-pub(crate) struct RecordFollowers {
-    state: Mutex<State>,
-    stirred: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    followed: HashMap<RecordKey, FollowedRecord>,
-    stirred: bool,
-    closed: bool,
-}
-
-#[derive(Debug)]
-struct FollowedRecord {
-    wake: Arc<Notify>,
-    count: usize,
-    /// The owner of the record at the last check.
-    holder: Option<RecordHolder>,
-}
-
-/// A follower. Deregisters on drop.
-pub(crate) struct SqliteFollower<'f> {
-    followers: &'f RecordFollowers,
-    key: RecordKey,
-    wake: Arc<Notify>,
-}
-
-impl RecordFollowers {
-    pub(crate) fn join(&self, key: RecordKey) -> SqliteFollower<'_> {
-        let mut state = self.state.lock();
-        let followed = state.followed.entry(key).or_insert_with(|| FollowedRecord {
-            wake: Arc::new(Notify::new()),
-            count: 0,
-            holder: None,
-        });
-        followed.count += 1;
-        SqliteFollower { followers: self, key, wake: followed.wake.clone() }
-    }
-
-    /// Wakes the followers of these keys.
-    pub(crate) fn wake(&self, settled: &[RecordKey]) {
-        if settled.is_empty() {
-            return;
-        }
-        let state = self.state.lock();
-        for followed in settled.iter().filter_map(|key| state.followed.get(key)) {
-            followed.wake.notify_waiters();
-        }
-    }
-
-    pub(crate) fn wake_all(&self) {
-        for followed in self.state.lock().followed.values() {
-            followed.wake.notify_waiters();
-        }
-    }
-
-    /// Wakes the watcher, because there is a new listener.
-    pub(crate) fn stir(&self) {
-        self.state.lock().stirred = true;
-        self.stirred.notify_one();
-    }
-
-    pub(crate) fn close(&self) {
-        self.state.lock().closed = true;
-        self.stirred.notify_one();
-        self.wake_all();
-    }
-
-    /// Returns the followed records that were last seen in flight.
-    fn held(&self) -> Vec<(RecordKey, RecordHolder)> {
-        let state = self.state.lock();
-        state.followed.iter().filter_map(|(key, followed)| Some((*key, followed.holder.clone()?))).collect()
-    }
-
-    /// Records the owner of a record. Returns true if the watcher will check it.
-    fn held_by(&self, key: RecordKey, holder: RecordHolder) -> bool {
-        let mut state = self.state.lock();
-        if let Some(followed) = state.followed.get_mut(&key) {
-            followed.holder = Some(holder);
-        }
-        !state.closed
-    }
-
-    /// Sleeps until this time, or until there is something to do at all.
-    fn sleep(&self, until: Option<Instant>, listened_to: impl Fn() -> bool) -> SleepOutcome {
-        let mut state = self.state.lock();
-        loop {
-            if state.closed {
-                return SleepOutcome::Closed;
-            }
-            if std::mem::take(&mut state.stirred) {
-                return SleepOutcome::Stirred;
-            }
-            let needed = listened_to() || state.followed.values().any(|followed| followed.holder.is_some());
-            match until {
-                Some(until) if needed => {
-                    if self.stirred.wait_until(&mut state, until).timed_out() {
-                        return if state.closed { SleepOutcome::Closed } else { SleepOutcome::Enough };
-                    }
-                }
-                Some(_) | None => self.stirred.wait(&mut state),
-            }
-        }
-    }
-}
-
-enum SleepOutcome {
-    Enough,
-    Stirred,
-    Closed,
-}
-
-impl SqliteFollower<'_> {
-    /// Waits until the record may be settled. `look` returns its owner, and runs after the follower has begun to
-    /// listen.
-    pub(crate) async fn settled(self, look: impl AsyncFnOnce() -> Option<RecordHolder>) {
-        let mut woken = pin!(self.wake.notified());
-        woken.as_mut().enable();
-        let Some(holder) = look().await else { return };
-        if self.followers.held_by(self.key, holder) {
-            self.followers.stir();
-            woken.await;
-        }
-    }
-}
-
-impl Drop for SqliteFollower<'_> {
-    fn drop(&mut self) {
-        let mut state = self.followers.state.lock();
-        if let Some(followed) = state.followed.get_mut(&self.key) {
-            followed.count -= 1;
-            if followed.count == 0 {
-                state.followed.remove(&self.key);
-            }
-        }
-    }
-}
+use crate::view::FileView;
 
 /// Closes the followers when the watcher ends, even by a panic, so that no follower waits for it.
 struct FollowersCloser<'f>(&'f RecordFollowers);

@@ -20,10 +20,10 @@ use steadfast_store::{StoreError, StoreErrorKind};
 use tokio::sync::oneshot;
 
 use crate::fault::{SqliteFault, free_bytes};
+use crate::files;
 use crate::queue::{QueueLane, WorkQueue};
 use crate::recent_records::RecentRecords;
 use crate::shared::{FileConnection, SqliteShared, WriterStep, jittered};
-use crate::state_file;
 use crate::transaction::{TransactionEffects, WriteTransaction};
 use crate::view::FileView;
 
@@ -195,7 +195,7 @@ impl SqliteWriter {
     /// overwrite. So the WAL of a process that writes much gets its full size at once. While this process holds the
     /// write lock, no other one appends to the WAL, and its readers stop at the last frame.
     fn enlarge_log(&mut self) {
-        let log = state_file::beside(&self.shared.place.path, "-wal");
+        let log = files::beside(&self.shared.place.path, "-wal");
         let Ok(sql) = self.link.connection(&self.shared) else { return };
         // If this fails, nothing changes except the speed.
         if let Ok(open) = OpenTransaction::begin(sql, TransactionMode::Writing) {

@@ -21,7 +21,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::LONGEST_ANSWER;
 use crate::output::{Secrets, content, excerpt};
-use crate::toolbox::UnusableReason;
+use crate::problem::UnusableReason;
 
 /// A tool that is a command. Its debug output has neither its arguments nor its variables, which may be secret.
 #[derive(Clone)]

@@ -14,11 +14,13 @@
 mod command;
 mod http;
 mod output;
+mod problem;
 mod toolbox;
 
 pub use self::command::CommandTool;
 pub use self::http::HttpTool;
-pub use self::toolbox::{PlainTool, Toolbox, UnusableReason, UnusableTool};
+pub use self::problem::{UnusableReason, UnusableTool};
+pub use self::toolbox::{PlainTool, Toolbox};
 
 /// Maximum length of a tool's output, the same as for servers of the gateway. Longer output is a fault.
 pub const LONGEST_ANSWER: usize = steadfast_mcp::lines::LONGEST_LINE;

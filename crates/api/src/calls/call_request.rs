@@ -8,12 +8,11 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use steadfast::Engine;
 use steadfast_core::envelope::{CallEnvelope, CallerIdentity, IdempotencyKey, UnknownFieldPolicy};
-use steadfast_core::id::TenantId;
 use steadfast_json::JsonLimits;
 use steadfast_mcp::delivery::DeliveryLink;
 use steadfast_mcp::http::server::Principal;
 
-use crate::access::{DefaultActor, Requester};
+use crate::access::{DefaultActor, Requester, bound_tenant};
 use crate::extractors::{QueryParams, body};
 use crate::problem::ApiProblem;
 
@@ -123,23 +122,5 @@ pub(crate) fn apply_identity(caller: &Requester, target: &mut CallerIdentity) ->
         | Requester::Viewer(_)
         | Requester::Local
         | Requester::Stranger => Ok(()),
-    }
-}
-
-/// Returns the tenant of a request: for a client, the tenant of its token.
-pub(crate) fn bound_tenant(
-    caller: &Requester,
-    wanted: Option<TenantId>,
-) -> Result<Option<TenantId>, ApiProblem> {
-    let Requester::Client(Principal { tenant: own, .. }) = caller else { return Ok(wanted) };
-    match (own, wanted) {
-        (_, None) => Ok(own.clone()),
-        (Some(own), Some(wanted)) if *own == wanted => Ok(Some(wanted)),
-        (Some(own), Some(_)) => Err(ApiProblem::forbidden(format!(
-            "the token belongs to the tenant `{own}`, but the request names another one; omit it"
-        ))),
-        (None, Some(_)) => {
-            Err(ApiProblem::forbidden("the token belongs to no tenant, but the request names one; omit it"))
-        }
     }
 }

@@ -16,7 +16,7 @@ mod stream;
 
 pub(crate) use call_ids::CallIdSeal;
 pub use call_request::CallQuery;
-pub(crate) use call_request::{apply_identity, bound_tenant};
+pub(crate) use call_request::apply_identity;
 pub use host::{
     CancelResponse, Heartbeat, HeartbeatResponse, HostCallStep, HostFailure, HostFailureSource, HostReport,
 };

@@ -1,6 +1,6 @@
 // The dialog of one turn: timing, dependencies, errors and outcomes of its calls.
 //
-// `steadfast trace` draws the same: crates/cli/src/waterfall.rs.
+// `steadfast trace` draws the same: crates/cli/src/support/waterfall.rs.
 
 import { get } from "./api.js";
 import { button, dialog, h, list, name, put, s, shown } from "./dom.js";

@@ -28,8 +28,7 @@ pub use records::{
 };
 pub use settings::{SettingView, Settings, SettingsQuery, settings};
 pub use status::{
-    FailedDomain, FindingLevel, IssueCounts, RECORDS_LOST_ADVICE, StatusFinding, StatusVerdict, StoreStatus,
-    SystemStatus, status,
+    FailedDomain, FindingLevel, IssueCounts, StatusFinding, StatusVerdict, StoreStatus, SystemStatus, status,
 };
 pub use tool_state::{
     ApprovalPrompt, ApprovalRequest, ApprovalView, Approvals, ApprovalsQuery, Breakers, BreakersQuery,
@@ -40,6 +39,8 @@ pub(crate) use tools::is_known;
 pub use tools::{ToolAnnotations, ToolPage, ToolsQuery, annotations, tools};
 pub use traces::{EventView, SpanView, TraceView, Traces, TracesQuery, TurnView, lines, traces};
 pub(crate) use view::view;
+
+pub use crate::problem::RECORDS_LOST_ADVICE;
 
 use schemars::JsonSchema;
 use serde::Serialize;

@@ -20,6 +20,7 @@ use steadfast_gateway::{ConfiguredServer, InstanceState, InstanceView, ServerVie
 use steadfast_store::{RecordFilter, RecordPage};
 
 use crate::GatewayParts;
+use crate::problem::RECORDS_LOST_ADVICE;
 
 /// The status of the whole process.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -307,11 +308,6 @@ async fn unknown_outcomes(engine: &Engine) -> BTreeMap<Option<TenantId>, usize> 
     }
     unknown
 }
-
-/// The action to take for lost records.
-pub const RECORDS_LOST_ADVICE: &str = "calls with an idempotency key to tools that are not safe to repeat may already have run. They \
-                                     are refused until the lost records would have expired: check what those calls did, then run \
-                                     `steadfast state accept`";
 
 /// The maximum number of domains that are shown.
 const MOST_DOMAINS: usize = 20;

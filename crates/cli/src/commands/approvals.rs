@@ -12,8 +12,8 @@ use steadfast::config::parse_span;
 
 use crate::support::failure::CommandFailure;
 use crate::support::output::{self, ColourPainter};
-use crate::support::target::{self, ApiRequest, ConnectionOptions, ConnectionPurpose, OperatorConnection};
 use crate::support::setup::now;
+use crate::support::target::{self, ApiRequest, ConnectionOptions, ConnectionPurpose, OperatorConnection};
 use crate::support::views;
 
 #[derive(Args, Debug)]

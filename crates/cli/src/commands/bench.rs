@@ -20,9 +20,9 @@ use crate::support::admin_token::private_folder;
 use crate::support::failure::CommandFailure;
 use crate::support::output::{self, ColourPainter, ProgressLine, TextStyle, TextTable};
 use crate::support::peer::{McpPeer, PeerTarget};
+use crate::support::setup::runtime;
 use crate::support::shutdown;
 use crate::support::sources::ConfigFileOptions;
-use crate::support::setup::runtime;
 use crate::support::upstream;
 
 #[derive(Args, Debug)]

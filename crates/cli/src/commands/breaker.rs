@@ -9,10 +9,10 @@ use steadfast::config::nearest;
 use crate::commands::approvals::{TenantOptions, parse_duration};
 use crate::support::failure::CommandFailure;
 use crate::support::output::{self, ColourPainter};
+use crate::support::setup::now;
 use crate::support::target::{
     self, ApiRequest, ConnectionOptions, ConnectionPurpose, OperatorConnection, RequestError, encoded,
 };
-use crate::support::setup::now;
 use crate::support::views;
 
 #[derive(Args, Debug)]

@@ -15,8 +15,8 @@ use crate::support::failure::CommandFailure;
 use crate::support::listener;
 use crate::support::output;
 use crate::support::preflight::{self, Examination, Frontend, Upstreams};
-use crate::support::sources::ConfigFileOptions;
 use crate::support::setup::runtime;
+use crate::support::sources::ConfigFileOptions;
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {

@@ -17,17 +17,17 @@ use steadfast::store::{FileDamagePolicy, SqliteStore};
 use steadfast_api::queries::RECORDS_LOST_ADVICE;
 use steadfast_store::record_loss;
 
+use crate::commands::check;
+use crate::commands::import;
 use crate::support::access;
 use crate::support::admin_token;
-use crate::commands::check;
 use crate::support::failure::CommandFailure;
 use crate::support::gateways;
-use crate::commands::import;
 use crate::support::output::{self, ColourPainter, TextStyle};
 use crate::support::peer::{McpPeer, PeerTarget};
 use crate::support::private_file;
-use crate::support::sources::ConfigFileOptions;
 use crate::support::setup::runtime;
+use crate::support::sources::ConfigFileOptions;
 use crate::support::upstream;
 
 #[derive(Args, Debug)]

@@ -6,10 +6,10 @@ use serde_json::Value;
 use crate::commands::approvals::TenantOptions;
 use crate::support::failure::CommandFailure;
 use crate::support::output::{self, ColourPainter, TextStyle, TextTable};
-use crate::support::target::{self, ApiRequest, ConnectionOptions, ConnectionPurpose};
-use crate::support::views::TENANT;
 use crate::support::setup::now;
+use crate::support::target::{self, ApiRequest, ConnectionOptions, ConnectionPurpose};
 use crate::support::views;
+use crate::support::views::TENANT;
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {

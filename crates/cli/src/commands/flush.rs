@@ -2,9 +2,9 @@
 
 use clap::{ArgGroup, Args};
 
+use crate::commands::resolve::{RecordSelection, find};
 use crate::support::failure::CommandFailure;
 use crate::support::output;
-use crate::commands::resolve::{RecordSelection, find};
 use crate::support::target::{self, ApiRequest, ConnectionOptions, ConnectionPurpose};
 use crate::support::views;
 

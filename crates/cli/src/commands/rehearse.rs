@@ -14,8 +14,8 @@ use steadfast::config::{Config, parse_span};
 use crate::support::failure::CommandFailure;
 use crate::support::output::{self, ColourPainter, ProgressLine, TextStyle};
 use crate::support::recordings::{self, ConfigDiff, RecordingOptions, SettingChange};
-use crate::support::sources::ConfigFileOptions;
 use crate::support::setup::runtime;
+use crate::support::sources::ConfigFileOptions;
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {

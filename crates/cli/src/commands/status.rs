@@ -13,13 +13,13 @@ use serde_json::{Value, json};
 
 use crate::support::failure::CommandFailure;
 use crate::support::output::{self, ColourPainter, TextStyle, TextTable};
+use crate::support::setup::now;
 use crate::support::setup::runtime;
+use crate::support::shutdown;
 use crate::support::target::{
     self, ApiRequest, ConnectionOptions, ConnectionPurpose, OperatorConnection, RunningGateway,
 };
 use crate::support::views::{self, list, number, text};
-use crate::support::setup::now;
-use crate::support::shutdown;
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {

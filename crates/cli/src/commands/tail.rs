@@ -15,13 +15,13 @@ use tokio::sync::mpsc;
 
 use crate::support::failure::CommandFailure;
 use crate::support::output::{self, ColourPainter, TextStyle};
+use crate::support::setup::now;
 use crate::support::setup::runtime;
+use crate::support::shutdown;
 use crate::support::target::{
     ApiRequest, ConnectionOptions, ConnectionPurpose, OperatorConnection, PAGE, RunningGateway,
 };
 use crate::support::views::{self, number, text};
-use crate::support::setup::now;
-use crate::support::shutdown;
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {

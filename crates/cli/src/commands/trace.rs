@@ -12,12 +12,12 @@ use steadfast_core::millis;
 
 use crate::support::failure::CommandFailure;
 use crate::support::output::{self, ColourPainter, TextStyle, TextTable};
+use crate::support::setup::now;
 use crate::support::target::{
     self, ApiRequest, ConnectionOptions, ConnectionPurpose, OperatorConnection, RequestError, encoded,
 };
-use crate::support::waterfall::{self, Canvas};
-use crate::support::setup::now;
 use crate::support::views;
+use crate::support::waterfall::{self, Canvas};
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {

@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 use crate::commands::approvals::TenantOptions;
 use crate::support::failure::CommandFailure;
 use crate::support::output;
-use crate::support::target::{self, ApiRequest, ConnectionOptions, ConnectionPurpose, OperatorConnection, encoded};
+use crate::support::target::{
+    self, ApiRequest, ConnectionOptions, ConnectionPurpose, OperatorConnection, encoded,
+};
 use crate::support::views;
 
 #[derive(Args, Debug)]

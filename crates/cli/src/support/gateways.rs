@@ -15,8 +15,8 @@ use steadfast_core::dedupe::{LeaseOwnerState, ProcessIdentity};
 use steadfast_store::{LocalProcessMonitor, ProcessMonitor as _, this_process};
 
 use crate::support::admin_token::{private_file, private_folder};
-use crate::support::setup::now;
 use crate::support::private_file;
+use crate::support::setup::now;
 
 const FOLDER: &str = "gateways";
 

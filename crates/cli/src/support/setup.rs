@@ -2,8 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use steadfast::admin::{OperatorIdentity, OperatorSurface};
 use steadfast::Timestamp;
+use steadfast::admin::{OperatorIdentity, OperatorSurface};
 use steadfast_core::millis;
 use tokio::runtime::{Builder, Runtime};
 

@@ -27,8 +27,8 @@ use crate::support::admin_token;
 use crate::support::failure::CommandFailure;
 use crate::support::gateways::{self, AnnouncedGateway};
 use crate::support::output;
-use crate::support::sources::ConfigFileOptions;
 use crate::support::setup::{by_operator, runtime};
+use crate::support::sources::ConfigFileOptions;
 
 /// Connection and output options of the operator commands.
 #[derive(Args, Clone, Debug)]

@@ -9,7 +9,7 @@ use steadfast_core::policy::{GrowthFactor, RateLimit, Ratio};
 
 use super::SettingKind;
 use crate::node::{ConfigNode, RawNode};
-use crate::setting::ReadContext;
+use crate::read_context::ReadContext;
 
 /// A whole number.
 pub(crate) struct Count(pub(crate) RangeInclusive<u32>);

@@ -10,7 +10,7 @@ use steadfast_redact::Redacted;
 
 use super::SettingKind;
 use crate::node::ConfigNode;
-use crate::setting::{ReadContext, SourceFormat};
+use crate::read_context::{ReadContext, SourceFormat};
 
 /// Any text up to a length.
 pub(crate) struct Text {

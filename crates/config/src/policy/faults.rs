@@ -19,11 +19,11 @@ use steadfast_core::classify::{
 };
 
 use super::FaultRules;
-use super::settings::SEVERITIES;
 use crate::kind::{DurationKind, ListKind, Number, OptionalKind, PlainText, SettingKind, Text, WordKind};
 use crate::location::SourceLocation;
 use crate::node::{ConfigNode, RawNode};
-use crate::setting::{ReadContext, Setting, read_table, setting};
+use crate::read_context::ReadContext;
+use crate::setting::{Setting, read_table, setting};
 
 /// Maximum number of rules of one tool.
 const MOST_RULES: usize = 64;
@@ -62,7 +62,7 @@ impl SettingKind<FaultRules> for FaultRuleList {
     }
 
     fn schema(&self) -> Json {
-        let schema = crate::reference::object_schema(rule_settings());
+        let schema = crate::object_schema::object_schema(rule_settings());
         json!({ "type": "array", "maxItems": MOST_RULES, "items": schema })
     }
 
@@ -112,6 +112,8 @@ const SOURCES: WordKind<FaultSourceKind> = WordKind(&[
     ("bad_answer", FaultSourceKind::BadAnswer),
     ("too_large", FaultSourceKind::TooLarge),
 ]);
+
+pub(super) const SEVERITIES: WordKind<Severity> = WordKind(Severity::WORDS);
 
 const HTTP: Number = Number(100..=599);
 const JSON_RPC: Number = Number(-0x8000_0000..=0x7fff_ffff);
@@ -416,7 +418,7 @@ impl SettingKind<(AttemptFault, ExampleLocation)> for ExampleKind {
     }
 
     fn schema(&self) -> Json {
-        json!({ "anyOf": [{ "type": "string" }, crate::reference::object_schema(example_settings())] })
+        json!({ "anyOf": [{ "type": "string" }, crate::object_schema::object_schema(example_settings())] })
     }
 
     fn is_scalar(&self) -> bool {

@@ -19,7 +19,8 @@ use steadfast_core::classify::danger::{
 use crate::diagnostics::nearest;
 use crate::kind::{ListKind, OptionalKind, PlainText, SettingKind, Text, WordKind};
 use crate::node::ConfigNode;
-use crate::setting::{ReadContext, Setting, list, read_table, setting};
+use crate::read_context::ReadContext;
+use crate::setting::{Setting, list, read_table, setting};
 
 /// Maximum number of shapes that can be added.
 const MOST: usize = 64;
@@ -158,7 +159,7 @@ impl SettingKind<Arc<[CommandShape]>> for NewShapes {
     }
 
     fn schema(&self) -> Json {
-        json!({ "type": "array", "maxItems": MOST, "items": crate::reference::object_schema(shape_settings()) })
+        json!({ "type": "array", "maxItems": MOST, "items": crate::object_schema::object_schema(shape_settings()) })
     }
 
     fn is_scalar(&self) -> bool {

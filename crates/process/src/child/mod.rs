@@ -6,9 +6,9 @@ mod with_leash;
 mod without_leash;
 
 #[cfg(unix)]
-pub(crate) use with_leash::start;
+use with_leash::start;
 #[cfg(not(unix))]
-pub(crate) use without_leash::start;
+use without_leash::start;
 
 use std::time::Duration;
 
@@ -17,6 +17,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use crate::exit::ChildExit;
+use crate::launch::{Launch, LaunchError, StopTimeouts};
+use crate::leash::Leash;
 use crate::stderr::{LineSplitter, StderrLog};
 
 /// A started child with its pipes.
@@ -31,21 +33,12 @@ pub struct SpawnedChild {
     pub stdout: ChildStdout,
 }
 
-/// Time limits of the steps that end a child. A step that is not needed takes no time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StopTimeouts {
-    /// Time from the end of its stdin until it is asked to end (SIGTERM). A higher value gives slow servers time to
-    /// save their state, and delays every stop of a server that ignores its stdin.
-    pub stdin: Duration,
-    /// Time from SIGTERM until it is killed (SIGKILL). The leash uses the same time when the gateway is gone.
-    pub term: Duration,
-    /// Time from SIGKILL until the wait for its end is given up.
-    pub kill: Duration,
-}
-
-impl Default for StopTimeouts {
-    fn default() -> Self {
-        Self { stdin: Duration::from_secs(2), term: Duration::from_secs(3), kill: Duration::from_secs(6) }
+impl Launch {
+    /// Starts the server. Its stderr output goes to `stderr`.
+    pub async fn start(&self, leash: &Leash, stderr: &StderrLog) -> Result<SpawnedChild, LaunchError> {
+        let folder = self.folder()?;
+        let path = self.path(&folder)?;
+        start(self, &folder, &path, leash, stderr).await
     }
 }
 

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use self::request::{FilledRequest, fill};
 use crate::output::{Secrets, content, excerpt};
-use crate::toolbox::UnusableReason;
+use crate::problem::UnusableReason;
 
 /// A tool that is one HTTP request. Clones share their connections. Its debug output has neither its headers nor its
 /// path, which may be secret.

@@ -21,9 +21,9 @@ use steadfast_core::retry::RetryStop;
 
 use super::deciding_settings::{by_settings, is_built_in, of_breaker};
 use super::{ProfileName, ReplayedRecording, span};
+use crate::commands::rehearse::ending;
 use crate::support::output::{self, ColourPainter, TextStyle};
 use crate::support::recordings::{self, ConfigDiff, SettingChange};
-use crate::commands::rehearse::ending;
 
 /// A call with its explanation.
 pub(super) struct ExplainedCall<'t> {

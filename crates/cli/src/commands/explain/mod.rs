@@ -18,13 +18,13 @@ use steadfast::config::{CommandLineFlag, Config};
 use steadfast_api::queries::{SpanView, TraceView};
 use steadfast_core::millis;
 
+use crate::commands::trace;
 use crate::support::failure::CommandFailure;
 use crate::support::output::{self, ColourPainter, ProgressLine, TextStyle};
 use crate::support::recordings::{self, RecordingOptions};
-use crate::support::sources::ConfigFileOptions;
 use crate::support::setup::runtime;
+use crate::support::sources::ConfigFileOptions;
 use crate::support::target::{ApiRequest, OperatorConnection};
-use crate::commands::trace;
 use crate::support::views;
 use crate::support::waterfall;
 

@@ -7,7 +7,8 @@ use super::super::{BreakerForce, PolicyDraft};
 use super::{MODES, count, span, span_or_zero};
 use crate::kind::{Count, Growth, ListKind, OptionalKind, RateKind, SettingKind, ShareKind, WordKind};
 use crate::node::{ConfigNode, RawNode};
-use crate::setting::{ReadContext, Setting, setting};
+use crate::read_context::ReadContext;
+use crate::setting::{Setting, setting};
 
 pub(super) fn retry() -> Vec<Setting<PolicyDraft>> {
     vec![

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use steadfast_core::classify::{FaultNature, Severity};
+use steadfast_core::classify::FaultNature;
 use steadfast_core::policy::TrustRecovery;
 
-use super::super::faults::FaultRuleList;
+use super::super::faults::{FaultRuleList, SEVERITIES};
 use super::super::shapes::{NewShapes, ShapeName};
 use super::super::{PolicyDraft, RepeatedSuccessMode};
 use super::{MODES, YEAR, count, lifetime, span};
@@ -199,5 +199,3 @@ pub(super) fn faults() -> Vec<Setting<PolicyDraft>> {
         ),
     ]
 }
-
-pub(crate) const SEVERITIES: WordKind<Severity> = WordKind(Severity::WORDS);

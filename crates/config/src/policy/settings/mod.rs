@@ -18,9 +18,8 @@ use steadfast_core::verification::{VerificationCall, VerificationMethod};
 use super::PolicyDraft;
 use crate::kind::{BoolKind, Count, DurationKind, OptionalKind, SettingKind, Size, Text, WordKind};
 use crate::node::{ConfigNode, RawNode};
-use crate::setting::{ReadContext, Setting, setting};
-
-pub(crate) use judgement::SEVERITIES;
+use crate::read_context::ReadContext;
+use crate::setting::{Setting, setting};
 
 /// Returns the table. General settings come before the particular ones that they decide too.
 pub(crate) fn settings() -> &'static [Setting<PolicyDraft>] {

@@ -13,7 +13,8 @@ use super::super::PolicyDraft;
 use super::{DAY, MODES, lifetime, span, span_or_zero};
 use crate::kind::{BoolKind, DurationKind, ListKind, SettingKind, Size, Text, WordKind};
 use crate::node::ConfigNode;
-use crate::setting::{ReadContext, Setting, setting};
+use crate::read_context::ReadContext;
+use crate::setting::{Setting, setting};
 
 pub(super) fn dedupe() -> Vec<Setting<PolicyDraft>> {
     const ON_FAILURE: WordKind<StoreFailurePolicy> =

@@ -268,7 +268,7 @@ pub(crate) async fn approve(
         ApprovalAnswer::Deny {} => ApprovalDecision::Deny,
         ApprovalAnswer::Time { span } => ApprovalDecision::Time { until: end_of(&span, engine)? },
     };
-    match engine.decide(tenant.as_ref(), number, decision, Grantor::Operator, &by).await {
+    match engine.admin().decide(tenant.as_ref(), number, decision, Grantor::Operator, &by).await {
         Ok(decided) => {
             let granted = matches!(decided, DecisionEffect::Granted { .. });
             Ok(shown(StatusCode::OK, &ApprovalAnswerResponse { granted }))
@@ -325,7 +325,7 @@ async fn turned(
             BreakerOverride::Open { until: Some(end_of(&span, engine)?) }
         }
     };
-    Ok(engine.update_breaker(tenant, key, steer, by).await)
+    Ok(engine.admin().update_breaker(tenant, key, steer, by).await)
 }
 
 /// The maximum number of digits in a duration, so that it fits in every unit.
@@ -361,7 +361,7 @@ pub(crate) async fn guard(
     JsonBody(GuardResetRequest { session }): JsonBody<GuardResetRequest>,
 ) -> HandlerResult {
     let tenant = whose.read()?;
-    let freed = inner.steadfast.engine().reset_guard(tenant.as_ref(), session.as_ref(), &by).await?;
+    let freed = inner.steadfast.engine().admin().reset_guard(tenant.as_ref(), session.as_ref(), &by).await?;
     Ok(shown(StatusCode::OK, &GuardResetResponse { freed }))
 }
 
@@ -438,7 +438,7 @@ pub(crate) async fn debug(
             // A key identifies its record without a tenant.
             let tenant = if key.is_some() { None } else { whose.tenant };
             let which = FlushQuery { key, tool, session, tenant };
-            DebugResult::Forgotten(engine.flush(&which.read()?, &by).await?)
+            DebugResult::Forgotten(engine.admin().flush(&which.read()?, &by).await?)
         }
     };
     Ok(shown(StatusCode::OK, &done))
@@ -463,7 +463,7 @@ pub(crate) async fn trust(
     let meant = TrustSelection::by(engine, tenant.as_ref(), &key)?;
     let mut changes = 0;
     for target in meant.targets() {
-        changes += engine.reset_trust(tenant.as_ref(), target, &by).await?.len();
+        changes += engine.admin().reset_trust(tenant.as_ref(), target, &by).await?.len();
     }
     Ok(shown(StatusCode::OK, &TrustChangeResponse { tools: meant.tools(), changes }))
 }
@@ -486,10 +486,10 @@ impl TrustSelection {
                 one.standing.scope == TrustScope::Domain
                     && one.standing.domain.as_ref().is_some_and(|domain| domain.as_str() == name)
             };
-            let found = engine.trust(tenant).into_iter().find(is_it);
+            let found = engine.admin().trust(tenant).into_iter().find(is_it);
             return found.and_then(|one| one.standing.domain).map(Self::Domain).ok_or_else(unknown);
         }
-        let known = engine.tools_with_trust_history(tenant, key);
+        let known = engine.admin().tools_with_trust_history(tenant, key);
         if known.is_empty() { Err(unknown()) } else { Ok(Self::Tools(known)) }
     }
 
@@ -519,7 +519,7 @@ pub(crate) async fn recover(
     let meant = TrustSelection::by(engine, tenant.as_ref(), &key)?;
     let mut changes = 0;
     for target in meant.targets() {
-        changes += engine.approve_recovery(tenant.as_ref(), target, &by).await?.len();
+        changes += engine.admin().approve_recovery(tenant.as_ref(), target, &by).await?.len();
     }
     if changes == 0 && !matches!(meant, TrustSelection::Everything) {
         return Err(ApiProblem::no_such("escalated tool or domain", &key));
@@ -561,7 +561,7 @@ pub(crate) async fn flush(
     AdminOperator(by): AdminOperator,
     QueryParams(which): QueryParams<FlushQuery>,
 ) -> HandlerResult {
-    let forgotten = inner.steadfast.engine().flush(&which.read()?, &by).await?;
+    let forgotten = inner.steadfast.engine().admin().flush(&which.read()?, &by).await?;
     Ok(shown(StatusCode::OK, &FlushResponse { forgotten }))
 }
 
@@ -601,7 +601,7 @@ pub(crate) async fn accept_loss(
     Shared(State(inner)): Shared<State>,
     AdminOperator(by): AdminOperator,
 ) -> HandlerResult {
-    let accepted = inner.steadfast.engine().accept_loss(&by).await?;
+    let accepted = inner.steadfast.engine().admin().accept_loss(&by).await?;
     Ok(shown(StatusCode::OK, &AcceptedLoss { accepted }))
 }
 
@@ -629,7 +629,7 @@ pub(crate) async fn resolve(
     let name = key;
     let key = read_key(&name).map_err(|why| ApiProblem::no_such("record", &name).because(&why))?;
     let resolution = if ran { Resolution::Ran } else { Resolution::DidNotRun };
-    match inner.steadfast.engine().resolve(key, resolution, &by).await? {
+    match inner.steadfast.engine().admin().resolve(key, resolution, &by).await? {
         ResolveVerdict::Resolved => Ok(shown(StatusCode::OK, &ResolveResponse { resolved: true })),
         ResolveVerdict::NotUnknown => Err(ApiProblem::no_such("record with an unknown outcome", &name)),
         ResolveVerdict::NotSettled(left) => Err(not_settled(left)),
@@ -695,6 +695,6 @@ pub(crate) async fn switches(
         before: words(before),
         after: words(after),
     };
-    steadfast.engine().audited(&by, done).await;
+    steadfast.engine().admin().audited(&by, done).await;
     shown(StatusCode::OK, &after)
 }

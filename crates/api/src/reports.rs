@@ -295,11 +295,11 @@ pub(crate) async fn score(
     let model = model.map_err(|why| ApiProblem::bad_request(format!("model: {why}")))?;
     let engine = inner.steadfast.engine();
     let score = match &model {
-        Some(model) => engine.model_score(tenant.as_ref(), model, &tool).ok_or_else(|| {
+        Some(model) => engine.admin().model_score(tenant.as_ref(), model, &tool).ok_or_else(|| {
             ApiProblem::no_such("score of the model", model.as_str())
                 .because(&format!("it has made no call of {tool}"))
         }),
-        None => engine.score(tenant.as_ref(), &tool).ok_or_else(|| {
+        None => engine.admin().score(tenant.as_ref(), &tool).ok_or_else(|| {
             ApiProblem::no_such("score of the tool", &name).because(&"no call of it has ended yet")
         }),
     };

@@ -151,10 +151,10 @@ async fn rp_7_a_waiting_call_continues_when_another_process_decides() {
         let wanted = EnvelopeBuilder::new("bank/pay").args(&json!({ "to": command })).build().unwrap();
         let tool = async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("paid")) };
         let calling = tokio::spawn(engine.call_with(wanted, tool, options));
-        while engine.approvals(None).is_empty() {
+        while engine.admin().approvals(None).is_empty() {
             tokio::task::yield_now().await;
         }
-        let id = engine.approvals(None)[0].0.0.to_string();
+        let id = engine.admin().approvals(None)[0].0.0.to_string();
         let (_, err, status) = home.run(&[command, &id]);
         assert_eq!(status, 0, "{err}");
         assert_eq!(code(&calling.await.unwrap()), expected, "{command}");
@@ -202,7 +202,7 @@ async fn a_call_that_may_still_take_effect_is_not_resolved_as_not_run() {
     let engine = home.engine(settles_after(Duration::from_secs(3600))).await;
     lost(&engine).await;
     let open = RecordFilter { open: true, ..RecordFilter::default() };
-    let records = engine.records(&open, RecordPage { after: None, limit: 2 }).await.unwrap();
+    let records = engine.admin().records(&open, RecordPage { after: None, limit: 2 }).await.unwrap();
     let [record] = &records[..] else { panic!("{records:?}") };
     let name = record.key.0.to_hex();
     let (out, err, status) = home.run(&["resolve", &name, "--did-not-run"]);

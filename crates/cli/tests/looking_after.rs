@@ -395,7 +395,7 @@ async fn a_list_that_is_longer_than_a_page_is_shown_to_its_end() {
         let (engine, key) = (engine.clone(), format!("dependency:host-{number}").parse().unwrap());
         let by = OperatorIdentity::new("ann", OperatorSurface::Library);
         opening.spawn(async move {
-            engine.update_breaker(None, &key, BreakerOverride::Open { until: None }, &by).await
+            engine.admin().update_breaker(None, &key, BreakerOverride::Open { until: None }, &by).await
         });
     }
     opening.join_all().await;
@@ -417,7 +417,7 @@ async fn manual_changes_are_in_the_audit_log_with_the_operator() {
     let gateway = home.gateway(&[]);
     home.run(&["breaker", "reset", "tool:bank:pay"]);
     let engine = home.engine(plain()).await;
-    let audit = engine.audit(&steadfast::admin::AuditQuery::default()).await.unwrap().found;
+    let audit = engine.admin().audit(&steadfast::admin::AuditQuery::default()).await.unwrap().found;
     let audit: Vec<_> = audit.iter().map(|entry| serde_json::to_value(entry).unwrap()).collect();
     let seen: Vec<_> = audit.iter().map(|entry| entry.to_string()).collect();
     assert_eq!(seen.len(), 2, "{seen:?}");
@@ -449,6 +449,7 @@ async fn calls_are_forgotten_by_key_session_and_tool() {
             pay(&engine, to).await;
         }
         let records = engine
+            .admin()
             .records(&Default::default(), steadfast::store::RecordPage { after: None, limit: 9 })
             .await
             .unwrap();

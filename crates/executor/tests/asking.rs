@@ -123,12 +123,12 @@ async fn rp_7_a_faster_operator_decides_and_the_prompt_is_dropped() {
     while person.asked.lock().is_empty() {
         tokio::task::yield_now().await;
     }
-    let (id, _) = engine.approvals(None).pop().unwrap();
+    let (id, _) = engine.admin().approvals(None).pop().unwrap();
     assert_eq!(
         (person.asked.lock().as_slice(), person.given_up.load(Ordering::SeqCst)),
         ([id].as_slice(), 0)
     );
-    engine.decide(None, id, ApprovalDecision::Once, Grantor::Operator, &by()).await.unwrap();
+    engine.admin().decide(None, id, ApprovalDecision::Once, Grantor::Operator, &by()).await.unwrap();
     assert_eq!(code(&calling.await.unwrap()), None);
     assert_eq!(person.given_up.load(Ordering::SeqCst), 1);
     let nobody = engine.call_with(pay(1, "l"), works, asking(&person)).await;
@@ -149,7 +149,11 @@ async fn rp_7_a_question_for_the_caller_is_its_answer_and_nothing_is_claimed_mea
         assert_eq!(called.result.output, Some(text("may it?")));
         assert_eq!((called.result.from_cache, called.result.attempts), (false, 0));
     }
-    assert_eq!(engine.approvals(None).len(), 1, "both ask for the same, and an operator can answer it");
+    assert_eq!(
+        engine.admin().approvals(None).len(),
+        1,
+        "both ask for the same, and an operator can answer it"
+    );
     let says = Arc::new(ScriptedApprover {
         says: Some(ClientDecision::Decided(ApprovalDecision::Once)),
         ..ScriptedApprover::default()
@@ -181,7 +185,7 @@ async fn rp_7_only_an_operator_is_asked_about_a_blocked_tool() {
     let called = engine.call_with(pay(9, "l"), works, asking(&person)).await;
     assert_eq!((code(&called), before), (Some(Code::ToolBlocked), 1));
     assert_eq!(person.asked.lock().len(), before);
-    engine.reset_trust(None, TrustTarget::All, &by()).await.unwrap();
+    engine.admin().reset_trust(None, TrustTarget::All, &by()).await.unwrap();
     assert_eq!(code(&engine.call(pay(9, "m"), works).await), None, "forgiven");
 }
 

@@ -372,7 +372,7 @@ async fn hosts_that_vanish_count_neither_for_the_breaker_nor_for_trust_nor_for_t
         settle().await;
         assert_eq!(engine.in_flight_calls(), 6, "{class:?}: what was given back is over");
         tokio::time::sleep(timeout * 2).await;
-        let seen = &engine.tools(None, []).await[0];
+        let seen = &engine.admin().tools(None, []).await[0];
         let neutral = (State::Closed, TrustState::Trusted, None);
         assert_eq!((seen.breaker, seen.trust, seen.score), neutral, "{class:?}");
         tokio::time::sleep(total).await;
@@ -589,9 +589,9 @@ async fn an_open_breaker_and_lost_trust_survive_a_restart() {
 
     // An operator approves, and the next such call runs. The one after asks again.
     settle().await;
-    let (id, parked) = engine.approvals(None).pop().unwrap();
+    let (id, parked) = engine.admin().approvals(None).pop().unwrap();
     assert_eq!(parked.tool.tool.as_str(), "pay");
-    engine.decide(None, id, ApprovalDecision::Once, Grantor::Operator, &by()).await.unwrap();
+    engine.admin().decide(None, id, ApprovalDecision::Once, Grantor::Operator, &by()).await.unwrap();
     let other = restarted(&store, &clock, &policy).await;
     assert_eq!(other.call(pay(9, None), flaky(0)).await.result.status, CallStatus::Success);
     assert_eq!(code(&other.call(pay(9, None), flaky(0)).await), Some(Code::ApprovalRequired));
@@ -614,15 +614,15 @@ async fn rp_8_trust_that_was_won_back_stays_when_it_is_stored() {
     for amount in 0..3 {
         engine.call(pay(amount, None), flaky(1)).await;
     }
-    assert_eq!(engine.trust(None).len(), 1);
+    assert_eq!(engine.admin().trust(None).len(), 1);
     tokio::time::sleep(Duration::from_secs(31 * 60)).await;
     for amount in 3..6 {
         assert_eq!(engine.call(pay(amount, None), flaky(0)).await.result.status, CallStatus::Success);
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert!(engine.trust(None).is_empty(), "{:?}", engine.trust(None));
+    assert!(engine.admin().trust(None).is_empty(), "{:?}", engine.admin().trust(None));
     let other = restarted(&store, &clock, &policy).await;
-    assert!(other.trust(None).is_empty(), "{:?}", other.trust(None));
+    assert!(other.admin().trust(None).is_empty(), "{:?}", other.admin().trust(None));
 }
 
 #[tokio::test(start_paused = true)]
@@ -637,8 +637,8 @@ async fn an_approval_in_time_lets_the_waiting_call_run() {
         let key = format!("{decision:?}");
         let calling = tokio::spawn(engine.call_with(pay(1, Some(&key)), flaky(0), options.clone()));
         settle().await;
-        let (id, _) = engine.approvals(None).pop().expect("it asks");
-        engine.decide(None, id, decision, Grantor::Operator, &by()).await.unwrap();
+        let (id, _) = engine.admin().approvals(None).pop().expect("it asks");
+        engine.admin().decide(None, id, decision, Grantor::Operator, &by()).await.unwrap();
         assert_eq!(code(&calling.await.unwrap()), expected, "{decision:?}");
     }
     let nobody = engine.call_with(pay(1, Some("nobody")), flaky(0), options).await;
@@ -655,12 +655,12 @@ async fn followers_of_a_denied_call_are_denied_without_another_request() {
     let call = || tokio::spawn(engine.call_with(pay(1, Some("k")), flaky(0), options.clone()));
     let callers = [call(), call(), call()];
     settle().await;
-    let [(id, _)] = engine.approvals(None).try_into().expect("one asks for all");
-    engine.decide(None, id, ApprovalDecision::Deny, Grantor::Operator, &by()).await.unwrap();
+    let [(id, _)] = engine.admin().approvals(None).try_into().expect("one asks for all");
+    engine.admin().decide(None, id, ApprovalDecision::Deny, Grantor::Operator, &by()).await.unwrap();
     for caller in callers {
         assert_eq!(code(&caller.await.unwrap()), Some(Code::ApprovalDenied));
     }
-    assert_eq!(engine.approvals(None).len(), 0);
+    assert_eq!(engine.admin().approvals(None).len(), 0);
 }
 
 /// A folder that is unique to a test and process, and removed at the end of the test.

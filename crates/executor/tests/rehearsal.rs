@@ -287,7 +287,7 @@ async fn record(calls: u64, seed: u64) -> Recording {
 
 /// Decides approval requests now and then, as an operator would.
 async fn answer_requests(engine: &Engine, dice: &mut SplitMixRandom) {
-    for (id, _) in engine.approvals(None) {
+    for (id, _) in engine.admin().approvals(None) {
         let decision = match dice.below(4) {
             0 => ApprovalDecision::Deny,
             1 => continue,
@@ -295,7 +295,7 @@ async fn answer_requests(engine: &Engine, dice: &mut SplitMixRandom) {
         };
         let by = OperatorIdentity::new("ann", OperatorSurface::Library);
         // It may be over by now.
-        drop(engine.decide(None, id, decision, Grantor::Operator, &by).await);
+        drop(engine.admin().decide(None, id, decision, Grantor::Operator, &by).await);
     }
 }
 
@@ -576,8 +576,8 @@ async fn operator_changes_are_taken_over_and_are_no_difference() {
         make(&engine, at, planned(&[ScriptedReply::No])).await;
     }
     let by = OperatorIdentity::new("ann", OperatorSurface::Library);
-    let key = engine.breakers(None).await[0].key.clone();
-    engine.update_breaker(None, &key, BreakerOverride::Reset, &by).await;
+    let key = engine.admin().breakers(None).await[0].key.clone();
+    engine.admin().update_breaker(None, &key, BreakerOverride::Reset, &by).await;
     for at in 3..6 {
         make(&engine, at, planned(&[ScriptedReply::Yes])).await;
     }

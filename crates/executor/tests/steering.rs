@@ -116,7 +116,7 @@ fn key() -> BreakerKey {
 }
 
 async fn state(engine: &Engine) -> Option<State> {
-    let all = engine.breakers(None).await;
+    let all = engine.admin().breakers(None).await;
     all.iter().find(|breaker| breaker.key == key()).map(|breaker| breaker.view.state)
 }
 
@@ -126,8 +126,10 @@ async fn a_breaker_forced_open_refuses_and_names_the_operator() {
     let engine = world.engine(policy()).await;
     assert_eq!(pay(&engine).await.result.status, CallStatus::Success);
     let until = engine.now() + Duration::from_secs(600);
-    let steered =
-        engine.update_breaker(None, &key(), BreakerOverride::Open { until: Some(until) }, &by()).await;
+    let steered = engine
+        .admin()
+        .update_breaker(None, &key(), BreakerOverride::Open { until: Some(until) }, &by())
+        .await;
     assert_eq!(
         (steered.before, steered.known, steered.reach),
         (State::Closed, true, ChangeScope::Everywhere)
@@ -166,7 +168,7 @@ async fn a_breaker_forced_open_stays_so_over_a_restart_for_weeks_and_in_other_pr
     let world = SharedStoreWorld::new();
     let (first, second) = (world.engine(policy()).await, world.engine(policy()).await);
     pay(&second).await;
-    first.update_breaker(None, &key(), BreakerOverride::Open { until: None }, &by()).await;
+    first.admin().update_breaker(None, &key(), BreakerOverride::Open { until: None }, &by()).await;
     world.hear().await;
     assert_eq!(code(&pay(&second).await), Some(Code::CircuitOpen), "another process");
     drop(first);
@@ -177,7 +179,7 @@ async fn a_breaker_forced_open_stays_so_over_a_restart_for_weeks_and_in_other_pr
     assert_eq!(code(&refused), Some(Code::CircuitOpen), "a month later, in a process that comes then");
     assert_eq!(refused.result.error.unwrap().rule.as_deref(), Some("breaker.forced_by_hand"));
 
-    let reset = third.update_breaker(None, &key(), BreakerOverride::Reset, &by()).await;
+    let reset = third.admin().update_breaker(None, &key(), BreakerOverride::Reset, &by()).await;
     assert_eq!((reset.before, reset.reach), (State::ForcedOpen, ChangeScope::Everywhere));
     assert_eq!(pay(&third).await.result.status, CallStatus::Success);
     world.hear().await;
@@ -189,7 +191,7 @@ async fn a_breaker_forced_open_stays_so_over_a_restart_for_weeks_and_in_other_pr
 async fn an_operator_change_wins_over_a_process_that_diverged_during_a_store_outage() {
     let world = SharedStoreWorld::new();
     let (first, second) = (world.engine(policy()).await, world.engine(policy()).await);
-    first.update_breaker(None, &key(), BreakerOverride::Open { until: None }, &by()).await;
+    first.admin().update_breaker(None, &key(), BreakerOverride::Open { until: None }, &by()).await;
     world.store.becomes(FaultMode::Down);
     for _ in 0..3 {
         for _ in 0..5 {
@@ -219,7 +221,8 @@ async fn an_operator_change_applies_here_at_once_and_elsewhere_after_a_store_out
         let world = SharedStoreWorld::new();
         let (first, second) = (world.engine(policy()).await, world.engine(policy()).await);
         world.store.becomes(health);
-        let steered = first.update_breaker(None, &key(), BreakerOverride::Open { until: None }, &by()).await;
+        let steered =
+            first.admin().update_breaker(None, &key(), BreakerOverride::Open { until: None }, &by()).await;
         assert_eq!(steered.reach, ChangeScope::OnlyHere, "{health:?}");
         if health == FaultMode::Down {
             assert_eq!(code(&pay(&first).await), Some(Code::CircuitOpen));
@@ -237,7 +240,8 @@ async fn a_store_that_takes_its_time_is_waited_for() {
     let world = SharedStoreWorld::new();
     let (first, second) = (world.engine(policy()).await, world.engine(policy()).await);
     world.store.becomes(FaultMode::Slow);
-    let steered = first.update_breaker(None, &key(), BreakerOverride::Open { until: None }, &by()).await;
+    let steered =
+        first.admin().update_breaker(None, &key(), BreakerOverride::Open { until: None }, &by()).await;
     assert_eq!(steered.reach, ChangeScope::Everywhere);
     world.hear().await;
     assert_eq!(code(&pay(&second).await), Some(Code::CircuitOpen));
@@ -267,14 +271,14 @@ async fn attempts_in_flight_at_a_change_do_not_count_for_the_breaker() {
         while started.swap(0, Ordering::SeqCst) < 8 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        engine.update_breaker(None, &key(), steer, &by()).await;
-        let before = engine.breakers(None).await;
+        engine.admin().update_breaker(None, &key(), steer, &by()).await;
+        let before = engine.admin().breakers(None).await;
         leave.add_permits(8);
         for call in calls {
             assert_eq!(code(&call.await.unwrap()), Some(Code::ToolError));
         }
-        assert_eq!(engine.breakers(None).await, before, "{steer:?}");
-        engine.update_breaker(None, &key(), BreakerOverride::Reset, &by()).await;
+        assert_eq!(engine.admin().breakers(None).await, before, "{steer:?}");
+        engine.admin().update_breaker(None, &key(), BreakerOverride::Reset, &by()).await;
     }
 }
 
@@ -282,13 +286,13 @@ async fn attempts_in_flight_at_a_change_do_not_count_for_the_breaker() {
 async fn breakers_are_listed_with_their_details() {
     let world = SharedStoreWorld::new();
     let engine = world.engine(policy()).await;
-    assert_eq!(engine.breakers(None).await, []);
+    assert_eq!(engine.admin().breakers(None).await, []);
     pay(&engine).await;
     for _ in 0..5 {
         fail(&engine).await;
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let listed = serde_json::to_value(engine.breakers(None).await).unwrap();
+    let listed = serde_json::to_value(engine.admin().breakers(None).await).unwrap();
     let breaker = &listed[0];
     let expected = [
         ("key", json!("tool:bank:pay")),
@@ -311,13 +315,14 @@ async fn breakers_are_listed_with_their_details() {
     );
     // The stored breakers are listed in a process that has not called anything. Another tenant sees none of them.
     let other = world.engine(policy()).await;
-    assert_eq!(serde_json::to_value(other.breakers(None).await).unwrap()[0]["state"], json!("OPEN"));
-    assert_eq!(other.breakers(Some(&TenantId::new("t").unwrap())).await, []);
+    assert_eq!(serde_json::to_value(other.admin().breakers(None).await).unwrap()[0]["state"], json!("OPEN"));
+    assert_eq!(other.admin().breakers(Some(&TenantId::new("t").unwrap())).await, []);
     // A coarser breaker is listed if callers use it.
     let global: BreakerKey = "dependency:*".parse().unwrap();
-    let steered = other.update_breaker(None, &global, BreakerOverride::Open { until: None }, &by()).await;
+    let steered =
+        other.admin().update_breaker(None, &global, BreakerOverride::Open { until: None }, &by()).await;
     assert!(!steered.known);
-    assert!(other.breakers(None).await.iter().any(|breaker| breaker.key == global));
+    assert!(other.admin().breakers(None).await.iter().any(|breaker| breaker.key == global));
 }
 
 const SECRET: &str =
@@ -338,7 +343,7 @@ async fn the_guard_shows_who_is_stopped_and_what_the_model_sent_until_it_is_rese
     for _ in 0..5 {
         engine.call(call("read", &sent), async |_: Attempt| wrong()).await;
     }
-    let view = engine.guard(None);
+    let view = engine.admin().guard(None);
     assert!(view.stopped.iter().any(|stopped| stopped.stopped.layer == GuardLayer::Loop
         && stopped.stopped.tool == Some(tool("read"))
         && stopped.session.as_ref().map(SessionKey::as_str) == Some("s")));
@@ -350,17 +355,17 @@ async fn the_guard_shows_who_is_stopped_and_what_the_model_sent_until_it_is_rese
         trip.arguments.len() <= 2048 && trip.error.len() <= 2048 && trip.error.contains("[LOOP DETECTED]")
     );
     assert!(!serde_json::to_string(&view).unwrap().contains(SECRET), "{view:?}");
-    assert_eq!(engine.guard(Some(&TenantId::new("t").unwrap())).trips, []);
+    assert_eq!(engine.admin().guard(Some(&TenantId::new("t").unwrap())).trips, []);
 
     let session = SessionKey::new("s").unwrap();
-    let freed = engine.reset_guard(None, Some(&session), &by()).await.unwrap();
+    let freed = engine.admin().reset_guard(None, Some(&session), &by()).await.unwrap();
     assert!(!freed.is_empty());
-    assert_eq!(engine.guard(None).stopped, []);
+    assert_eq!(engine.admin().guard(None).stopped, []);
     let works = engine.call(call("read", &sent), async |_: Attempt| ok()).await;
     assert_eq!(works.result.status, CallStatus::Success);
     // Also for a process that comes later.
     drop(engine);
-    assert_eq!(world.engine(policy()).await.guard(None).stopped, []);
+    assert_eq!(world.engine(policy()).await.admin().guard(None).stopped, []);
 }
 
 #[tokio::test(start_paused = true)]
@@ -378,11 +383,11 @@ async fn a_guard_that_is_reset_in_one_process_is_reset_in_all_that_serve_the_con
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
     let session = SessionKey::new("s").unwrap();
-    let freed = operators.reset_guard(None, Some(&session), &by()).await.unwrap();
+    let freed = operators.admin().reset_guard(None, Some(&session), &by()).await.unwrap();
     assert!(!freed.is_empty(), "{freed:?}");
     world.hear().await;
     for serving in [&one, &other, &operators] {
-        assert_eq!(serving.guard(None).stopped, []);
+        assert_eq!(serving.admin().guard(None).stopped, []);
     }
     let works = other.call(call("read", &sent), async |_: Attempt| ok()).await;
     assert_eq!(works.result.status, CallStatus::Success);
@@ -394,7 +399,7 @@ async fn a_guard_that_is_reset_in_one_process_is_reset_in_all_that_serve_the_con
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    assert!(!one.guard(None).stopped.is_empty() && !other.guard(None).stopped.is_empty());
+    assert!(!one.admin().guard(None).stopped.is_empty() && !other.admin().guard(None).stopped.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -407,10 +412,10 @@ async fn a_guard_that_only_another_process_knows_of_is_reset_too() {
     serving.call(call("read", &json!({})), async |_: Attempt| broken()).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     let session = SessionKey::new("s").unwrap();
-    assert_eq!(operators.reset_guard(None, Some(&session), &by()).await.unwrap(), []);
+    assert_eq!(operators.admin().reset_guard(None, Some(&session), &by()).await.unwrap(), []);
     world.hear().await;
     serving.call(call("read", &json!({})), async |_: Attempt| broken()).await;
-    assert_eq!(serving.guard(None).stopped, [], "the second failure is the first after the reset");
+    assert_eq!(serving.admin().guard(None).stopped, [], "the second failure is the first after the reset");
 }
 
 #[tokio::test(start_paused = true)]
@@ -422,7 +427,7 @@ async fn trips_are_bounded() {
     for number in 0..600 {
         engine.call(call("pay", &json!({ "amount": number })), async |_: Attempt| broken()).await;
     }
-    assert_eq!(engine.guard(None).trips.len(), 256);
+    assert_eq!(engine.admin().guard(None).trips.len(), 256);
 }
 
 #[derive(Default)]
@@ -475,14 +480,14 @@ async fn rp_8_concurrent_operator_changes_in_two_processes_are_both_made_and_rep
     tokio::time::sleep(Duration::from_secs(5)).await;
     world.hear().await;
     let standing = |engine: &Engine| -> Vec<_> {
-        engine.trust(None).into_iter().map(|one| one.standing.state).collect()
+        engine.admin().trust(None).into_iter().map(|one| one.standing.state).collect()
     };
     assert_eq!(standing(&other), [TrustState::Escalated; 2]);
     world.store.becomes(FaultMode::HoldsDocuments);
     let (pay, draw, by) = (tool("pay"), tool("draw"), by());
     let (first, second, ()) = tokio::join!(
-        one.approve_recovery(None, TrustTarget::Tool(&pay), &by),
-        other.approve_recovery(None, TrustTarget::Tool(&draw), &by),
+        one.admin().approve_recovery(None, TrustTarget::Tool(&pay), &by),
+        other.admin().approve_recovery(None, TrustTarget::Tool(&draw), &by),
         async {
             tokio::time::sleep(Duration::from_millis(10)).await;
             world.store.becomes(FaultMode::Up);
@@ -520,20 +525,20 @@ async fn rp_9_reports_of_hosts_count_for_trust_and_scores_as_calls_do() {
     assert_eq!(code(&pay(&engine).await), Some(Code::ApprovalRequired), "calls of that tool are asked about");
     let success = json!({ "toolName": "pay", "pluginName": "bank", "durationMs": 100 });
     engine.record_report(None, &reported(&success, ReportKind::Success));
-    let score = engine.score(None, &tool("pay")).unwrap();
+    let score = engine.admin().score(None, &tool("pay")).unwrap();
     assert_eq!((score.score.samples, score.trust, score.breaker), (4, TrustState::Escalated, State::Closed));
     assert!((score.score.success_rate - 0.25).abs() < 1e-9);
 
     // Trust recovers with time and successes, as after calls. A tool that cannot recover does not.
     for (recoverable, expected) in [(true, TrustState::Recovering), (false, TrustState::Escalated)] {
-        engine.reset_trust(None, TrustTarget::All, &by()).await.unwrap();
+        engine.admin().reset_trust(None, TrustTarget::All, &by()).await.unwrap();
         let mut failure = failure.clone();
         failure["recoverable"] = recoverable.into();
         for _ in 0..3 {
             engine.record_report(None, &reported(&failure, ReportKind::Failure));
         }
         tokio::time::advance(Duration::from_secs(2 * 3600)).await;
-        assert_eq!(engine.trust(None)[0].standing.state, expected, "recoverable: {recoverable}");
+        assert_eq!(engine.admin().trust(None)[0].standing.state, expected, "recoverable: {recoverable}");
     }
     // A security concern blocks at once, and other processes adopt that.
     let concern = json!({ "toolName": "pay", "pluginName": "bank", "error": "x", "severity": "security" });
@@ -549,7 +554,7 @@ async fn tools_are_seen_with_their_numbers_and_found_in_the_history_by_others() 
     let engine = world.engine(policy()).await;
     pay(&engine).await;
     fail(&engine).await;
-    engine.update_breaker(None, &key(), BreakerOverride::Open { until: None }, &by()).await;
+    engine.admin().update_breaker(None, &key(), BreakerOverride::Open { until: None }, &by()).await;
     pay(&engine).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     let unused = AvailableTool {
@@ -557,7 +562,7 @@ async fn tools_are_seen_with_their_numbers_and_found_in_the_history_by_others() 
         annotations: AnnotationHints { read_only: Some(true), ..AnnotationHints::default() },
     };
     let pay_too = AvailableTool { tool: tool("pay"), annotations: AnnotationHints::default() };
-    let tools = engine.tools(None, [unused, pay_too]).await;
+    let tools = engine.admin().tools(None, [unused, pay_too]).await;
     assert_eq!(tools.len(), 2, "each once");
     let unused = serde_json::to_value(&tools[1]).unwrap();
     assert_eq!(
@@ -571,13 +576,13 @@ async fn tools_are_seen_with_their_numbers_and_found_in_the_history_by_others() 
         (State::ForcedOpen, TrustState::Trusted, ToolClass::Idempotent)
     );
     assert_eq!(seen.score.unwrap().samples, 2, "a refusal says nothing about the tool");
-    assert_eq!(engine.score(None, &tool("unused")), None);
+    assert_eq!(engine.admin().score(None, &tool("unused")), None);
     let written = serde_json::to_value(seen).unwrap();
     assert_eq!(
         (&written["tool"], &written["class"], &written["called"]),
         (&json!({ "namespace": "bank", "tool": "pay" }), &json!("idempotent"), &json!(true))
     );
-    let later = world.engine(policy()).await.tools(None, []).await;
+    let later = world.engine(policy()).await.admin().tools(None, []).await;
     let elsewhere = &later[0];
     assert_eq!((elsewhere.calls, elsewhere.failures, elsewhere.refused), (3, 1, 1));
     assert_eq!((elsewhere.counted, elsewhere.breaker), (CountSource::InHistory, State::ForcedOpen));
@@ -597,16 +602,16 @@ async fn scores_go_on_after_a_restart_where_they_were() {
     tokio::time::sleep(Duration::from_secs(5 * 3600)).await;
     engine.call(call("pay", &json!({ "amount": 1 })), slow).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let before = engine.score(None, &tool("pay")).unwrap();
+    let before = engine.admin().score(None, &tool("pay")).unwrap();
     assert!(before.score.samples == 2 && before.score.success_rate > 0.6, "{before:?}");
     assert!(before.score.p95.is_some_and(|p95| p95 >= Duration::from_millis(400)), "{before:?}");
-    let model_mistake = engine.score(None, &tool("read"));
+    let model_mistake = engine.admin().score(None, &tool("read"));
     drop(engine);
     let again = world.engine(policy()).await;
-    assert_eq!(again.score(None, &tool("pay")), Some(before));
-    assert_eq!(again.score(None, &tool("read")), model_mistake);
+    assert_eq!(again.admin().score(None, &tool("pay")), Some(before));
+    assert_eq!(again.admin().score(None, &tool("read")), model_mistake);
     pay(&again).await;
-    assert_eq!(again.score(None, &tool("pay")).unwrap().score.samples, 3);
+    assert_eq!(again.admin().score(None, &tool("pay")).unwrap().score.samples, 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -620,16 +625,17 @@ async fn everything_that_is_changed_by_hand_is_in_the_audit_with_who_and_when() 
     let engine = world.engine(asking).await;
     let began = engine.now();
     pay(&engine).await;
-    while engine.approvals(None).is_empty() {
+    while engine.admin().approvals(None).is_empty() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let (id, _) = engine.approvals(None)[0].clone();
-    engine.decide(None, id, ApprovalDecision::Once, Grantor::Operator, &by()).await.unwrap();
-    engine.update_breaker(None, &key(), BreakerOverride::Open { until: None }, &by()).await;
-    engine.update_breaker(None, &key(), BreakerOverride::Reset, &by()).await;
-    engine.reset_trust(None, TrustTarget::Tool(&tool("pay")), &by()).await.unwrap();
-    engine.reset_guard(None, Some(&SessionKey::new("s").unwrap()), &by()).await.unwrap();
+    let (id, _) = engine.admin().approvals(None)[0].clone();
+    engine.admin().decide(None, id, ApprovalDecision::Once, Grantor::Operator, &by()).await.unwrap();
+    engine.admin().update_breaker(None, &key(), BreakerOverride::Open { until: None }, &by()).await;
+    engine.admin().update_breaker(None, &key(), BreakerOverride::Reset, &by()).await;
+    engine.admin().reset_trust(None, TrustTarget::Tool(&tool("pay")), &by()).await.unwrap();
+    engine.admin().reset_guard(None, Some(&SessionKey::new("s").unwrap()), &by()).await.unwrap();
     engine
+        .admin()
         .flush(
             &FlushTarget::Finished(RecordFilter { tool: Some(tool("pay")), ..RecordFilter::default() }),
             &by(),
@@ -638,7 +644,7 @@ async fn everything_that_is_changed_by_hand_is_in_the_audit_with_who_and_when() 
         .unwrap();
     let nothing = RecordKey(steadfast_core::id::Digest::of(b"nothing"));
     assert_eq!(
-        engine.resolve(nothing, Resolution::Ran, &by()).await.unwrap(),
+        engine.admin().resolve(nothing, Resolution::Ran, &by()).await.unwrap(),
         ResolveVerdict::NotUnknown,
         "nothing changed, nothing is said"
     );
@@ -649,9 +655,9 @@ async fn everything_that_is_changed_by_hand_is_in_the_audit_with_who_and_when() 
         before: Some("enforce".to_owned()),
         after: Some("shadow; password=hunter2secret".to_owned()),
     };
-    engine.audited(&by(), done).await;
+    engine.admin().audited(&by(), done).await;
 
-    let entries = engine.audit(&AuditQuery::default()).await.unwrap().found;
+    let entries = engine.admin().audit(&AuditQuery::default()).await.unwrap().found;
     let told: Vec<_> = entries.iter().rev().map(|entry| (entry.deed, entry.on.as_str())).collect();
     assert_eq!(
         told,
@@ -676,15 +682,15 @@ async fn everything_that_is_changed_by_hand_is_in_the_audit_with_who_and_when() 
     );
     // By tenant, and page by page.
     let of_none = AuditQuery { tenants: TenantFilter::One(None), limit: 2, ..AuditQuery::default() };
-    let page = engine.audit(&of_none).await.unwrap();
+    let page = engine.admin().audit(&of_none).await.unwrap();
     let deeds = |entries: &[AuditEntry]| entries.iter().map(|entry| entry.deed).collect::<Vec<_>>();
     assert_eq!(deeds(&page.found), [AuditAction::Flushed, AuditAction::GuardReset]);
-    let next = engine.audit(&AuditQuery { behind: page.next, limit: 9, ..of_none }).await.unwrap();
+    let next = engine.admin().audit(&AuditQuery { behind: page.next, limit: 9, ..of_none }).await.unwrap();
     assert_eq!((deeds(&next.found), next.next), (deeds(&entries[3..]), None));
     let resets = AuditQuery { deed: Some(AuditAction::BreakerReset), ..AuditQuery::default() };
-    assert_eq!(deeds(&engine.audit(&resets).await.unwrap().found), [AuditAction::BreakerReset]);
+    assert_eq!(deeds(&engine.admin().audit(&resets).await.unwrap().found), [AuditAction::BreakerReset]);
     let nobodys = AuditQuery { by: Some("nobody".to_owned()), ..AuditQuery::default() };
-    assert_eq!(engine.audit(&nobodys).await.unwrap().found, []);
+    assert_eq!(engine.admin().audit(&nobodys).await.unwrap().found, []);
 }
 
 #[tokio::test(start_paused = true)]
@@ -693,12 +699,12 @@ async fn what_cannot_be_written_to_the_audit_is_done_all_the_same() {
     let engine = world.engine(policy()).await;
     for health in [FaultMode::Down, FaultMode::Silent] {
         world.store.becomes(health);
-        engine.update_breaker(None, &key(), BreakerOverride::Open { until: None }, &by()).await;
+        engine.admin().update_breaker(None, &key(), BreakerOverride::Open { until: None }, &by()).await;
         world.store.becomes(FaultMode::Up);
         assert_eq!(state(&engine).await, Some(State::ForcedOpen), "{health:?}");
-        engine.update_breaker(None, &key(), BreakerOverride::Reset, &by()).await;
+        engine.admin().update_breaker(None, &key(), BreakerOverride::Reset, &by()).await;
     }
-    let entries = engine.audit(&AuditQuery::default()).await.unwrap().found;
+    let entries = engine.admin().audit(&AuditQuery::default()).await.unwrap().found;
     assert!(entries.iter().all(|entry| entry.deed == AuditAction::BreakerReset), "{entries:?}");
 }
 
@@ -710,12 +716,12 @@ async fn records_are_seen_wherever_they_are_kept() {
     keyed.payload.idempotency_key = Some(steadfast_core::envelope::IdempotencyKey::new("k").unwrap());
     engine.call(keyed, async |_: Attempt| ok()).await;
     let page = RecordPage { after: None, limit: 10 };
-    let records = engine.records(&RecordFilter::default(), page).await.unwrap();
+    let records = engine.admin().records(&RecordFilter::default(), page).await.unwrap();
     assert_eq!(records.len(), 1, "it is in memory only, because it changes nothing");
     assert!(world.store.records(&RecordFilter::default(), page).await.unwrap().is_empty());
-    let found = engine.record(records[0].key).await.unwrap();
+    let found = engine.admin().record(records[0].key).await.unwrap();
     assert_eq!(found.map(|record| record.tool), Some(tool("read")));
-    assert_eq!(engine.flush(&FlushTarget::Key(records[0].key), &by()).await.unwrap(), 1);
-    assert_eq!(engine.record(records[0].key).await.unwrap(), None);
+    assert_eq!(engine.admin().flush(&FlushTarget::Key(records[0].key), &by()).await.unwrap(), 1);
+    assert_eq!(engine.admin().record(records[0].key).await.unwrap(), None);
     assert!(world.clock.now() > steadfast_core::Timestamp::ZERO);
 }

@@ -8,7 +8,7 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let steadfast = Steadfast::builder().store(Store::memory()).build().await?;
-//! let changes = steadfast.engine().audit(&AuditQuery::default()).await?;
+//! let changes = steadfast.engine().admin().audit(&AuditQuery::default()).await?;
 //! println!("{changes:?}");
 //! # Ok(())
 //! # }

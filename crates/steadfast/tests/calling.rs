@@ -213,12 +213,12 @@ async fn a_user_or_an_operator_approves_or_denies_a_call_that_waits() {
             let call = running.call("bank/pay").args(&[("operator", denied)]).wait_for_approval();
             call.run(works).await.err()
         });
-        while steadfast.engine().approvals(None).is_empty() {
+        while steadfast.engine().admin().approvals(None).is_empty() {
             tokio::task::yield_now().await;
         }
-        let (id, _) = steadfast.engine().approvals(None).pop().unwrap();
+        let (id, _) = steadfast.engine().admin().approvals(None).pop().unwrap();
         let by = OperatorIdentity { name: "ann".to_owned(), from: OperatorSurface::Library };
-        steadfast.engine().decide(None, id, decision, Grantor::Operator, &by).await.unwrap();
+        steadfast.engine().admin().decide(None, id, decision, Grantor::Operator, &by).await.unwrap();
         let error = waiting.await.unwrap();
         assert_eq!(error.map(|error| error.code()), denied.then_some(Code::ApprovalDenied));
     }

@@ -53,6 +53,6 @@ pub struct Audit {
 
 /// Returns a page of the audit log.
 pub async fn audit(engine: &Engine, wanted: &AuditQuery) -> Result<Audit, StoreError> {
-    let part = engine.audit(wanted).await?;
+    let part = engine.admin().audit(wanted).await?;
     Ok(Audit { audit: part.found, next: part.next.map(|place| place.to_string()) })
 }

@@ -68,6 +68,6 @@ pub struct Failures {
 
 /// Returns the newest failures that match.
 pub async fn failures(engine: &Engine, wanted: &FailureQuery) -> Result<Failures, StoreError> {
-    let part = engine.failures(wanted).await?;
+    let part = engine.admin().failures(wanted).await?;
     Ok(Failures { failures: part.found, next: part.next.map(|place| place.to_string()) })
 }

@@ -164,7 +164,7 @@ pub enum RecordState {
 
 /// Returns a page of records.
 pub async fn records(engine: &Engine, wanted: &RecordsSearch) -> Result<Records, StoreError> {
-    let found = engine.records(&wanted.selection, wanted.page).await?;
+    let found = engine.admin().records(&wanted.selection, wanted.page).await?;
     let full = found.len() >= wanted.page.limit;
     let next = found.last().filter(|_| full).map(|record| record.key.text());
     let now = engine.now();

@@ -138,9 +138,9 @@ pub async fn status(steadfast: &Steadfast, around: &GatewayParts) -> SystemStatu
     let (mut counts, mut findings) =
         (IssueCounts { open_calls: engine.in_flight_calls(), ..IssueCounts::default() }, Vec::new());
     let mut domains = Vec::new();
-    let mut tenants: BTreeSet<_> = engine.tenants().into_iter().collect();
+    let mut tenants: BTreeSet<_> = engine.admin().tenants().into_iter().collect();
     for tenant in &tenants {
-        let failed = engine.domains(tenant.as_ref()).into_iter().filter(|view| view.failures > 0);
+        let failed = engine.admin().domains(tenant.as_ref()).into_iter().filter(|view| view.failures > 0);
         domains.extend(failed.map(|view| FailedDomain { tenant: tenant.clone(), view }));
         let own = IssueCounts::of(engine, tenant.as_ref()).await;
         findings.extend(own.findings(tenant.as_ref()));
@@ -193,12 +193,12 @@ pub async fn status(steadfast: &Steadfast, around: &GatewayParts) -> SystemStatu
 impl IssueCounts {
     /// Counts the issues of one tenant.
     async fn of(engine: &Engine, tenant: Option<&TenantId>) -> Self {
-        let (trust, breakers) = (engine.trust(tenant), engine.breakers(tenant).await);
+        let (trust, breakers) = (engine.admin().trust(tenant), engine.admin().breakers(tenant).await);
         let count = |state| trust.iter().filter(|one| one.standing.state == state).count();
-        let stopped = engine.guard(tenant).stopped.into_iter().map(|stopped| stopped.session);
+        let stopped = engine.admin().guard(tenant).stopped.into_iter().map(|stopped| stopped.session);
         Self {
             open_calls: 0,
-            approvals: engine.approvals(tenant).len(),
+            approvals: engine.admin().approvals(tenant).len(),
             escalated: count(TrustState::Escalated),
             recovering: count(TrustState::Recovering),
             blocked: count(TrustState::Blocked),
@@ -300,8 +300,11 @@ impl IssueCounts {
 /// separately.
 async fn unknown_outcomes(engine: &Engine) -> BTreeMap<Option<TenantId>, usize> {
     let open = RecordFilter { open: true, ..RecordFilter::default() };
-    let found =
-        engine.records(&open, RecordPage { after: None, limit: MOST_COUNTED }).await.unwrap_or_default();
+    let found = engine
+        .admin()
+        .records(&open, RecordPage { after: None, limit: MOST_COUNTED })
+        .await
+        .unwrap_or_default();
     let mut unknown = BTreeMap::new();
     for record in found.into_iter().filter(|record| matches!(record.state, DedupeState::Unknown(_))) {
         *unknown.entry(record.tenant).or_default() += 1;

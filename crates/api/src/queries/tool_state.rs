@@ -45,7 +45,7 @@ pub struct Breakers {
 /// Returns the known circuit breakers.
 pub async fn breakers(engine: &Engine, asked: &BreakersQuery) -> Result<Breakers, String> {
     let page = asked.page()?;
-    let all = engine.breakers(asked.tenant.as_ref()).await.into_iter().filter(|breaker| {
+    let all = engine.admin().breakers(asked.tenant.as_ref()).await.into_iter().filter(|breaker| {
         let tool = match &breaker.key {
             BreakerKey::Tool(tool) => Some(tool),
             BreakerKey::Dependency(_) => None,
@@ -84,15 +84,16 @@ pub struct Trust {
 /// Returns the tools, signatures and domains that are not fully trusted.
 pub fn trust(engine: &Engine, asked: &TrustQuery) -> Result<Trust, String> {
     let page = asked.page()?;
-    let all =
-        engine.trust(asked.tenant.as_ref()).into_iter().filter(|TrustStatus { standing: one, .. }| {
+    let all = engine.admin().trust(asked.tenant.as_ref()).into_iter().filter(
+        |TrustStatus { standing: one, .. }| {
             asked.tool.as_ref().is_none_or(|NamedTool(tool)| {
                 one.tool().is_some_and(|one| {
                     one.tool == tool.tool && (one.namespace == tool.namespace || one.is_in_any_namespace())
                 })
             }) && fits(asked.namespace.as_ref(), one.plugin_name.as_ref())
                 && fits(asked.state.as_ref(), Some(&one.state))
-        });
+        },
+    );
     let listed = page.of(all, |TrustStatus { standing: one, .. }| {
         named(&(&one.plugin_name, &one.tool_name, &one.signature, &one.domain, one.scope))
     });
@@ -193,7 +194,7 @@ pub struct Domains {
 /// Returns the results of calls by host and server.
 pub fn domains(engine: &Engine, asked: &DomainsQuery) -> Result<Domains, String> {
     let page = asked.page()?;
-    let all = engine.domains(asked.tenant.as_ref()).into_iter().filter(|view| {
+    let all = engine.admin().domains(asked.tenant.as_ref()).into_iter().filter(|view| {
         fits(asked.domain.as_ref(), Some(&view.domain))
             && fits(asked.failed.as_ref(), Some(&(view.failures > 0)))
     });
@@ -225,7 +226,7 @@ pub struct Models {
 /// Returns the scores of models with tools.
 pub fn models(engine: &Engine, asked: &ModelsQuery) -> Result<Models, String> {
     let page = asked.page()?;
-    let all = engine.model_scores(asked.tenant.as_ref()).into_iter().filter(|one| {
+    let all = engine.admin().model_scores(asked.tenant.as_ref()).into_iter().filter(|one| {
         fits(asked.model.as_ref(), one.model.as_ref())
             && fits(asked.tool.as_ref().map(|named| &named.0), one.tool.as_ref())
     });
@@ -325,7 +326,7 @@ view! {
 /// Returns the pending approvals.
 pub fn approvals(engine: &Engine, asked: &ApprovalsQuery) -> Result<Approvals, String> {
     let page = asked.page()?;
-    let all = engine.approvals(asked.tenant.as_ref()).into_iter().filter(|(_, request)| {
+    let all = engine.admin().approvals(asked.tenant.as_ref()).into_iter().filter(|(_, request)| {
         fits(asked.tool.as_ref().map(|named| &named.0), Some(&request.tool))
             && fits(asked.session.as_ref(), request.session.as_ref())
     });
@@ -366,7 +367,7 @@ enum GuardRow {
 /// Returns the stopped sessions and the recent trips of the loop guard.
 pub fn guard(engine: &Engine, asked: &GuardQuery) -> Result<GuardActivity, String> {
     let page = asked.page()?;
-    let GuardView { stopped, trips } = engine.guard(asked.tenant.as_ref());
+    let GuardView { stopped, trips } = engine.admin().guard(asked.tenant.as_ref());
     let tool = asked.tool.as_ref().map(|named| &named.0);
     let session = asked.session.as_ref();
     let stopped = stopped

@@ -74,7 +74,7 @@ pub async fn tools(
     asked: &ToolsQuery,
 ) -> Result<ToolPage, String> {
     let page = asked.page()?;
-    let all = engine.tools(asked.tenant.as_ref(), shelf.list()).await.into_iter().filter(|view| {
+    let all = engine.admin().tools(asked.tenant.as_ref(), shelf.list()).await.into_iter().filter(|view| {
         fits(asked.namespace.as_ref(), Some(&view.tool.namespace))
             && asked.prefix.as_ref().is_none_or(|prefix| view.tool.to_string().starts_with(prefix))
             && fits(asked.called.as_ref(), Some(&view.called))
@@ -86,9 +86,11 @@ pub async fn tools(
 
 /// Returns true if a tool is known: it can be called here, or was called or reported on for any tenant.
 pub(crate) async fn is_known(engine: &Engine, shelf: &dyn ToolRegistry, tool: &ToolRef) -> bool {
-    for tenant in engine.tenants() {
-        let known = engine.tools(tenant.as_ref(), shelf.list()).await;
-        if known.iter().any(|view| view.tool == *tool) || engine.score(tenant.as_ref(), tool).is_some() {
+    for tenant in engine.admin().tenants() {
+        let known = engine.admin().tools(tenant.as_ref(), shelf.list()).await;
+        if known.iter().any(|view| view.tool == *tool)
+            || engine.admin().score(tenant.as_ref(), tool).is_some()
+        {
             return true;
         }
     }

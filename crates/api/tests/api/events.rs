@@ -208,6 +208,7 @@ async fn sf_7_events_can_be_those_of_one_tenant() {
         let tenant = tenant.map(|tenant| TenantId::new(tenant).unwrap());
         steadfast
             .engine()
+            .admin()
             .update_breaker(tenant.as_ref(), &key, BreakerOverride::Open { until: None }, &by)
             .await;
     }

@@ -145,7 +145,11 @@ impl ListTestWorld {
         tokio::spawn(calling);
         let by = OperatorIdentity::new(if number == 1 { "bob" } else { "ann" }, OperatorSurface::Library);
         let key = format!("dependency:host-{number}").parse().unwrap();
-        self.steadfast.engine().update_breaker(None, &key, BreakerOverride::Open { until: None }, &by).await;
+        self.steadfast
+            .engine()
+            .admin()
+            .update_breaker(None, &key, BreakerOverride::Open { until: None }, &by)
+            .await;
         gathered_is_written().await;
     }
 
@@ -225,7 +229,7 @@ async fn every_list_gives_only_what_was_asked_for() {
     gathered_is_written().await;
     let by = OperatorIdentity::new("ann", OperatorSurface::Library);
     let (acme, key) = (TenantId::new("acme").unwrap(), "tool:bank:pay".parse().unwrap());
-    world.steadfast.engine().update_breaker(Some(&acme), &key, BreakerOverride::Reset, &by).await;
+    world.steadfast.engine().admin().update_breaker(Some(&acme), &key, BreakerOverride::Reset, &by).await;
     let mut wrong = Vec::new();
     for (path, query, count) in [
         ("/v1/tools", "prefix=bank/pay", 5),

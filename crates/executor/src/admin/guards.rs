@@ -1,21 +1,15 @@
 //! Loop guards for operators: stopped sessions, the calls that caused it, and resets.
 
-use std::collections::VecDeque;
-
-use parking_lot::Mutex;
 use serde::Serialize;
-use steadfast_core::Timestamp;
-use steadfast_core::call::{Call, CallResult};
-use steadfast_core::code::Code;
-use steadfast_core::envelope::CallEnvelope;
-use steadfast_core::guard::{ActiveRefusal, GuardLayer};
-use steadfast_core::id::{Digest, ModelId, SessionKey, TenantId, ToolRef, TurnId};
+use steadfast_core::guard::ActiveRefusal;
+use steadfast_core::id::{SessionKey, TenantId, ToolRef};
 use steadfast_store::StoreError;
 
-use crate::engine::api::{Engine, EngineInner};
-use crate::observe::audit::{AuditAction, AuditChange, OperatorIdentity};
-use crate::shared::cells::SessionId;
-use crate::shared::persistence::DirtyDocument;
+use super::engine_admin::EngineAdmin;
+use super::guard_trips::GuardTrip;
+use crate::keys::SessionId;
+use crate::observe::audit_entry::{AuditAction, AuditChange, OperatorIdentity};
+use crate::shared::documents::DirtyDocument;
 
 /// The loop guards of a tenant, for views.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -41,50 +35,12 @@ pub struct StoppedSession {
     pub stopped: ActiveRefusal,
 }
 
-/// A trip of the loop guard. Equal calls of a session count as one trip with a number of times.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct GuardTrip {
-    /// First time.
-    pub at_ms: Timestamp,
-    /// Last time.
-    pub last_at_ms: Timestamp,
-    /// Number of times.
-    pub times: u32,
-    /// Tenant whose data it concerns.
-    #[serde(skip)]
-    pub tenant: Option<TenantId>,
-    /// The session.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub session: Option<SessionKey>,
-    /// The tool that was called.
-    pub tool: ToolRef,
-    /// The turn, if the host reported it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub turn: Option<TurnId>,
-    /// The model, if the host reported it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub model: Option<ModelId>,
-    /// Layers that tripped, the last time.
-    pub layers: Vec<GuardLayer>,
-    /// True if the call was refused, the last time. Otherwise it ran and its result carried a remark.
-    pub refused: bool,
-    /// Arguments of the call, redacted and truncated.
-    pub arguments: String,
-    /// Error message for the model, redacted and truncated.
-    pub error: String,
-    /// The digest of the canonical arguments.
-    pub digest: Digest,
-}
-
-impl Engine {
+impl EngineAdmin {
     /// Returns the stopped sessions of a tenant and the last trips of the guard.
     pub fn guard(&self, tenant: Option<&TenantId>) -> GuardView {
-        let inner = &self.inner;
-        let (tenant, now) = (tenant.cloned(), inner.clock.now());
-        let policy = inner.policy_of_nothing(&tenant);
-        let mut stopped: Vec<_> = inner
+        let (tenant, now) = (tenant.cloned(), self.clock.now());
+        let policy = self.policies.of_nothing(&tenant);
+        let mut stopped: Vec<_> = self
             .machines
             .sessions
             .all()
@@ -99,14 +55,14 @@ impl Engine {
             .collect();
         stopped.sort_by_key(|stopped| stopped.stopped.since);
         stopped.drain(..stopped.len().saturating_sub(MOST_STOPPED));
-        GuardView { stopped, trips: inner.trips.of(&tenant) }
+        GuardView { stopped, trips: self.trips.of(&tenant) }
     }
 
     /// Clears the failures of a tool that its server has removed, restored or changed: they belong to a different tool.
     pub fn forget_tool(&self, tool: &ToolRef) {
-        for (id, guard) in self.inner.machines.sessions.all() {
+        for (id, guard) in self.machines.sessions.all() {
             guard.lock().forget_tool(tool);
-            self.inner.marks.mark(DirtyDocument::Session(id));
+            self.persister.marks.mark(DirtyDocument::Session(id));
         }
     }
 
@@ -120,141 +76,33 @@ impl Engine {
         session: Option<&SessionKey>,
         by: &OperatorIdentity,
     ) -> Result<Vec<ActiveRefusal>, StoreError> {
-        let inner = &self.inner;
         let id = SessionId { tenant: tenant.cloned(), session: session.cloned() };
         let marked = DirtyDocument::Session(id.clone());
         // Stored state is loaded first, so that the reset covers it too.
-        inner.reload_marked(&marked).await?;
-        let policy = inner.policy_of_nothing(&id.tenant);
+        self.persister.reload_marked(&marked).await?;
+        let policy = self.policies.of_nothing(&id.tenant);
         // Creates a guard here if only other processes serve the session: without one there would be nothing to store,
         // and they would not learn of the reset.
-        let now = inner.clock.now();
+        let now = self.clock.now();
         let freed = {
-            let guard = inner.machines.sessions.get(&id);
+            let guard = self.machines.sessions.get(&id);
             let mut guard = guard.lock();
             let freed = guard.stopped(&policy.guard, now);
             guard.reset(now);
             freed
         };
-        if let Err(error) = inner.write(&marked).await {
-            inner.store_trouble(&*inner.store, &error);
-            inner.marks.mark(marked);
+        if let Err(error) = self.persister.write(&marked).await {
+            self.hooks.store_failed(self.store.kind(), &error);
+            self.persister.marks.mark(marked);
         }
         let on = session.map_or_else(|| "calls without a conversation".to_owned(), ToString::to_string);
         let before = Some(format!("{} stopped", freed.len()));
-        inner
-            .audited(by, AuditChange { deed: AuditAction::GuardReset, tenant, on, before, after: None })
+        self.audit
+            .record(by, AuditChange { deed: AuditAction::GuardReset, tenant, on, before, after: None })
             .await;
         Ok(freed)
     }
 }
 
-/// The last trips of all tenants.
-#[derive(Debug, Default)]
-pub(crate) struct GuardTrips(Mutex<VecDeque<GuardTrip>>);
-
-impl GuardTrips {
-    fn of(&self, tenant: &Option<TenantId>) -> Vec<GuardTrip> {
-        self.0.lock().iter().filter(|trip| trip.tenant == *tenant).cloned().collect()
-    }
-
-    /// Adds a trip. A model that repeats itself causes one trip after the other: a trip that equals a known one is only
-    /// counted, which avoids the redaction.
-    fn add(
-        &self,
-        known: impl Fn(&GuardTrip) -> bool,
-        again: impl FnOnce(&mut GuardTrip),
-        new: impl FnOnce() -> GuardTrip,
-    ) {
-        let mut trips = self.0.lock();
-        if let Some(at) = trips.iter().rposition(known) {
-            if let Some(mut trip) = trips.remove(at) {
-                again(&mut trip);
-                trips.push_back(trip);
-            }
-            return;
-        }
-        drop(trips);
-        let trip = new();
-        let mut trips = self.0.lock();
-        let own = trips.iter().filter(|other| other.tenant == trip.tenant).count();
-        if own >= MOST_TRIPS
-            && let Some(oldest) = trips.iter().position(|other| other.tenant == trip.tenant)
-        {
-            trips.remove(oldest);
-        } else if trips.len() >= MOST_TRIPS_OF_ALL {
-            trips.pop_front();
-        }
-        trips.push_back(trip);
-    }
-}
-
-impl EngineInner {
-    /// Records the trip of the guard in a call that has ended, if there was one.
-    pub(crate) fn note_trip(&self, envelope: &CallEnvelope, call: &Call, result: &CallResult) {
-        let refused = refused_by(result);
-        if result.remarks.is_empty() && refused.is_none() {
-            return;
-        }
-        let (request, now) = (call.request(), self.clock.now());
-        let layers: Vec<_> =
-            refused.into_iter().chain(result.remarks.iter().map(|remark| remark.layer)).collect();
-        let told = || {
-            let failure = result.ended.as_ref().err().map(|failure| failure.message.as_ref());
-            let remarks = result.remarks.iter().map(|remark| remark.text.as_ref());
-            let told: Vec<_> = failure.into_iter().chain(remarks).collect();
-            steadfast_redact::excerpt(&told.join("\n"), LONGEST)
-        };
-        self.trips.add(
-            |trip| {
-                trip.digest == request.digest
-                    && trip.tool == request.tool
-                    && trip.session == request.session
-                    && trip.tenant == request.tenant
-            },
-            |trip| {
-                trip.times = trip.times.saturating_add(1);
-                trip.last_at_ms = now;
-                if trip.layers != layers || trip.refused != refused.is_some() {
-                    (trip.layers, trip.refused, trip.error) = (layers.clone(), refused.is_some(), told());
-                }
-            },
-            || GuardTrip {
-                at_ms: now,
-                last_at_ms: now,
-                times: 1,
-                tenant: request.tenant.clone(),
-                session: request.session.clone(),
-                tool: request.tool.clone(),
-                turn: request.turn.clone(),
-                model: request.model.clone(),
-                layers: layers.clone(),
-                refused: refused.is_some(),
-                arguments: steadfast_redact::excerpt(envelope.payload.params.as_str(), LONGEST),
-                error: told(),
-                digest: request.digest,
-            },
-        );
-    }
-}
-
-/// Returns the layer that refused a call without a run.
-fn refused_by(result: &CallResult) -> Option<GuardLayer> {
-    let failure = result.ended.as_ref().err().filter(|_| result.attempts == 0)?;
-    let by = |layer: GuardLayer| failure.rule.as_deref() == Some(layer.as_str());
-    if failure.code == Code::ToolErrorLimit {
-        Some(GuardLayer::TurnLimit)
-    } else if failure.code == Code::LoopDetected {
-        Some(if by(GuardLayer::RepeatedSuccess) { GuardLayer::RepeatedSuccess } else { GuardLayer::Loop })
-    } else {
-        None
-    }
-}
-
-/// Maximum number of trips of one tenant, and of all together.
-const MOST_TRIPS: usize = 256;
-const MOST_TRIPS_OF_ALL: usize = 1024;
 /// Maximum number of refusals in the view.
 const MOST_STOPPED: usize = 1000;
-/// Maximum bytes of the arguments and of the error message.
-const LONGEST: usize = 2048;

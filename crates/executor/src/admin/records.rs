@@ -11,21 +11,21 @@ use steadfast_core::key::RecordKey;
 use steadfast_core::notification::Notification;
 use steadfast_store::{FlushTarget, RecordFilter, RecordPage, StoreError, accept_loss};
 
-use crate::engine::api::{Engine, EngineInner};
-use crate::observe::audit::{AuditAction, AuditChange, OperatorIdentity};
+use super::engine_admin::EngineAdmin;
+use crate::observe::audit_entry::{AuditAction, AuditChange, OperatorIdentity};
 
-impl Engine {
+impl EngineAdmin {
     /// Returns records in the order of their keys. Includes those of read-only calls, which exist in this process only.
     pub async fn records(
         &self,
         selection: &RecordFilter,
         page: RecordPage,
     ) -> Result<Vec<DedupeRecord>, StoreError> {
-        let mut records = self.inner.store.records(selection, page).await?;
+        let mut records = self.store.records(selection, page).await?;
         for record in &mut records {
-            self.inner.judge(record).await;
+            self.judge(record).await;
         }
-        records.extend(self.inner.local.records(selection, page).await?);
+        records.extend(self.local.records(selection, page).await?);
         records.sort_by_key(|record| record.key);
         records.dedup_by_key(|record| record.key);
         records.truncate(page.limit);
@@ -34,25 +34,25 @@ impl Engine {
 
     /// Returns the record with this key.
     pub async fn record(&self, key: RecordKey) -> Result<Option<DedupeRecord>, StoreError> {
-        match self.inner.store.record(key).await? {
+        match self.store.record(key).await? {
             Some(mut record) => {
-                self.inner.judge(&mut record).await;
+                self.judge(&mut record).await;
                 Ok(Some(record))
             }
-            None => self.inner.local.record(key).await,
+            None => self.local.record(key).await,
         }
     }
 
     /// Deletes records and returns their number. For operators.
     pub async fn flush(&self, flush: &FlushTarget, by: &OperatorIdentity) -> Result<u64, StoreError> {
-        let flushed = self.inner.store.flush(flush).await? + self.inner.local.flush(flush).await?;
+        let flushed = self.store.flush(flush).await? + self.local.flush(flush).await?;
         let (tenant, on) = match flush {
             FlushTarget::Key(key) => (None, format!("record {}", key.fingerprint())),
             FlushTarget::Finished(selection) => (selection.tenant.as_ref(), described(selection)),
         };
         let after = Some(format!("{flushed} forgotten"));
-        self.inner
-            .audited(by, AuditChange { deed: AuditAction::Flushed, tenant, on, before: None, after })
+        self.audit
+            .record(by, AuditChange { deed: AuditAction::Flushed, tenant, on, before: None, after })
             .await;
         Ok(flushed)
     }
@@ -60,7 +60,7 @@ impl Engine {
     /// Accepts that committed records are lost, so that calls with a key run again. Returns the loss, if there was one.
     /// For operators.
     pub async fn accept_loss(&self, by: &OperatorIdentity) -> Result<Option<RecordLoss>, StoreError> {
-        let accepted = accept_loss(&*self.inner.store).await?;
+        let accepted = accept_loss(&*self.store).await?;
         if let Some(loss) = &accepted {
             let done = AuditChange {
                 deed: AuditAction::LossAccepted,
@@ -69,7 +69,7 @@ impl Engine {
                 before: Some(loss.to_string()),
                 after: Some("accepted".to_owned()),
             };
-            self.inner.audited(by, done).await;
+            self.audit.record(by, done).await;
         }
         Ok(accepted)
     }
@@ -81,11 +81,11 @@ impl Engine {
         resolution: Resolution,
         by: &OperatorIdentity,
     ) -> Result<ResolveVerdict, StoreError> {
-        self.inner.resolve(&ResolutionRequest::by_operator(key, resolution), by).await
+        self.store_resolution(&ResolutionRequest::by_operator(key, resolution), by).await
     }
 }
 
-impl EngineInner {
+impl EngineAdmin {
     /// Checks all open records in the store for calls whose process is gone.
     pub(crate) async fn judge_open_records(&self) {
         let open = RecordFilter { open: true, ..RecordFilter::default() };
@@ -93,7 +93,7 @@ impl EngineInner {
         loop {
             let mut records = match self.store.records(&open, page).await {
                 Ok(records) => records,
-                Err(error) => return self.store_trouble(&*self.store, &error),
+                Err(error) => return self.hooks.store_failed(self.store.kind(), &error),
             };
             for record in &mut records {
                 self.judge(record).await;
@@ -111,21 +111,21 @@ impl EngineInner {
         if record.owner.process == self.process || !record.may_be_abandoned() {
             return;
         }
-        let policy = self.policy_of_tool(&record.tenant, &record.tool);
+        let policy = self.policies.of_tool(&record.tenant, &record.tool);
         match self.store.mark_abandoned(record.key, &DedupeRules::from(&*policy)).await {
             Ok(Some(unknown)) => {
                 let notification = Notification::abandoned(&unknown, self.clock.now());
                 let notification = Notification { for_client: policy.trust.notify, ..notification };
-                self.telemetry_hooks.notify_of_abandoned(&unknown.owner, notification);
+                self.hooks.notify_of_abandoned(&unknown.owner, notification);
                 *record = unknown;
             }
             Ok(None) => {}
-            Err(error) => self.store_trouble(&*self.store, &error),
+            Err(error) => self.hooks.store_failed(self.store.kind(), &error),
         }
     }
 
     /// Resolves an unknown outcome, and records the operator.
-    pub(crate) async fn resolve(
+    pub(crate) async fn store_resolution(
         &self,
         resolve: &ResolutionRequest,
         by: &OperatorIdentity,
@@ -133,7 +133,7 @@ impl EngineInner {
         let Some(record) = self.store.record(resolve.key).await? else {
             return Ok(ResolveVerdict::NotUnknown);
         };
-        let rules = DedupeRules::from(&*self.policy_of_tool(&record.tenant, &record.tool));
+        let rules = DedupeRules::from(&*self.policies.of_tool(&record.tenant, &record.tool));
         let verdict = self.store.resolve(resolve, &rules).await?;
         if verdict != ResolveVerdict::Resolved {
             return Ok(verdict);
@@ -149,7 +149,7 @@ impl EngineInner {
             before: Some("outcome unknown".to_owned()),
             after: Some(after.to_owned()),
         };
-        self.audited(by, done).await;
+        self.audit.record(by, done).await;
         Ok(verdict)
     }
 }

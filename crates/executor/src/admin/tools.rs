@@ -1,26 +1,20 @@
 //! Views of tools for operators and agents: counts of their calls, scores, breaker and trust states.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use steadfast_core::Timestamp;
 use steadfast_core::breaker::State;
-use steadfast_core::call::{Call, CallRequest, CallResult};
 use steadfast_core::classify::Severity;
-use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
 use steadfast_core::id::{Domain, ModelId, Namespace, TenantId, ToolName, ToolRef};
-use steadfast_core::policy::{AnnotationHints, CallPolicy, PolicyProfile, ToolClass, TrustRule};
+use steadfast_core::policy::ToolClass;
 use steadfast_core::stats::{PerformanceScore, ScoreOutcome, StatsKey};
 use steadfast_core::trust::{TrustLedger, TrustScope, TrustState, TrustStatus};
-use steadfast_store::{Journal, JournalQuery};
 
-use crate::engine::api::{Engine, EngineInner};
+use super::engine_admin::EngineAdmin;
+use crate::call::registry::AvailableTool;
 use crate::observe::history::CallFacts;
-use crate::shared::cells::{CallMachines, ToolKey};
 
 /// A tool, for views.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -52,15 +46,6 @@ pub struct ToolView {
     /// has read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub score: Option<PerformanceScore>,
-}
-
-/// A tool that is available here.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AvailableTool {
-    /// The tool.
-    pub tool: ToolRef,
-    /// Its annotations.
-    pub annotations: AnnotationHints,
 }
 
 /// Source of the counts of a tool.
@@ -128,12 +113,11 @@ pub struct ModelScore {
     pub score: PerformanceScore,
 }
 
-impl Engine {
+impl EngineAdmin {
     /// Returns the counts of the calls to each host or server, ordered by name.
     pub fn domains(&self, tenant: Option<&TenantId>) -> Vec<DomainView> {
         let tenant = tenant.cloned();
         let states: BTreeMap<_, _> = self
-            .inner
             .trust_status(&tenant)
             .into_iter()
             .filter(|one| one.standing.scope == TrustScope::Domain)
@@ -141,7 +125,7 @@ impl Engine {
             // Each session may have its own. The worst comes first, and the last one that is collected counts.
             .rev()
             .collect();
-        let Some(cell) = self.inner.machines.tenants.find(&tenant) else { return Vec::new() };
+        let Some(cell) = self.machines.tenants.find(&tenant) else { return Vec::new() };
         let judged = cell.judged.lock();
         let mut views: BTreeMap<&Domain, DomainView> = BTreeMap::new();
         for (domain, stats) in judged.ledgers().flat_map(TrustLedger::all_domain_stats) {
@@ -167,9 +151,9 @@ impl Engine {
 
     /// Returns the scores of models with tools, ordered by name.
     pub fn model_scores(&self, tenant: Option<&TenantId>) -> Vec<ModelScore> {
-        let Some(cell) = self.inner.machines.tenants.find(&tenant.cloned()) else { return Vec::new() };
+        let Some(cell) = self.machines.tenants.find(&tenant.cloned()) else { return Vec::new() };
         let scores = cell.scores.lock();
-        let all = scores.models(self.inner.clock.now());
+        let all = scores.models(self.clock.now());
         all.map(|(model, tool, score)| ModelScore { model: named(model), tool: named(tool), score }).collect()
     }
 
@@ -181,8 +165,8 @@ impl Engine {
         tool: &ToolRef,
     ) -> Option<ToolScore> {
         let tenant = tenant.cloned();
-        let cell = self.inner.machines.tenants.find(&tenant)?;
-        let score = cell.scores.lock().model_score(model, tool, self.inner.clock.now())?;
+        let cell = self.machines.tenants.find(&tenant)?;
+        let score = cell.scores.lock().model_score(model, tool, self.clock.now())?;
         Some(self.scored(&tenant, tool, score))
     }
 }
@@ -194,10 +178,10 @@ fn named<T: Clone>(place: &StatsKey<T>) -> Option<T> {
     }
 }
 
-impl Engine {
+impl EngineAdmin {
     /// Returns the known tenants. The first one is `None`, for calls without a tenant.
     pub fn tenants(&self) -> Vec<Option<TenantId>> {
-        let known = self.inner.machines.tenants.all().into_iter().map(|(tenant, _)| tenant);
+        let known = self.machines.tenants.all().into_iter().map(|(tenant, _)| tenant);
         let all: BTreeSet<_> = known.chain([None]).collect();
         all.into_iter().collect()
     }
@@ -209,10 +193,9 @@ impl Engine {
         tenant: Option<&TenantId>,
         offered: impl IntoIterator<Item = AvailableTool>,
     ) -> Vec<ToolView> {
-        let inner = &self.inner;
         let tenant = tenant.cloned();
         let mut views = BTreeMap::new();
-        for (key, cell) in inner.machines.tools.all() {
+        for (key, cell) in self.machines.tools.all() {
             let seen = cell.lock().seen.clone();
             if let Some(seen) = seen.filter(|_| key.tenant == tenant) {
                 let view = ToolView {
@@ -226,8 +209,9 @@ impl Engine {
                 views.insert(key.tool, view);
             }
         }
-        for facts in inner
-            .newest_history::<CallFacts>(LOOK_BACK)
+        for facts in self
+            .history
+            .newest::<CallFacts>(LOOK_BACK)
             .await
             .into_iter()
             .filter(|facts| facts.tenant == tenant)
@@ -248,16 +232,16 @@ impl Engine {
         }
         for AvailableTool { tool, annotations } in offered {
             views.entry(tool).or_insert_with_key(|tool| {
-                let policy = inner.policy_of_blank(&tenant, Some(tool), None, annotations);
+                let policy = self.policies.of_blank(&tenant, Some(tool), None, annotations);
                 ToolView::of(tool.clone(), policy.class)
             });
         }
-        let trust = inner.trust_by_tool(&tenant);
+        let trust = self.trust_by_tool(&tenant);
         let mut views: Vec<_> = views.into_values().collect();
         for view in &mut views {
-            view.breaker = inner.breaker_state(&tenant, &view.tool);
+            view.breaker = self.policies.breaker_state(&tenant, &view.tool, self.clock.now());
             view.trust = trust.of(&view.tool);
-            view.score = inner.score(&tenant, &view.tool);
+            view.score = self.score_of(&tenant, &view.tool);
         }
         views
     }
@@ -266,14 +250,16 @@ impl Engine {
     /// its confidence, and durations. Returns `None` if no call that counts is known. The calls are those of this
     /// process, those of all processes in the history at its start, and later reports of hosts.
     pub fn score(&self, tenant: Option<&TenantId>, tool: &ToolRef) -> Option<ToolScore> {
-        let (inner, tenant) = (&self.inner, tenant.cloned());
-        let score = inner.score(&tenant, tool)?;
+        let tenant = tenant.cloned();
+        let score = self.score_of(&tenant, tool)?;
         Some(self.scored(&tenant, tool, score))
     }
 
     fn scored(&self, tenant: &Option<TenantId>, tool: &ToolRef, score: PerformanceScore) -> ToolScore {
-        let inner = &self.inner;
-        let (breaker, trust) = (inner.breaker_state(tenant, tool), inner.trust_by_tool(tenant).of(tool));
+        let (breaker, trust) = (
+            self.policies.breaker_state(tenant, tool, self.clock.now()),
+            self.trust_by_tool(tenant).of(tool),
+        );
         ToolScore { tool: tool.clone(), score, breaker, trust }
     }
 }
@@ -328,25 +314,10 @@ impl TrustByTool {
     }
 }
 
-impl EngineInner {
-    /// Updates the counts and scores of a tool after a call.
-    pub(crate) fn note_end(&self, cells: &CallMachines, call: &Call, result: &CallResult) {
-        let now = self.clock.now();
-        let policy = call.shared_policy();
-        cells.tool.lock().record_call(policy, result, now);
-        if let Some(coarser) = &cells.coarser {
-            *coarser.policy.lock() = Some(policy.clone());
-        }
-        if let Some(outcome) = call.score_outcome() {
-            let request = call.request();
-            let mut scores = cells.tenant.scores.lock();
-            scores.record(&request.tool, request.model.as_ref(), outcome, Some(result.took), now);
-        }
-    }
-
+impl EngineAdmin {
     /// Loads the scores from the history. Each call in it counts once, and it is read before the first call.
     pub(crate) async fn load_scores(&self) {
-        let newest: Vec<ScoreFacts> = self.newest_history(SCORES_LOOK_BACK).await;
+        let newest: Vec<ScoreFacts> = self.history.newest(SCORES_LOOK_BACK).await;
         let over = |facts: &ScoreFacts| facts.arrived + Duration::from_millis(facts.took_ms);
         let mut scored: Vec<_> =
             newest.iter().filter_map(|facts| Some((over(facts), facts, facts.scored?))).collect();
@@ -359,17 +330,10 @@ impl EngineInner {
         }
     }
 
-    fn score(&self, tenant: &Option<TenantId>, tool: &ToolRef) -> Option<PerformanceScore> {
+    fn score_of(&self, tenant: &Option<TenantId>, tool: &ToolRef) -> Option<PerformanceScore> {
         let cell = self.machines.tenants.find(tenant)?;
         let scores = cell.scores.lock();
         scores.score(tool, self.clock.now())
-    }
-
-    pub(crate) fn breaker_state(&self, tenant: &Option<TenantId>, tool: &ToolRef) -> State {
-        let key = ToolKey { tenant: tenant.clone(), tool: tool.clone() };
-        let Some(cell) = self.machines.tools.find(&key) else { return State::Closed };
-        let policy = self.policy_of_tool(tenant, tool);
-        cell.lock().breaker.state(&policy.breaker, self.clock.now())
     }
 
     fn trust_by_tool(&self, tenant: &Option<TenantId>) -> TrustByTool {
@@ -385,92 +349,7 @@ impl EngineInner {
         }
         by_tool
     }
-
-    /// Returns everything that is not fully trusted, each with the rule that judges its calls.
-    pub(crate) fn trust_status(&self, tenant: &Option<TenantId>) -> Vec<TrustStatus> {
-        let Some(cell) = self.machines.tenants.find(tenant) else { return Vec::new() };
-        let rule_of = |tool: Option<&ToolRef>, domain: Option<&Domain>| self.trust_rule(tenant, tool, domain);
-        let (judged, now) = (cell.judged.lock(), self.clock.now());
-        let mut all: Vec<_> = judged.ledgers().flat_map(|trust| trust.status(rule_of, now)).collect();
-        all.sort_by_key(|one| Reverse(one.standing.state));
-        all
-    }
-
-    /// Returns the trust rule of a tool, or of a domain alone.
-    pub(crate) fn trust_rule(
-        &self,
-        tenant: &Option<TenantId>,
-        tool: Option<&ToolRef>,
-        domain: Option<&Domain>,
-    ) -> TrustRule {
-        let policy = self.policy_of_blank(tenant, tool, domain, AnnotationHints::default());
-        match (tool, &policy.domain_trust) {
-            (None, Some(of_domain)) => of_domain.clone(),
-            (None, None) | (Some(_), _) => policy.trust.clone(),
-        }
-    }
-
-    /// Returns the calls that ended last, in this process or another one, or nothing if the store fails.
-    async fn newest_history<F: DeserializeOwned>(&self, limit: usize) -> Vec<F> {
-        match self.store.entries(&JournalQuery::newest(Journal::History, limit)).await {
-            Ok(entries) => {
-                entries.iter().filter_map(|(_, entry)| serde_json::from_str(&entry.body).ok()).collect()
-            }
-            Err(error) => {
-                self.store_trouble(&*self.store, &error);
-                Vec::new()
-            }
-        }
-    }
-
-    /// Returns the policy of the last call of a tool. Without one, returns that of a call with no further details.
-    pub(crate) fn policy_of_tool(&self, tenant: &Option<TenantId>, tool: &ToolRef) -> Arc<CallPolicy> {
-        let cell = self.machines.tools.find(&ToolKey { tenant: tenant.clone(), tool: tool.clone() });
-        let seen = cell.and_then(|cell| cell.lock().seen.as_ref().map(|seen| seen.policy.clone()));
-        seen.unwrap_or_else(|| self.policy_of_blank(tenant, Some(tool), None, AnnotationHints::default()))
-    }
-
-    /// Returns the policy of a host or server.
-    pub(crate) fn policy_at(&self, tenant: &Option<TenantId>, name: &str) -> Arc<CallPolicy> {
-        let domain = Domain::new(name).ok();
-        let tool = Namespace::new(name).ok().zip(ToolName::new("*").ok());
-        let tool = tool.map(|(namespace, tool)| ToolRef { namespace, tool });
-        self.policy_of_blank(tenant, tool.as_ref(), domain.as_ref(), AnnotationHints::default())
-    }
-
-    /// Returns the policy of an unknown tool and server.
-    pub(crate) fn policy_of_nothing(&self, tenant: &Option<TenantId>) -> Arc<CallPolicy> {
-        self.policy_of_blank(tenant, None, None, AnnotationHints::default())
-    }
-
-    /// Returns the policy of a call with no details but these.
-    pub(crate) fn policy_of_blank(
-        &self,
-        tenant: &Option<TenantId>,
-        tool: Option<&ToolRef>,
-        domain: Option<&Domain>,
-        annotations: AnnotationHints,
-    ) -> Arc<CallPolicy> {
-        let Some(mut envelope) = BLANK.clone() else {
-            return Arc::new(PolicyProfile::Standard.policy(ToolClass::Unknown));
-        };
-        if let Some(tool) = tool {
-            (envelope.tool_namespace, envelope.tool_name) = (tool.namespace.clone(), tool.tool.clone());
-        }
-        (envelope.target.tenant_id, envelope.target.domain) = (tenant.clone(), domain.cloned());
-        match CallRequest::params(&envelope) {
-            Ok(params) => self.policies.policy(&envelope, params.root(), annotations),
-            Err(_) => Arc::new(PolicyProfile::Standard.policy(ToolClass::Unknown)),
-        }
-    }
 }
-
-/// A placeholder call for policy lookups.
-static BLANK: LazyLock<Option<CallEnvelope>> = LazyLock::new(|| {
-    let text = br#"{"contractVersion":"1.1","requestId":"-","toolName":"*","toolNamespace":"*",
-        "target":{"sessionKey":"-","actorId":"-"},"payload":{"version":"1.0","params":{}}}"#;
-    CallEnvelope::parse(text, UnknownFieldPolicy::Refuse).ok()
-});
 
 /// Number of calls of the history to search for tools that this process has not called.
 const LOOK_BACK: usize = 1000;

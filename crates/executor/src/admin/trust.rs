@@ -1,24 +1,26 @@
 //! Trust in tools for operators: views, and changes that restore trust.
 
-use steadfast_core::id::{Namespace, TenantId, ToolName, ToolRef};
+use std::cmp::Reverse;
+
+use steadfast_core::id::{Domain, Namespace, TenantId, ToolName, ToolRef};
 use steadfast_core::trust::{TrustChange, TrustLedger, TrustState, TrustStatus, TrustTarget};
 use steadfast_store::StoreError;
 
-use crate::engine::api::{Engine, EngineInner};
-use crate::observe::audit::{AuditAction, AuditChange, OperatorIdentity};
+use super::engine_admin::EngineAdmin;
+use crate::observe::audit_entry::{AuditAction, AuditChange, OperatorIdentity};
 use crate::observe::listener::SystemEvent;
 
-impl Engine {
+impl EngineAdmin {
     /// Returns everything of a tenant that is not fully trusted, worst first, each with the rule that judges its calls.
     pub fn trust(&self, tenant: Option<&TenantId>) -> Vec<TrustStatus> {
-        self.inner.trust_status(&tenant.cloned())
+        self.trust_status(&tenant.cloned())
     }
 
     /// Returns the tools with this name that have failures or restricted trust, now or in the past.
     pub fn tools_with_trust_history(&self, tenant: Option<&TenantId>, name: &str) -> Vec<ToolRef> {
         let states = self.trust(tenant).into_iter();
         let states = states.filter_map(|one| Some((one.standing.plugin_name?, one.standing.tool_name?)));
-        let cell = self.inner.machines.tenants.get(&tenant.cloned());
+        let cell = self.machines.tenants.get(&tenant.cloned());
         let judged = cell.judged.lock();
         let failures = judged.ledgers().flat_map(|trust| trust.history(None));
         let failures = failures.map(|entry| (entry.plugin_name.clone(), entry.tool_name.clone()));
@@ -39,28 +41,14 @@ impl Engine {
         target: TrustTarget<'_>,
         by: &OperatorIdentity,
     ) -> Result<Vec<TrustChange>, StoreError> {
-        let now = self.inner.clock.now();
+        let now = self.clock.now();
         let reset = |trust: &mut TrustLedger| trust.reset(target, now);
-        self.inner
-            .change_by_hand(tenant, target, reset, (AuditAction::TrustReset, TrustState::Trusted), by)
-            .await
+        self.change_by_hand(tenant, target, reset, (AuditAction::TrustReset, TrustState::Trusted), by).await
     }
 
     /// Lets an escalated target earn its trust back from now on, also for other processes that share the store. For
     /// operators. A target that is not escalated does not change.
     pub async fn approve_recovery(
-        &self,
-        tenant: Option<&TenantId>,
-        target: TrustTarget<'_>,
-        by: &OperatorIdentity,
-    ) -> Result<Vec<TrustChange>, StoreError> {
-        self.inner.approve_recovery(tenant, target, by).await
-    }
-}
-
-impl EngineInner {
-    /// Lets an escalated target earn its trust back from now on.
-    pub(crate) async fn approve_recovery(
         &self,
         tenant: Option<&TenantId>,
         target: TrustTarget<'_>,
@@ -76,6 +64,17 @@ impl EngineInner {
             by,
         )
         .await
+    }
+
+    /// Returns everything that is not fully trusted, each with the rule that judges its calls.
+    pub(crate) fn trust_status(&self, tenant: &Option<TenantId>) -> Vec<TrustStatus> {
+        let Some(cell) = self.machines.tenants.find(tenant) else { return Vec::new() };
+        let rule_of =
+            |tool: Option<&ToolRef>, domain: Option<&Domain>| self.policies.trust_rule(tenant, tool, domain);
+        let (judged, now) = (cell.judged.lock(), self.clock.now());
+        let mut all: Vec<_> = judged.ledgers().flat_map(|trust| trust.status(rule_of, now)).collect();
+        all.sort_by_key(|one| Reverse(one.standing.state));
+        all
     }
 
     /// Changes the trust in the target for an operator, and records it in the audit log.
@@ -97,9 +96,9 @@ impl EngineInner {
                 }
             }
         };
-        self.change_trust(&tenant.cloned(), made).await?;
+        self.persister.change_trust(&tenant.cloned(), made).await?;
         for change in &changes {
-            self.telemetry_hooks.outside(&SystemEvent::Trust { tenant, change });
+            self.hooks.outside(&SystemEvent::Trust { tenant, change });
         }
         let on = match target {
             TrustTarget::Signature(_, signature) => signature.0.to_string(),
@@ -109,7 +108,7 @@ impl EngineInner {
         };
         let worst = changes.iter().map(|change| change.from).max();
         let (before, after) = (worst.map(|state| state.to_string()), Some(after.to_string()));
-        self.audited(by, AuditChange { deed, tenant, on, before, after }).await;
+        self.audit.record(by, AuditChange { deed, tenant, on, before, after }).await;
         Ok(changes)
     }
 }

@@ -9,9 +9,8 @@ use steadfast_core::call::AttemptEndVisibility;
 use steadfast_core::classify::{AttemptFault, FaultSource};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::{Domain, Namespace, ToolRef};
-use steadfast_core::policy::SettlingPolicy;
+use steadfast_core::policy::{AnnotationHints, SettlingPolicy};
 
-use crate::admin::tools::AvailableTool;
 use crate::call::tool::{Attempt, DynTool, ToolDescription, ToolHandler, ToolResult};
 use crate::call::tool_info::ToolInfo;
 
@@ -89,6 +88,15 @@ impl ResolvedTool {
 
 /// JSON-RPC code that proves that nothing ran.
 const METHOD_NOT_FOUND: i64 = -32601;
+
+/// A tool that is available here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AvailableTool {
+    /// The tool.
+    pub tool: ToolRef,
+    /// Its annotations.
+    pub annotations: AnnotationHints,
+}
 
 /// A registry of tools that can be called by name.
 pub trait ToolRegistry: Send + Sync + 'static {

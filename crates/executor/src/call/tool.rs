@@ -19,8 +19,8 @@ use steadfast_core::policy::{DedupePolicy, MechanismModes, SettlingPolicy};
 use steadfast_json::{JsonDocument, JsonLimits};
 
 use crate::call::panics::CatchPanic;
+use crate::call::slot::CallerSlot;
 use crate::call::tool_info::ToolInfo;
-use crate::engine::api::CallerSlot;
 
 /// Result of an attempt: the output of the tool, or the reason for its absence.
 pub type ToolResult = Result<ToolOutput, AttemptError>;

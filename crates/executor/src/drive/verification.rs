@@ -20,11 +20,12 @@ use steadfast_core::verification::{VerificationCall, VerificationFinding};
 use steadfast_json::RawJson;
 use steadfast_store::StateStore;
 
+use super::driver::CallDriver;
+use super::services::CallServices;
+use crate::call::options::CallOptions;
 use crate::call::registry::{ResolvedTool, ToolRegistry};
 use crate::call::tool::{DynTool, ToolHandler as _};
-use crate::drive::steps::CallDriver;
-use crate::engine::api::{CallOptions, EngineInner};
-use crate::observe::audit::{OperatorIdentity, OperatorSurface};
+use crate::observe::audit_entry::{OperatorIdentity, OperatorSurface};
 
 /// Maximum duration of a verification.
 const VERIFY_WITHIN: Duration = Duration::from_secs(10);
@@ -41,17 +42,17 @@ impl CallDriver {
         if self.stopped || policy.modes.dedupe != EnforcementMode::Enforce {
             return result;
         }
-        let Some(shelf) = self.shelf.take() else { return result };
+        let Some(registry) = self.registry.take() else { return result };
         let is_critical = request.hints.safety_critical;
         let verification = Verification {
-            inner: self.inner.clone(),
+            calls: self.calls.clone(),
             store: self.store.clone(),
             of: self.envelope.clone(),
             number: request.number,
             call: call.clone(),
         };
         // Boxed because it is much larger than the future of most calls.
-        let finding = Box::pin(verification.find_out(&*shelf)).await;
+        let finding = Box::pin(verification.find_out(&*registry)).await;
         let resolution = match &finding {
             VerificationFinding::Ran => Some(Resolution::Ran),
             VerificationFinding::DidNotRun => Some(Resolution::DidNotRun),
@@ -80,7 +81,7 @@ impl CallDriver {
 
 /// A verification of a call.
 struct Verification {
-    inner: Arc<EngineInner>,
+    calls: Arc<CallServices>,
     store: Arc<dyn StateStore>,
     /// The call to verify.
     of: Arc<CallEnvelope>,
@@ -94,13 +95,14 @@ impl Verification {
     async fn settle(&self, resolve: &ResolutionRequest) -> Option<(Resolution, Option<DeliveryReceipt>)> {
         let by =
             OperatorIdentity::new(format!("verification with {}", self.call.tool()), OperatorSurface::Verify);
-        let resolved = match self.inner.resolve(resolve, &by).await {
+        let resolved = match self.calls.admin.store_resolution(resolve, &by).await {
             // If it is resolved already, the stored record has the resolution.
             Ok(ResolveVerdict::Resolved | ResolveVerdict::NotUnknown) => self.store.record(resolve.key).await,
             Ok(ResolveVerdict::NotSettled(_)) => return None,
             Err(error) => Err(error),
         };
-        let there = resolved.inspect_err(|error| self.inner.store_trouble(&*self.store, error)).ok()?;
+        let there =
+            resolved.inspect_err(|error| self.calls.telemetry.store_failed(self.store.kind(), error)).ok()?;
         match there.filter(|record| resolve.of.as_ref() == Some(&record.owner)) {
             Some(record) if matches!(record.state, DedupeState::Done(_)) => {
                 Some((Resolution::Ran, Some(record.receipt())))
@@ -111,7 +113,7 @@ impl Verification {
     }
 
     /// Makes the verifying call.
-    async fn find_out(&self, shelf: &dyn ToolRegistry) -> VerificationFinding {
+    async fn find_out(&self, registry: &dyn ToolRegistry) -> VerificationFinding {
         let call = &self.call;
         let arguments: Json = serde_json::from_str(self.of.payload.params.as_str()).unwrap_or_default();
         let params = match call.params(&arguments) {
@@ -126,16 +128,20 @@ impl Verification {
         let Some(envelope) = self.envelope(&params) else {
             return VerificationFinding::Unclear("its params are too long".to_owned());
         };
-        match tokio::time::timeout(VERIFY_WITHIN, self.ask(shelf, envelope)).await {
+        match tokio::time::timeout(VERIFY_WITHIN, self.ask(registry, envelope)).await {
             Ok(Ok(answer)) => call.finding(&arguments, &answer),
             Ok(Err(why)) => VerificationFinding::Unclear(why),
             Err(_) => VerificationFinding::Unclear(format!("{} did not answer in time", call.tool())),
         }
     }
 
-    async fn ask(&self, shelf: &dyn ToolRegistry, mut envelope: CallEnvelope) -> Result<ToolOutput, String> {
+    async fn ask(
+        &self,
+        registry: &dyn ToolRegistry,
+        mut envelope: CallEnvelope,
+    ) -> Result<ToolOutput, String> {
         let tool = self.call.tool();
-        let found = shelf.find(&envelope).await.ok_or_else(|| format!("there is no tool {tool}"))?;
+        let found = registry.find(&envelope).await.ok_or_else(|| format!("there is no tool {tool}"))?;
         found.complete(&mut envelope);
         let ResolvedTool { run, info, .. } = found;
         let info = match info {
@@ -143,12 +149,12 @@ impl Verification {
             None => run.describe().await.and_then(|description| description.info),
         };
         let annotations = info.as_ref().map(|info| info.annotations).unwrap_or_default();
-        if self.inner.class_of(&envelope, annotations) != Some(ToolClass::ReadOnly) {
+        if self.calls.policies.class_of(&envelope, annotations) != Some(ToolClass::ReadOnly) {
             return Err(format!("{tool} is not known to be read-only, so it was not called"));
         }
         let options = CallOptions { tool: info, ..CallOptions::default() };
         let run: Arc<dyn DynTool> = Arc::new(run);
-        let called = self.inner.dispatch(Arc::new(envelope), run, options, RunnerKind::Driver).await;
+        let called = self.calls.dispatch(Arc::new(envelope), run, options, RunnerKind::Driver).await;
         match (called.result.output, called.result.error) {
             (Some(answer), None) => Ok(answer),
             (_, Some(error)) => Err(format!("{tool} failed: {}", error.message)),
@@ -159,7 +165,7 @@ impl Verification {
     /// Returns the verifying call, for the same caller. It has no session, because the model did not make it.
     fn envelope(&self, params: &Json) -> Option<CallEnvelope> {
         let (of, tool) = (&*self.of, self.call.tool());
-        let name = format!("verify-{}-{}", self.inner.tag, self.number);
+        let name = format!("verify-{}-{}", self.calls.state.tag, self.number);
         Some(CallEnvelope {
             request_id: RequestId::new(name).ok()?,
             tool_call_id: None,

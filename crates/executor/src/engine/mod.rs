@@ -1,7 +1,12 @@
-//! The engine: its calls, its options, its builder and its shutdown.
+//! The engine: its calls, its builder and its shutdown.
 
 pub(crate) mod api;
-pub(crate) mod host_calls;
-pub(crate) mod reports;
+pub(crate) mod approval;
+pub(crate) mod builder;
+mod host_calls;
+mod reports;
 pub(crate) mod server_names;
+mod tasks;
+mod tool_lists;
+mod turns;
 pub(crate) mod undelivered;

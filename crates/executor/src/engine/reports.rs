@@ -5,27 +5,27 @@ use steadfast_core::policy::{AnnotationHints, EnforcementMode};
 use steadfast_core::report::ToolReport;
 use steadfast_core::trust::{TrustChange, TrustRules};
 
-use crate::engine::api::Engine;
+use super::api::Engine;
 use crate::observe::listener::SystemEvent;
-use crate::shared::persistence::DirtyDocument;
+use crate::shared::documents::DirtyDocument;
 
 impl Engine {
     /// Processes the report of a host about a tool. It counts for trust and scores like a finished call of that tool.
     /// The changes of trust are reported to listeners and returned.
     pub fn record_report(&self, tenant: Option<&TenantId>, report: &ToolReport) -> Vec<TrustChange> {
-        let (inner, now) = (&self.inner, self.inner.clock.now());
+        let (calls, now) = (&self.inner.calls, self.now());
         let owner = tenant.cloned();
         let about = report.about();
         let policy =
-            inner.policy_of_blank(&owner, Some(about.tool), about.depends_on(), AnnotationHints::default());
+            calls.policies.of_blank(&owner, Some(about.tool), about.depends_on(), AnnotationHints::default());
         if policy.modes.are_off() {
             return Vec::new();
         }
         let failure = report.failure(&policy.classify, now);
         if let Some(record) = report.failure_record(tenant, &policy.classify, now) {
-            inner.failed(record);
+            calls.failures.add(record);
         }
-        let cell = inner.machines.tenants.get(&owner);
+        let cell = calls.machines.tenants.get(&owner);
         let changes = match policy.modes.trust {
             EnforcementMode::Off => Vec::new(),
             EnforcementMode::Shadow | EnforcementMode::Enforce => {
@@ -40,10 +40,10 @@ impl Engine {
         let outcome = report.outcome(failure);
         cell.scores.lock().record(about.tool, report.model.as_ref(), outcome, report.took, now);
         if !changes.is_empty() {
-            inner.marks.mark(DirtyDocument::Trust(owner));
+            calls.persister.marks.mark(DirtyDocument::Trust(owner));
         }
         for change in &changes {
-            inner.telemetry_hooks.outside(&SystemEvent::Trust { tenant, change });
+            calls.telemetry.outside(&SystemEvent::Trust { tenant, change });
         }
         changes
     }

@@ -7,7 +7,7 @@ use steadfast_store::{
     this_process, update_document,
 };
 
-use crate::engine::api::Engine;
+use super::api::Engine;
 
 impl Engine {
     /// Claims a name for a server that starts here, and returns the name for its tools. If the store fails, it is the
@@ -27,14 +27,19 @@ impl Engine {
         name: &Namespace,
         server: &ServerIdentity,
     ) -> Result<Namespace, StoreError> {
-        let inner = &self.inner;
+        let calls = &self.inner.calls;
         let document = document_of(name);
-        let (neighbours, now) = (LocalProcessMonitor::of(inner.process.clone()), inner.store.now());
+        let (neighbours, now) = (LocalProcessMonitor::of(calls.state.process.clone()), calls.store.now());
         let mut named = name.clone();
-        update_document(&*inner.store, &document, now + KEPT, |found| {
+        update_document(&*calls.store, &document, now + KEPT, |found| {
             let mut names = read(found);
-            named =
-                names.claim(name, server, &inner.process, |process| neighbours.check_process(process), now);
+            named = names.claim(
+                name,
+                server,
+                &calls.state.process,
+                |process| neighbours.check_process(process),
+                now,
+            );
             serde_json::to_string(&names).unwrap_or_default().into()
         })
         .await?;
@@ -54,14 +59,14 @@ impl Engine {
         name: &Namespace,
         failure: Option<&ServerFailure>,
     ) -> Result<(), StoreError> {
-        let inner = &self.inner;
-        let (document, now) = (document_of(&name.configured()), inner.store.now());
+        let calls = &self.inner.calls;
+        let (document, now) = (document_of(&name.configured()), calls.store.now());
         // Most servers work, and then nothing else is stored of them.
-        let found = inner.store.read(&document).await?;
+        let found = calls.store.read(&document).await?;
         if read(found.as_ref()).failure(name) == failure {
             return Ok(());
         }
-        update_document(&*inner.store, &document, now + KEPT, |found| {
+        update_document(&*calls.store, &document, now + KEPT, |found| {
             let mut names = read(found);
             names.set_failure(name, failure, now);
             serde_json::to_string(&names).unwrap_or_default().into()

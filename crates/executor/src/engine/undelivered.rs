@@ -1,7 +1,5 @@
 //! Responses that never arrived, for clients that come back over another connection without calling again.
 
-use std::sync::atomic::Ordering;
-
 use steadfast_core::call::CallResult;
 use steadfast_core::dedupe::{
     Claim, ClaimOwner, ClaimVerdict, DedupeRecord, DedupeRules, LocalKnowledge, ReleaseRequest,
@@ -12,9 +10,11 @@ use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::EnforcementMode;
 use steadfast_store::{RecordFilter, RecordPage, StoreError};
 
-use crate::engine::api::{CALLS, CallResponse, Engine};
-use crate::shared::cells::SessionId;
-use crate::shared::verification_log::OutcomeRecipient;
+use super::api::Engine;
+use crate::call::slot::CallResponse;
+use crate::keys::SessionId;
+use crate::state::next_call_number;
+use crate::writes::deliveries::OutcomeRecipient;
 
 /// A response that never arrived.
 #[derive(Clone, Debug)]
@@ -45,10 +45,10 @@ impl Engine {
         let (mut all, mut after, mut bytes) = (Vec::new(), None, 0);
         for _ in 0..MOST_PAGES {
             let page = RecordPage { after, limit: PAGE };
-            let records = match self.inner.store.records(&selection, page).await {
+            let records = match self.inner.calls.store.records(&selection, page).await {
                 Ok(records) => records,
                 Err(error) => {
-                    self.inner.store_trouble(&*self.inner.store, &error);
+                    self.inner.calls.store_trouble(&error);
                     break;
                 }
             };
@@ -62,7 +62,7 @@ impl Engine {
                         all.push(UndeliveredResponse { request: record.request, called });
                     }
                     Ok(None) => {}
-                    Err(error) => self.inner.store_trouble(&*self.inner.store, &error),
+                    Err(error) => self.inner.calls.store_trouble(&error),
                 }
             }
             if is_last || bytes > MOST_BYTES {
@@ -75,7 +75,7 @@ impl Engine {
     /// Returns true if no caller is known to have the response.
     fn is_owed(&self, record: &DedupeRecord) -> bool {
         let receipt = record.receipt();
-        record.delivered.is_none() && !self.inner.deliveries.has_arrived(&receipt)
+        record.delivered.is_none() && !self.inner.calls.deliveries.has_arrived(&receipt)
     }
 
     /// Returns the response for a caller that waited for this record.
@@ -88,17 +88,17 @@ impl Engine {
         if policy.modes.dedupe != EnforcementMode::Enforce {
             return Ok(None);
         }
-        let (inner, call) = (&self.inner, CALLS.fetch_add(1, Ordering::Relaxed));
-        let owner = ClaimOwner { process: inner.process.clone(), call, claim: 1 };
-        let claim = Claim::to_await_result(record, owner, DedupeRules::from(&*policy), inner.store.now());
+        let (calls, call) = (&self.inner.calls, next_call_number());
+        let owner = ClaimOwner { process: calls.state.process.clone(), call, claim: 1 };
+        let claim = Claim::to_await_result(record, owner, DedupeRules::from(&*policy), calls.store.now());
         let Some(claim) = claim else { return Ok(None) };
         let known =
-            LocalKnowledge { delivered: inner.deliveries.known_to(&claim), ..LocalKnowledge::default() };
-        let verdict = inner.store.claim(&claim, &known).await?;
+            LocalKnowledge { delivered: calls.deliveries.known_to(&claim), ..LocalKnowledge::default() };
+        let verdict = calls.store.claim(&claim, &known).await?;
         if let ClaimVerdict::Acquired(given) = &verdict {
             // The record has gone, and no run is wanted here.
             let release = ReleaseRequest { key: given.key, index: given.index, owner: given.owner.clone() };
-            inner.store.release(&release).await?;
+            calls.store.release(&release).await?;
         }
         Ok(CallResult::from_verdict(verdict, &policy).map(|result| CallResponse {
             result: result.to_envelope_of(&record.request, &record.tool.tool),
@@ -107,7 +107,7 @@ impl Engine {
                     session: SessionId { tenant: record.tenant.clone(), session: record.session.clone() },
                     server: record.tool.namespace.clone(),
                 });
-                inner.deliveries.hand_over(receipt, inner.store.clone(), told, inner.next_sequence())
+                calls.deliveries.hand_over(receipt, calls.store.clone(), told, calls.state.next_sequence())
             }),
             remarks: result.remarks().collect(),
             text_limit: policy.text_limit(),

@@ -8,12 +8,12 @@ use std::time::Duration;
 use steadfast_core::classify::record::FailureRecord;
 use steadfast_core::id::{TenantId, ToolRef};
 use steadfast_store::{
-    Journal, JournalEntry, JournalLimits, JournalPage, JournalPosition, JournalQuery, StoreError,
+    Journal, JournalEntry, JournalLimits, JournalPage, JournalPosition, JournalQuery, StateStore, StoreError,
     filter_entries,
 };
 
-use crate::engine::api::{Engine, EngineInner};
-use crate::observe::audit::TenantFilter;
+use super::audit::TenantFilter;
+use super::telemetry_hooks::TelemetryHooks;
 use crate::writes::queue::WriteQueue;
 
 /// Filter for failures. The newest come first.
@@ -36,11 +36,27 @@ impl FailureQuery {
     }
 }
 
-impl Engine {
+/// The journal of failures.
+#[derive(Debug)]
+pub(crate) struct FailureLog {
+    store: Arc<dyn StateStore>,
+    hooks: Arc<TelemetryHooks>,
+    queue: WriteQueue<FailureRecord>,
+}
+
+impl FailureLog {
+    pub(crate) fn new(store: Arc<dyn StateStore>, hooks: Arc<TelemetryHooks>) -> Self {
+        Self { store, hooks, queue: WriteQueue::new(Journal::Failures, |_| 1) }
+    }
+
+    pub(crate) fn add(&self, record: FailureRecord) {
+        self.queue.add(record, WAITING);
+    }
+
     /// Returns the failed calls of tools, newest first.
-    pub async fn failures(&self, page: &FailureQuery) -> Result<JournalPage<FailureRecord>, StoreError> {
+    pub(crate) async fn page(&self, page: &FailureQuery) -> Result<JournalPage<FailureRecord>, StoreError> {
         // Queued failures are written first, so that the result includes them.
-        self.inner.write_failures_now().await;
+        self.write_now().await;
         let subject = match (&page.tool, &page.tenants) {
             (Some(tool), TenantFilter::One(tenant)) => Some(subject(tenant.as_ref(), tool)),
             (Some(_), TenantFilter::All) | (None, _) => None,
@@ -58,31 +74,27 @@ impl Engine {
                 }
         };
         let wanted = |entry: &JournalEntry| serde_json::from_str(&entry.body).ok().filter(fits);
-        filter_entries(&*self.inner.store, &query, LOOKED_THROUGH, wanted).await
-    }
-}
-
-/// Creates the write queue of failures.
-pub(crate) fn new_queue() -> WriteQueue<FailureRecord> {
-    WriteQueue::new(Journal::Failures, |_| 1)
-}
-
-impl EngineInner {
-    pub(crate) fn failed(&self, record: FailureRecord) {
-        self.failures.add(record, WAITING);
+        filter_entries(&*self.store, &query, LOOKED_THROUGH, wanted).await
     }
 
     /// Writes failures, for as long as the engine lives.
-    pub(crate) async fn write_failures(&self) {
+    pub(crate) async fn run(&self) {
         loop {
-            self.failures.due().await;
-            self.write_failures_now().await;
+            self.queue.due().await;
+            self.write_now().await;
         }
     }
 
     /// Writes the queued failures.
-    pub(crate) async fn write_failures_now(&self) {
-        self.failures.write(self, KEEP, |records| records.iter().filter_map(entry).collect()).await;
+    pub(crate) async fn write_now(&self) {
+        let failed = |error: &StoreError| self.hooks.store_failed(self.store.kind(), error);
+        let written = self.queue.write(
+            &*self.store,
+            KEEP,
+            |records| records.iter().filter_map(entry).collect(),
+            failed,
+        );
+        written.await;
     }
 }
 

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use steadfast_core::approval::ApprovalChannel;
 use steadfast_core::call::RecordedAttempt;
@@ -24,9 +25,9 @@ use steadfast_core::policy::{AnnotationHints, ToolClass};
 use steadfast_core::stats::ScoreOutcome;
 use steadfast_core::{Timestamp, millis};
 use steadfast_replay::{EventTrail, RecordedEvent, RecordedRequest};
-use steadfast_store::{Journal, JournalEntry, JournalLimits};
+use steadfast_store::{Journal, JournalEntry, JournalLimits, JournalQuery, StateStore, StoreError};
 
-use crate::engine::api::{EngineInner, TurnResubmission};
+use super::telemetry_hooks::TelemetryHooks;
 use crate::writes::queue::WriteQueue;
 
 /// One call in the history.
@@ -114,7 +115,8 @@ pub struct CallFacts {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SurfaceFacts {
     pub(crate) annotations: AnnotationHints,
-    pub(crate) in_turn: TurnResubmission,
+    /// True if the call belongs to a turn that may be submitted again.
+    pub(crate) in_turn: bool,
 }
 
 /// A call that has ended, ready to be written.
@@ -248,7 +250,7 @@ impl FinishedCall {
             read_only_hint: read_only,
             destructive_hint: destructive,
             idempotent_hint: idempotent,
-            in_turn: self.surface.in_turn == TurnResubmission::Possible,
+            in_turn: self.surface.in_turn,
         }
     }
 
@@ -292,34 +294,66 @@ impl HistoryWriter {
     }
 }
 
-/// Creates the write queue of finished calls.
-pub(crate) fn new_queue() -> WriteQueue<FinishedCall> {
-    WriteQueue::new(Journal::History, |_| 1)
+/// The journal of calls.
+#[derive(Debug)]
+pub(crate) struct CallHistory {
+    store: Arc<dyn StateStore>,
+    hooks: Arc<TelemetryHooks>,
+    queue: WriteQueue<FinishedCall>,
+    keep: JournalLimits,
+    /// Engine whose history it writes.
+    engine: Arc<str>,
 }
 
-impl EngineInner {
-    pub(crate) fn remember(&self, finished: FinishedCall) {
-        self.history.add(finished, WAITING);
+impl CallHistory {
+    pub(crate) fn new(
+        store: Arc<dyn StateStore>,
+        hooks: Arc<TelemetryHooks>,
+        keep: JournalLimits,
+        engine: Arc<str>,
+    ) -> Self {
+        Self { store, hooks, queue: WriteQueue::new(Journal::History, |_| 1), keep, engine }
+    }
+
+    pub(crate) fn add(&self, finished: FinishedCall) {
+        self.queue.add(finished, WAITING);
     }
 
     /// Writes the history, for as long as the engine lives.
-    pub(crate) async fn write_history(&self) {
-        let mut writing = HistoryWriter::of(self.tag.clone());
+    pub(crate) async fn run(&self) {
+        let mut writing = HistoryWriter::of(self.engine.clone());
         loop {
-            self.history.due().await;
-            self.write_gathered(&mut writing).await;
+            self.queue.due().await;
+            self.write(&mut writing).await;
         }
     }
 
     /// Writes the queued calls. Used at the end of the engine.
-    pub(crate) async fn write_history_now(&self) {
-        self.write_gathered(&mut HistoryWriter::of(self.tag.clone())).await;
+    pub(crate) async fn write_now(&self) {
+        self.write(&mut HistoryWriter::of(self.engine.clone())).await;
     }
 
-    async fn write_gathered(&self, writing: &mut HistoryWriter) {
-        let written = self.history.write(self, self.history_kept, |calls| {
-            calls.iter().filter_map(|call| call.entry(writing)).collect()
-        });
+    async fn write(&self, writing: &mut HistoryWriter) {
+        let failed = |error: &StoreError| self.hooks.store_failed(self.store.kind(), error);
+        let written = self.queue.write(
+            &*self.store,
+            self.keep,
+            |calls| calls.iter().filter_map(|call| call.entry(writing)).collect(),
+            failed,
+        );
         written.await;
+    }
+
+    /// Returns the calls that ended last, in this process or another one, or nothing if the store fails.
+    pub(crate) async fn newest<F: DeserializeOwned>(&self, limit: usize) -> Vec<F> {
+        match self.store.entries(&JournalQuery::newest(Journal::History, limit)).await {
+            Ok(entries) => {
+                entries.iter().filter_map(|(_, entry)| serde_json::from_str(&entry.body).ok()).collect()
+            }
+            Err(error) => {
+                self.hooks.store_failed(self.store.kind(), &error);
+                Vec::new()
+            }
+        }
     }
 }

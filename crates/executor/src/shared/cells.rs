@@ -12,15 +12,17 @@ use parking_lot::{Mutex, RwLock};
 use steadfast_core::Timestamp;
 use steadfast_core::approval::ApprovalLedger;
 use steadfast_core::breaker::CircuitBreaker;
-use steadfast_core::call::{CallMechanisms, CallRequest, CallResult};
+use steadfast_core::call::{Call, CallMechanisms, CallResult};
 use steadfast_core::guard::LoopGuard;
-use steadfast_core::id::{SessionKey, TenantId, ToolRef};
+use steadfast_core::id::{SessionKey, TenantId};
 use steadfast_core::limit::Limiter;
 use steadfast_core::policy::CallPolicy;
 use steadfast_core::retry::RetryBudget;
 use steadfast_core::stats::Statistics;
 use steadfast_core::trust::{TrustBounds, TrustLedger};
 use tokio::sync::Notify;
+
+use crate::keys::{DependencyKey, SessionId, ToolKey};
 
 /// The shared state machines of an engine.
 #[derive(Debug)]
@@ -29,33 +31,6 @@ pub(crate) struct MachineRegistry {
     pub(crate) dependencies: SharedRegistry<DependencyKey, DependencyCell>,
     pub(crate) sessions: SharedRegistry<SessionId, Mutex<LoopGuard>>,
     pub(crate) tenants: SharedRegistry<Option<TenantId>, TenantState>,
-}
-
-/// A tool of one tenant.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct ToolKey {
-    pub(crate) tenant: Option<TenantId>,
-    pub(crate) tool: ToolRef,
-}
-
-/// A dependency of several tools: a host, a server, or everything.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct DependencyKey {
-    pub(crate) tenant: Option<TenantId>,
-    pub(crate) name: Arc<str>,
-}
-
-/// A session of one tenant.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct SessionId {
-    pub(crate) tenant: Option<TenantId>,
-    pub(crate) session: Option<SessionKey>,
-}
-
-impl SessionId {
-    pub(crate) fn of(request: &CallRequest) -> Self {
-        Self { tenant: request.tenant.clone(), session: request.session.clone() }
-    }
 }
 
 /// State that the calls of one tool share.
@@ -215,6 +190,20 @@ pub(crate) struct CallMachines {
 }
 
 impl CallMachines {
+    /// Updates the counts and scores of the tool after a call.
+    pub(crate) fn record_end(&self, call: &Call, result: &CallResult, now: Timestamp) {
+        let policy = call.shared_policy();
+        self.tool.lock().record_call(policy, result, now);
+        if let Some(coarser) = &self.coarser {
+            *coarser.policy.lock() = Some(policy.clone());
+        }
+        if let Some(outcome) = call.score_outcome() {
+            let request = call.request();
+            let mut scores = self.tenant.scores.lock();
+            scores.record(&request.tool, request.model.as_ref(), outcome, Some(result.took), now);
+        }
+    }
+
     /// Lends the machines for one step.
     pub(crate) fn with<R>(&self, act: impl FnOnce(&mut CallMechanisms<'_>) -> R) -> R {
         let mut tool = self.tool.lock();

@@ -14,7 +14,7 @@ use steadfast_core::dedupe::CallFailure;
 use steadfast_core::key::RecordKey;
 use tokio::sync::watch;
 
-use crate::engine::api::CallerSlot;
+use crate::call::slot::CallerSlot;
 
 /// The in-flight runs of this process.
 #[derive(Debug, Default)]

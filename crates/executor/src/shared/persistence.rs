@@ -4,55 +4,42 @@
 //! later, once, with a comparison against the stored version. Writes of other processes are adopted when the store
 //! reports them. While the store is down the marks stay, so that the documents are written after it recovers.
 
-use std::collections::BTreeSet;
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use steadfast_core::breaker::{self, BreakerTransition, CircuitBreaker};
-use steadfast_core::call::{BreakerScope, CallNotice, CallRequest};
 use steadfast_core::guard::{self, LoopGuard, UnsupportedGuardSnapshot};
-use steadfast_core::id::{Domain, Namespace, SessionKey, TenantId, ToolName, ToolRef};
+use steadfast_core::id::{Domain, TenantId, ToolRef};
 use steadfast_core::notification::Notification;
 use steadfast_core::trust::{TrustBounds, TrustLedger, TrustSnapshot, changes_between};
 use steadfast_store::{
-    DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome, StoreError, StoreErrorKind, StoreEvent,
+    DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome, StateStore, StoreError, StoreErrorKind,
+    TimeSource,
 };
-use tokio::sync::Notify;
-use tokio::sync::broadcast::error::RecvError;
 
-use crate::engine::api::EngineInner;
-use crate::shared::cells::{DependencyKey, SessionId, ToolKey};
-use crate::shared::trust_file::TrustStorage;
+use super::approvals::ApprovalBook;
+use super::cells::MachineRegistry;
+use super::documents::{DirtyDocument, DirtyDocuments, DocumentId, unreadable};
+use super::policies::PolicyResolver;
+use super::trust_file::{TrustFile, TrustFileContent, TrustStorage};
+use crate::keys::{DependencyKey, SessionId, ToolKey};
+use crate::observe::telemetry_hooks::TelemetryHooks;
+use crate::state::EngineState;
 
-/// The documents to write.
-#[derive(Debug, Default)]
-pub(crate) struct DirtyDocuments {
-    marked: Mutex<BTreeSet<DirtyDocument>>,
-    changed: Notify,
-    /// Held by the only writer, so that a shutdown also waits for a write by the background task.
-    writing: tokio::sync::Mutex<()>,
-}
-
-/// A document whose stored version is out of date.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum DirtyDocument {
-    Tool(ToolKey),
-    Dependency(DependencyKey),
-    Trust(Option<TenantId>),
-    Session(SessionId),
-}
-
-/// The name of a document: readable and unambiguous.
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum DocumentId {
-    Tool(Option<TenantId>, Namespace, ToolName),
-    Dependency(Option<TenantId>, Arc<str>),
-    Tenant(Option<TenantId>),
-    Session(Option<TenantId>, Option<SessionKey>),
+/// The stored copy of the shared machines.
+#[derive(Debug)]
+pub(crate) struct Persister {
+    pub(crate) store: Arc<dyn StateStore>,
+    pub(crate) clock: Arc<dyn TimeSource>,
+    pub(crate) state: Arc<EngineState>,
+    pub(crate) machines: Arc<MachineRegistry>,
+    pub(crate) policies: Arc<PolicyResolver>,
+    pub(crate) approvals: Arc<ApprovalBook>,
+    pub(crate) hooks: Arc<TelemetryHooks>,
+    pub(crate) trust_storage: TrustStorage,
+    pub(crate) trust_bounds: TrustBounds,
+    pub(crate) marks: DirtyDocuments,
 }
 
 /// Time for which changes are collected before they are written.
@@ -61,8 +48,6 @@ const GATHER: Duration = Duration::from_millis(50);
 const PAUSE: Duration = Duration::from_secs(2);
 /// Maximum time that a change by an operator waits for the store.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The interval at which an unavailable store is probed, so that its recovery is noticed.
-const PROBE_EVERY: Duration = Duration::from_secs(2);
 /// Maximum number of tries of a write that loses against concurrent writers.
 const TRIES: u32 = 8;
 /// Time for which a loop guard is stored.
@@ -70,66 +55,13 @@ const SESSION_LASTS: Duration = Duration::from_secs(24 * 3600);
 /// Time for which a breaker is stored. Without activity for this long it is closed anyway.
 const BREAKER_LASTS: Duration = Duration::from_secs(7 * 24 * 3600);
 
-impl DirtyDocuments {
-    /// Marks the documents that these notices change.
-    pub(crate) fn note(
-        &self,
-        request: &CallRequest,
-        coarser: impl Fn() -> Option<DependencyKey>,
-        notices: &[CallNotice],
-    ) {
-        for notice in notices {
-            let marked = match notice {
-                CallNotice::BreakerChanged { scope, .. } | CallNotice::ProbeMoved { scope } => {
-                    match DirtyDocument::breaker(*scope, request, &coarser) {
-                        Some(marked) => marked,
-                        None => continue,
-                    }
-                }
-                CallNotice::TrustChanged(_) => DirtyDocument::Trust(request.tenant.clone()),
-                CallNotice::GuardTripped { .. } => DirtyDocument::Session(SessionId {
-                    tenant: request.tenant.clone(),
-                    session: request.session.clone(),
-                }),
-                CallNotice::CallStarted { .. }
-                | CallNotice::CallBlocked { .. }
-                | CallNotice::Following
-                | CallNotice::Replayed { .. }
-                | CallNotice::TookOver
-                | CallNotice::KeyConflict
-                | CallNotice::ApprovalAsked
-                | CallNotice::ApprovalEnded { .. }
-                | CallNotice::AttemptStarted { .. }
-                | CallNotice::AttemptEnded { .. }
-                | CallNotice::InputRequired
-                | CallNotice::RetryScheduled { .. }
-                | CallNotice::RetryStopped { .. }
-                | CallNotice::AttemptCut { .. }
-                | CallNotice::AnsweredEarly { .. }
-                | CallNotice::OutcomeUnknown { .. }
-                | CallNotice::Verified { .. }
-                | CallNotice::FenceLost
-                | CallNotice::StoreFailed { .. }
-                | CallNotice::WouldHave(_)
-                | CallNotice::CallFinished { .. } => continue,
-            };
-            self.mark(marked);
-        }
-    }
-
-    pub(crate) fn mark(&self, marked: DirtyDocument) {
-        self.marked.lock().insert(marked);
-        self.changed.notify_one();
-    }
-}
-
-impl EngineInner {
+impl Persister {
     /// Writes the marked documents, for as long as the engine lives.
-    pub(crate) async fn persist(&self) {
+    pub(crate) async fn run(&self) {
         loop {
             self.marks.changed.notified().await;
             tokio::time::sleep(GATHER).await;
-            if !self.persist_now().await {
+            if !self.write_now().await {
                 tokio::time::sleep(PAUSE).await;
                 self.marks.changed.notify_one();
             }
@@ -138,13 +70,13 @@ impl EngineInner {
 
     /// Writes the marked documents. Returns true if all writes succeeded; then everything that was marked before is in
     /// the store.
-    pub(crate) async fn persist_now(&self) -> bool {
+    pub(crate) async fn write_now(&self) -> bool {
         let _writing = self.marks.writing.lock().await;
         let marked = std::mem::take(&mut *self.marks.marked.lock());
         let mut through = true;
         for marked in marked {
             if let Err(error) = self.write(&marked).await {
-                self.telemetry_hooks.store_failed(self.store.kind(), &error);
+                self.hooks.store_failed(self.store.kind(), &error);
                 self.marks.marked.lock().insert(marked);
                 through = false;
             }
@@ -159,76 +91,49 @@ impl EngineInner {
         }
     }
 
+    /// Loads the trust from the file, if it is stored in one.
+    pub(crate) fn load_trust_file(&self) {
+        let TrustStorage::InFile(file) = &self.trust_storage else { return };
+        let adopted = file.contents().and_then(|contents| self.adopt_trust_file(contents.as_ref()));
+        if let Err(why) = adopted {
+            file.tell_unreadable(&why);
+        }
+    }
+
     /// Loads all documents of a kind.
     pub(crate) async fn load_kind(&self, kind: DocumentKind) {
         match self.store.documents(kind).await {
             Ok(documents) => {
                 for (name, document) in documents {
-                    let _changing = self.lock_approvals(&name).await;
+                    let _changing = self.approvals.lock(&name).await;
                     self.adopt(&name, &document.body);
                 }
             }
-            Err(error) => self.telemetry_hooks.store_failed(self.store.kind(), &error),
+            Err(error) => self.hooks.store_failed(self.store.kind(), &error),
         }
     }
 
     /// Loads the stored version of a document.
     pub(crate) async fn reload_marked(&self, marked: &DirtyDocument) -> Result<(), StoreError> {
-        let name = marked.document()?;
+        let name = marked.name()?;
         if let Some(document) = self.store.read(&name).await? {
             self.adopt(&name, &document.body);
         }
         Ok(())
     }
 
-    /// Handles events of the store, for as long as the engine lives.
-    pub(crate) async fn listen_to_store(&self) {
-        let mut news = self.store.events();
-        let mut is_lost = false;
-        loop {
-            let told = tokio::select! {
-                told = news.recv() => told,
-                // If no other process writes, only a probe shows that the store accepts writes again.
-                () = tokio::time::sleep(PROBE_EVERY), if is_lost => {
-                    _ = steadfast_store::probe(&*self.store).await;
-                    continue;
-                }
-            };
-            match told {
-                Ok(told) => {
-                    match &told {
-                        StoreEvent::Unavailable(_) => is_lost = true,
-                        StoreEvent::Available => is_lost = false,
-                        StoreEvent::DocumentChanged(_) | StoreEvent::Emptied => {}
-                    }
-                    self.telemetry_hooks.store_news(self.store.kind(), &told);
-                    match told {
-                        StoreEvent::DocumentChanged(name) => self.reload(&name).await,
-                        StoreEvent::Available => {
-                            self.keeper.make_due(self.clock.now());
-                            self.load().await;
-                        }
-                        StoreEvent::Emptied => self.mark_everything(),
-                        StoreEvent::Unavailable(_) => {}
-                    }
-                }
-                Err(RecvError::Lagged(_)) => self.load().await,
-                Err(RecvError::Closed) => return,
-            }
-        }
-    }
-
-    async fn reload(&self, name: &DocumentName) {
-        let _changing = self.lock_approvals(name).await;
+    /// Loads one document that another process has changed.
+    pub(crate) async fn reload(&self, name: &DocumentName) {
+        let _changing = self.approvals.lock(name).await;
         match self.store.read(name).await {
             Ok(Some(document)) => self.adopt(name, &document.body),
             Ok(None) => {}
-            Err(error) => self.telemetry_hooks.store_failed(self.store.kind(), &error),
+            Err(error) => self.hooks.store_failed(self.store.kind(), &error),
         }
     }
 
     /// Marks everything in memory to be written again.
-    fn mark_everything(&self) {
+    pub(crate) fn mark_everything(&self) {
         for (key, _) in self.machines.tools.all() {
             self.marks.mark(DirtyDocument::Tool(key));
         }
@@ -243,7 +148,7 @@ impl EngineInner {
     /// Synchronizes the state in memory with the stored one: the newer one wins.
     pub(crate) async fn write(&self, marked: &DirtyDocument) -> Result<(), StoreError> {
         if let DirtyDocument::Trust(tenant) = marked {
-            match &self.trust_kept {
+            match &self.trust_storage {
                 TrustStorage::InFile(file) if tenant.is_none() => return self.write_trust_file(file).await,
                 TrustStorage::NotStored => return Ok(()),
                 TrustStorage::InFile(_) | TrustStorage::InStore => {}
@@ -260,7 +165,7 @@ impl EngineInner {
         marked: &DirtyDocument,
         mut change: impl FnMut() -> R,
     ) -> Result<R, StoreError> {
-        let name = marked.document()?;
+        let name = marked.name()?;
         let mut found = self.store.read(&name).await?;
         for _ in 0..TRIES {
             if let Some(found) = &found {
@@ -291,7 +196,7 @@ impl EngineInner {
         mut change: impl FnMut(&mut TrustLedger) -> R,
     ) -> Result<R, StoreError> {
         let marked = DirtyDocument::Trust(tenant.clone());
-        match &self.trust_kept {
+        match &self.trust_storage {
             TrustStorage::NotStored => {
                 let cell = self.machines.tenants.get(tenant);
                 let mut judged = cell.judged.lock();
@@ -393,7 +298,7 @@ impl EngineInner {
             return Ok(());
         }
         if name.kind == DocumentKind::Approvals {
-            return self.adopt_stored_approvals(name, body).map_err(|error| error.to_string());
+            return self.approvals.adopt(name, body).map_err(|error| error.to_string());
         }
         match serde_json::from_str(&name.id).map_err(text)? {
             DocumentId::Tool(tenant, namespace, tool) => {
@@ -407,7 +312,7 @@ impl EngineInner {
                 cell.breaker.lock().adopt(&snapshot, now);
             }
             DocumentId::Tenant(tenant) => {
-                let elsewhere = match &self.trust_kept {
+                let elsewhere = match &self.trust_storage {
                     TrustStorage::InStore => false,
                     TrustStorage::InFile(_) => tenant.is_none(),
                     TrustStorage::NotStored => true,
@@ -442,29 +347,62 @@ fn breaker_lasts(snapshot: &breaker::BreakerSnapshot) -> Option<Duration> {
     }
 }
 
-impl EngineInner {
+impl Persister {
     /// Adopts stored trust, and notifies operators of changes by other processes.
-    pub(crate) fn adopt_trust(
-        &self,
-        tenant: &Option<TenantId>,
-        snapshot: TrustSnapshot,
-    ) -> Result<(), String> {
+    fn adopt_trust(&self, tenant: &Option<TenantId>, snapshot: TrustSnapshot) -> Result<(), String> {
         let cell = self.machines.tenants.get(tenant);
         let now = self.clock.now();
-        let rule_of = |tool: Option<&ToolRef>, domain: Option<&Domain>| self.trust_rule(tenant, tool, domain);
+        let rule_of =
+            |tool: Option<&ToolRef>, domain: Option<&Domain>| self.policies.trust_rule(tenant, tool, domain);
         let changes = {
             let trust = &mut cell.judged.lock().trust;
             let before = trust.status(rule_of, now);
             adopt_trust(trust, snapshot, self.trust_bounds)?;
             changes_between(&before, &trust.status(rule_of, now), rule_of, now)
         };
-        if self.is_loaded.load(Ordering::Acquire) {
+        if self.state.is_loaded() {
             for change in &changes {
                 let changed = Notification::trust(tenant.as_ref(), change);
-                self.telemetry_hooks.notify(Notification { is_from_elsewhere: true, ..changed });
+                self.hooks.notify(Notification { is_from_elsewhere: true, ..changed });
             }
         }
         Ok(())
+    }
+
+    fn adopt_trust_file(&self, contents: Option<&TrustFileContent>) -> Result<(), String> {
+        let Some(contents) = contents else { return Ok(()) };
+        self.adopt_trust(&None, contents.snapshot.clone())
+    }
+
+    async fn write_trust_file(&self, file: &TrustFile) -> Result<(), StoreError> {
+        let failed = |error: io::Error| {
+            let why = format!("trust cannot be written to {}: {error}", file.path().display());
+            StoreError::not_done(StoreErrorKind::Refused, why)
+        };
+        let ended =
+            |error: tokio::task::JoinError| StoreError::not_done(StoreErrorKind::Closed, error.to_string());
+        let reading = file.clone();
+        let contents = tokio::task::spawn_blocking(move || reading.contents()).await.map_err(ended)?;
+        let contents = match contents.and_then(|contents| {
+            self.adopt_trust_file(contents.as_ref())?;
+            Ok(contents)
+        }) {
+            Ok(contents) => contents,
+            Err(why) => {
+                // The file is not overwritten, because its content is worth more. Trust lasts as long as this process.
+                file.tell_unreadable(&why);
+                return Ok(());
+            }
+        };
+        let snapshot = self.machines.tenants.get(&None).judged.lock().trust.snapshot(self.clock.now());
+        let text = match contents {
+            Some(contents) => contents.updated(&snapshot),
+            None => serde_json::to_string_pretty(&snapshot),
+        };
+        let text = text.map_err(|error| failed(io::Error::other(error)))?;
+        let writing = file.clone();
+        let written = tokio::task::spawn_blocking(move || writing.write(&text)).await.map_err(ended)?;
+        written.map_err(failed)
     }
 }
 
@@ -477,44 +415,6 @@ fn adopt_trust(trust: &mut TrustLedger, snapshot: TrustSnapshot, bounds: TrustBo
         return Ok(());
     }
     trust.adopt(snapshot).map_err(|error| error.to_string())
-}
-
-impl DirtyDocument {
-    /// Returns the document of one of the breakers of a call.
-    pub(crate) fn breaker(
-        scope: BreakerScope,
-        request: &CallRequest,
-        coarser: impl Fn() -> Option<DependencyKey>,
-    ) -> Option<Self> {
-        match scope {
-            BreakerScope::Tool => {
-                Some(Self::Tool(ToolKey { tenant: request.tenant.clone(), tool: request.tool.clone() }))
-            }
-            BreakerScope::Dependency => coarser().map(Self::Dependency),
-        }
-    }
-
-    fn document(&self) -> Result<DocumentName, StoreError> {
-        let (kind, name) = match self {
-            Self::Tool(key) => (
-                DocumentKind::Breaker,
-                DocumentId::Tool(key.tenant.clone(), key.tool.namespace.clone(), key.tool.tool.clone()),
-            ),
-            Self::Dependency(key) => {
-                (DocumentKind::Breaker, DocumentId::Dependency(key.tenant.clone(), key.name.clone()))
-            }
-            Self::Trust(tenant) => (DocumentKind::Trust, DocumentId::Tenant(tenant.clone())),
-            Self::Session(session) => {
-                (DocumentKind::Session, DocumentId::Session(session.tenant.clone(), session.session.clone()))
-            }
-        };
-        let id = serde_json::to_string(&name).map_err(|error| unreadable(&error))?;
-        Ok(DocumentName { kind, id: id.into() })
-    }
-}
-
-fn unreadable(error: &serde_json::Error) -> StoreError {
-    StoreError::not_done(StoreErrorKind::Unreadable, error.to_string())
 }
 
 /// Returns true for kinds that hold the state of breakers, trust, approvals or guards. Other kinds are read on demand.

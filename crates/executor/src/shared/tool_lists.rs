@@ -12,9 +12,11 @@ use serde::{Deserialize, Serialize};
 use steadfast_core::Timestamp;
 use steadfast_core::id::{Digest, Namespace, ToolName, ToolRef};
 use steadfast_core::policy::AnnotationHints;
-use steadfast_store::{DocumentKind, DocumentName, Journal, JournalQuery, StoreError, update_document};
+use steadfast_store::{
+    DocumentKind, DocumentName, Journal, JournalQuery, StateStore, StoreError, TimeSource, update_document,
+};
 
-use crate::engine::api::Engine;
+use super::policies::PolicyResolver;
 use crate::observe::history::CallFacts;
 
 /// The last known annotations of a tool.
@@ -28,52 +30,63 @@ pub struct LastAnnotations {
     pub at: Timestamp,
 }
 
-/// Digests of the lists that this process has written, by server.
-#[derive(Debug, Default)]
-pub(crate) struct ToolListCache(Mutex<HashMap<Namespace, (Digest, Timestamp)>>);
+/// The tool lists of all servers.
+#[derive(Debug)]
+pub(crate) struct ToolLists {
+    store: Arc<dyn StateStore>,
+    clock: Arc<dyn TimeSource>,
+    policies: Arc<PolicyResolver>,
+    /// Digests of the lists that this process has written, by server.
+    written: Mutex<HashMap<Namespace, (Digest, Timestamp)>>,
+}
 
-impl Engine {
-    /// Stores the tools that a server listed, in the background. Only a [shutdown](Engine::shutdown) waits for it. A
-    /// list that was written recently is not written again. A failure of the store is only logged.
-    pub fn register_tools(&self, server: Namespace, tools: Vec<(ToolName, AnnotationHints)>) {
-        let engine = self.clone();
-        self.inner.background_tasks.spawn(async move { engine.write_tools(&server, tools).await });
+impl ToolLists {
+    pub(crate) fn new(
+        store: Arc<dyn StateStore>,
+        clock: Arc<dyn TimeSource>,
+        policies: Arc<PolicyResolver>,
+    ) -> Self {
+        Self { store, clock, policies, written: Mutex::default() }
     }
 
-    async fn write_tools(&self, server: &Namespace, tools: Vec<(ToolName, AnnotationHints)>) {
-        let inner = &self.inner;
-        let now = inner.clock.now();
+    /// Stores the tools that a server listed. A list that was written recently is not written again. A failure of the
+    /// store is only logged.
+    pub(crate) async fn write(&self, server: &Namespace, tools: Vec<(ToolName, AnnotationHints)>) {
+        let now = self.clock.now();
         let tools: BTreeMap<ToolName, ToolHints> =
             tools.into_iter().take(MOST_TOOLS).map(|(name, of)| (name, ToolHints::of(of))).collect();
-        let are_trusted = inner.policies.trusts_annotations(server);
+        let are_trusted = self.policies.trusts_annotations(server);
         let Ok(text) = serde_json::to_string(&(are_trusted, &tools)) else { return };
         let digest = Digest::of(text.as_bytes());
         {
-            let mut registered = inner.registered.0.lock();
+            let mut written = self.written.lock();
             let is_fresh = |(known, at): &(Digest, Timestamp)| *known == digest && now.since(*at) < AGAIN;
-            if registered.get(server).is_some_and(is_fresh) {
+            if written.get(server).is_some_and(is_fresh) {
                 return;
             }
-            if registered.len() >= MOST_SERVERS {
-                registered.clear();
+            if written.len() >= MOST_SERVERS {
+                written.clear();
             }
-            registered.insert(server.clone(), (digest, now));
+            written.insert(server.clone(), (digest, now));
         }
         let Ok(body) = serde_json::to_string(&ToolList { format: FORMAT, at: now, are_trusted, tools })
         else {
             return;
         };
         let body: Arc<str> = body.into();
-        let written = update_document(&*inner.store, &name(server), now + KEPT, |_| body.clone()).await;
-        if let Err(error) = written {
+        let stored = update_document(&*self.store, &name(server), now + KEPT, |_| body.clone()).await;
+        if let Err(error) = stored {
             tracing::debug!(event = "tools.not_kept", server = %server, why = %error);
-            inner.registered.0.lock().remove(server);
+            self.written.lock().remove(server);
         }
     }
 
     /// Returns the last known annotations of a tool, from a list or a call. Returns `None` if it was never seen.
-    pub async fn last_annotations(&self, tool: &ToolRef) -> Result<Option<LastAnnotations>, StoreError> {
-        let store = &self.inner.store;
+    pub(crate) async fn last_annotations(
+        &self,
+        tool: &ToolRef,
+    ) -> Result<Option<LastAnnotations>, StoreError> {
+        let store = &self.store;
         let document = store.read(&name(&tool.namespace)).await?;
         let listed = document.and_then(|document| serde_json::from_str::<ToolList>(&document.body).ok());
         let listed = listed.filter(|listed| listed.format == FORMAT);

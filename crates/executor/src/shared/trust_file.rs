@@ -17,9 +17,6 @@ use chrono::{DateTime, Local, NaiveDateTime, TimeZone as _, Utc};
 use serde_json::{Map, Value};
 use steadfast_core::Timestamp;
 use steadfast_core::trust::{TrustBounds, TrustLedger, TrustSnapshot};
-use steadfast_store::{StoreError, StoreErrorKind};
-
-use crate::engine::api::EngineInner;
 
 /// Storage of trust beyond this process.
 #[derive(Clone, Debug, Default)]
@@ -102,8 +99,8 @@ fn private(path: &Path) -> io::Result<File> {
 }
 
 /// The content of a trust file.
-struct TrustFileContent {
-    snapshot: TrustSnapshot,
+pub(super) struct TrustFileContent {
+    pub(super) snapshot: TrustSnapshot,
     /// The same as JSON, with the unknown fields.
     raw: Map<String, Value>,
     dates: DateFormat,
@@ -163,7 +160,7 @@ impl TrustFileContent {
     }
 
     /// Returns the new content of the file with the current state.
-    fn updated(self, now: &TrustSnapshot) -> serde_json::Result<String> {
+    pub(super) fn updated(self, now: &TrustSnapshot) -> serde_json::Result<String> {
         let mut value = serde_json::to_value(now)?;
         for_each_date(&mut value, &mut |date| {
             if let Some(at) = date.as_u64() {
@@ -253,7 +250,7 @@ impl DateFormat {
 }
 
 impl TrustFile {
-    fn contents(&self) -> Result<Option<TrustFileContent>, String> {
+    pub(super) fn contents(&self) -> Result<Option<TrustFileContent>, String> {
         let text = self.read().map_err(|error| error.to_string())?;
         text.map(|text| TrustFileContent::parse(&(self.plain)(&text)?)).transpose()
     }
@@ -268,54 +265,8 @@ impl TrustFile {
     }
 }
 
-impl EngineInner {
-    /// Loads the trust from the file.
-    pub(crate) fn load_trust_file(&self, file: &TrustFile) {
-        let adopted = file.contents().and_then(|contents| self.adopt_trust_file(contents.as_ref()));
-        if let Err(why) = adopted {
-            file.tell_unreadable(&why);
-        }
-    }
-
-    fn adopt_trust_file(&self, contents: Option<&TrustFileContent>) -> Result<(), String> {
-        let Some(contents) = contents else { return Ok(()) };
-        self.adopt_trust(&None, contents.snapshot.clone())
-    }
-
-    pub(crate) async fn write_trust_file(&self, file: &TrustFile) -> Result<(), StoreError> {
-        let failed = |error: io::Error| {
-            let why = format!("trust cannot be written to {}: {error}", file.path.display());
-            StoreError::not_done(StoreErrorKind::Refused, why)
-        };
-        let ended =
-            |error: tokio::task::JoinError| StoreError::not_done(StoreErrorKind::Closed, error.to_string());
-        let reading = file.clone();
-        let contents = tokio::task::spawn_blocking(move || reading.contents()).await.map_err(ended)?;
-        let contents = match contents.and_then(|contents| {
-            self.adopt_trust_file(contents.as_ref())?;
-            Ok(contents)
-        }) {
-            Ok(contents) => contents,
-            Err(why) => {
-                // The file is not overwritten, because its content is worth more. Trust lasts as long as this process.
-                file.tell_unreadable(&why);
-                return Ok(());
-            }
-        };
-        let snapshot = self.machines.tenants.get(&None).judged.lock().trust.snapshot(self.clock.now());
-        let text = match contents {
-            Some(contents) => contents.updated(&snapshot),
-            None => serde_json::to_string_pretty(&snapshot),
-        };
-        let text = text.map_err(|error| failed(io::Error::other(error)))?;
-        let writing = file.clone();
-        let written = tokio::task::spawn_blocking(move || writing.write(&text)).await.map_err(ended)?;
-        written.map_err(failed)
-    }
-}
-
 impl TrustFile {
-    fn tell_unreadable(&self, why: &str) {
+    pub(super) fn tell_unreadable(&self, why: &str) {
         tracing::warn!(
             event = "trust.unreadable",
             file = %self.path.display(),

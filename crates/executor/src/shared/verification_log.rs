@@ -10,14 +10,8 @@ use parking_lot::Mutex;
 use steadfast_core::dedupe::ClaimOwner;
 use steadfast_core::id::Namespace;
 
-use crate::shared::cells::SessionId;
-
-/// Session that was informed of an unknown outcome, and the server of its tool.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct OutcomeRecipient {
-    pub(crate) session: SessionId,
-    pub(crate) server: Namespace,
-}
+use crate::keys::SessionId;
+use crate::writes::deliveries::OutcomeRecipient;
 
 /// The unknown outcomes that sessions were informed of.
 #[derive(Debug, Default)]

@@ -18,7 +18,7 @@ use steadfast_turn::{
     TurnWriteConflict,
 };
 
-use super::TurnOptions;
+use super::options::TurnOptions;
 
 /// Time that a turn is held beyond its deadline, because the clock of the store may differ from the local one.
 const SLACK: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! The trace of a turn: its recording and its storage.
+//! The trace of a running turn.
 //!
 //! Each event becomes an entry of the journal when it happens, each span when it begins and when it ends. A turn can
 //! therefore be followed while it runs, and a crash leaves the beginning of its trace.
@@ -6,103 +6,31 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use steadfast_core::Timestamp;
 use steadfast_core::code::Code;
-use steadfast_core::id::{ActorId, Digest, RequestId, SessionKey, TenantId, ToolCallId, ToolRef, TurnId};
-use steadfast_store::{
-    Journal, JournalEntry, JournalLimits, JournalPage, JournalPosition, JournalQuery, StateStore, StoreError,
-    filter_entries,
-};
+use steadfast_core::id::{Digest, RequestId, ToolCallId, ToolRef};
+use steadfast_store::{JournalEntry, TimeSource};
 use steadfast_turn::trace::{SpanId, TraceEvent, TraceId, TraceNote, TraceSpan, TurnFact, TurnTrace};
-use steadfast_turn::{FailureStrategy, TurnPlan, TurnResult, TurnStatus};
+use steadfast_turn::{FailureStrategy, TurnPlan, TurnResult};
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::engine::api::EngineInner;
+use super::options::TurnOptions;
+use super::parent_span::ParentSpan;
+use super::trace_journal::{HEADS, TraceEntry, TraceJournal, ending};
 use crate::observe::listener::TurnSpan;
-use crate::writes::queue::WriteQueue;
+use crate::observe::turn_summary::TurnSummary;
 
-use super::{ParentSpan, TurnOptions};
-
-/// Default size of the stored traces.
-pub(crate) const KEEP: JournalLimits =
-    JournalLimits { most: 200_000, most_per_subject: None, age: Duration::from_secs(24 * 3600) };
 /// Size of a typical entry.
 const LINE_BYTES: usize = 512;
 /// Maximum bytes of entries that wait to be written. Heads have the same amount again, so that the beginning and the
 /// end of a turn are known even if other entries are dropped.
 const WAITING: usize = 32 << 20;
-/// Journal subject of the heads of all turns, as they were at the beginning. The head at the end of a turn has a
-/// subject of its own, see [`ending`], and is found from there.
-const HEADS: &str = "turns";
-/// Maximum number of entries to read for one trace: one turn of maximum length, or several that share it.
-const MOST_LINES: usize = 4 * TurnTrace::DEFAULT_LIMIT;
-/// Number of heads to read at once.
-const LOOKED_THROUGH: usize = 20_000;
-
-/// Summary of a turn.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct TurnSummary {
-    /// Its trace.
-    pub trace_id: TraceId,
-    /// Its own span, unique to this submission.
-    pub span_id: SpanId,
-    /// Name of the turn in its plan.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub turn_id: Option<TurnId>,
-    /// Tenant whose data it uses.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tenant: Option<TenantId>,
-    /// The session.
-    pub session: SessionKey,
-    /// The actor.
-    pub actor: ActorId,
-    /// Number of calls in its plan.
-    pub calls: usize,
-    /// Start time.
-    pub started_at_ms: Timestamp,
-    /// End time. Absent while it runs, or if its process is gone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ended_at_ms: Option<Timestamp>,
-    /// Degree of success.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub status: Option<TurnStatus>,
-    /// One sentence for the user.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub summary: Option<String>,
-    /// True if an operator should look at a problem.
-    #[serde(default)]
-    pub escalated: bool,
-}
-
-/// The trace of a turn.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct TurnTraceView {
-    /// Summary of the turn.
-    pub turn: TurnSummary,
-    /// Spans of the turn and its calls, by start time.
-    pub spans: Vec<TraceSpan>,
-    /// Events, in order.
-    pub events: Vec<TraceEvent>,
-}
-
-/// One entry of the journal.
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum TraceEntry<'l> {
-    /// Summary of a turn at its beginning or end.
-    Head(Cow<'l, TurnSummary>),
-    Span(Cow<'l, TraceSpan>),
-    Event(Cow<'l, TraceEvent>),
-}
-
 /// The trace of a running turn.
 pub(super) struct TraceRecorder {
-    inner: Arc<EngineInner>,
+    journal: Arc<TraceJournal>,
+    clock: Arc<dyn TimeSource>,
     plan: Arc<TurnPlan>,
     head: TurnSummary,
     /// Journal subject of its entries.
@@ -128,8 +56,10 @@ struct OpenSpan {
 }
 
 impl TraceRecorder {
+    #[expect(clippy::too_many_arguments, reason = "the parts of a trace, named once")]
     pub(super) fn begin(
-        inner: Arc<EngineInner>,
+        journal: Arc<TraceJournal>,
+        clock: Arc<dyn TimeSource>,
         plan: Arc<TurnPlan>,
         options: &TurnOptions,
         trace_id: TraceId,
@@ -169,7 +99,8 @@ impl TraceRecorder {
         let follower = options.follower.clone();
         let sampled = caller.is_none_or(|caller| caller.sampled);
         let story = Self {
-            inner,
+            journal,
+            clock,
             plan,
             head,
             subject: trace_id.to_string().into(),
@@ -286,7 +217,7 @@ impl TraceRecorder {
             sampled: self.sampled,
             since: self.trace.events().get(open.before..).unwrap_or_default(),
         };
-        self.inner.telemetry_hooks.turn_span(&self.head, &span);
+        self.journal.hooks.turn_span(&self.head, &span);
     }
 
     fn tell_turn(&self, root: &TraceSpan) {
@@ -297,7 +228,7 @@ impl TraceRecorder {
             sampled: self.sampled,
             since: self.trace.events(),
         };
-        self.inner.telemetry_hooks.turn_span(&self.head, &span);
+        self.journal.hooks.turn_span(&self.head, &span);
     }
 
     fn write_events(&mut self) {
@@ -326,7 +257,7 @@ impl TraceRecorder {
         if serde_json::to_writer(&mut text, line).is_ok()
             && let Ok(body) = str::from_utf8(&text)
         {
-            self.inner.trace_queue.add(JournalEntry { at, subject, body: body.into() }, most);
+            self.journal.add(JournalEntry { at, subject, body: body.into() }, most);
         }
     }
 }
@@ -338,7 +269,7 @@ impl Drop for TraceRecorder {
         if self.head.ended_at_ms.is_some() {
             return;
         }
-        let now = Some(self.inner.clock.now());
+        let now = Some(self.clock.now());
         for mut open in std::mem::take(&mut self.open).into_values() {
             open.span.ended_at = now;
             self.tell_call(&open);
@@ -379,122 +310,4 @@ fn new_root(seed: u64, started: Timestamp) -> SpanId {
 fn later_span(root: SpanId, number: u64) -> SpanId {
     let root = u64::from_be_bytes(root.to_bytes());
     SpanId::from_bytes(root.wrapping_add(number.wrapping_mul(2)).to_be_bytes())
-}
-
-/// Creates the write queue of trace entries, weighted by their bytes.
-pub(crate) fn new_queue() -> WriteQueue<JournalEntry> {
-    WriteQueue::new(Journal::Traces, |line| line.body.len() + line.subject.len())
-}
-
-impl EngineInner {
-    /// Writes the traces of turns, for as long as the engine lives.
-    pub(crate) async fn write_stories(&self) {
-        loop {
-            self.trace_queue.due().await;
-            self.write_stories_now().await;
-        }
-    }
-
-    /// Writes the queued entries.
-    pub(crate) async fn write_stories_now(&self) {
-        self.trace_queue.write(self, self.traces_kept, |lines| Cow::Borrowed(lines)).await;
-    }
-}
-
-/// Filter for stored turns.
-#[derive(Clone, Debug, Default)]
-pub struct TurnQuery {
-    /// Tenant.
-    pub tenant: Option<TenantId>,
-    /// Session.
-    pub session: Option<SessionKey>,
-    /// Name of the turn.
-    pub turn: Option<TurnId>,
-    /// Position after which to continue: the last one of the previous page.
-    pub behind: Option<JournalPosition>,
-    /// Maximum number of turns.
-    pub limit: usize,
-}
-
-impl TurnQuery {
-    /// Reads the matching turns of a store, newest first.
-    pub async fn read(&self, store: &dyn StateStore) -> Result<JournalPage<TurnSummary>, StoreError> {
-        let newest = JournalQuery::newest(Journal::Traces, self.limit);
-        let query = JournalQuery { subject: Some(HEADS.into()), before: self.behind, ..newest };
-        // Entries of a newer version are skipped.
-        let read =
-            |entry: &JournalEntry| serde_json::from_str(&entry.body).ok().filter(|head| self.fits(head));
-        let JournalPage { found, next } = filter_entries(store, &query, LOOKED_THROUGH, read).await?;
-        Ok(JournalPage { found: as_ended(store, found).await?, next })
-    }
-
-    fn fits(&self, head: &TurnSummary) -> bool {
-        fn fits<T: PartialEq>(wanted: Option<&T>, found: Option<&T>) -> bool {
-            wanted.is_none() || wanted == found
-        }
-        fits(self.tenant.as_ref(), head.tenant.as_ref())
-            && fits(self.session.as_ref(), Some(&head.session))
-            && fits(self.turn.as_ref(), head.turn_id.as_ref())
-    }
-}
-
-impl TurnTraceView {
-    /// Reads the stored trace of a turn, by its trace id or by the name in its plan (the newest of that name). If
-    /// several submissions share a trace, it contains all of them, with the summary of the last one.
-    pub async fn read(store: &dyn StateStore, name: &str) -> Result<Option<Self>, StoreError> {
-        if let Some(trace) = TraceId::from_hex(name)
-            && let Some(story) = traced(store, trace).await?
-        {
-            return Ok(Some(story));
-        }
-        let Ok(turn) = TurnId::new(name) else { return Ok(None) };
-        let mut wanted = TurnQuery { turn: Some(turn), limit: 1, ..TurnQuery::default() };
-        loop {
-            let JournalPage { found, next } = wanted.read(store).await?;
-            match (found.into_iter().next(), next) {
-                (Some(head), _) => return traced(store, head.trace_id).await,
-                (None, None) => return Ok(None),
-                (None, behind) => wanted.behind = behind,
-            }
-        }
-    }
-}
-
-async fn traced(store: &dyn StateStore, trace: TraceId) -> Result<Option<TurnTraceView>, StoreError> {
-    let newest = JournalQuery::newest(Journal::Traces, MOST_LINES);
-    let query = JournalQuery { subject: Some(trace.to_string().into()), ..newest };
-    let (mut heads, mut spans, mut events) = (Vec::new(), BTreeMap::new(), Vec::new());
-    for (_, entry) in store.entries(&query).await? {
-        match serde_json::from_str(&entry.body) {
-            Ok(TraceEntry::Head(head)) if heads.is_empty() => heads.push(head.into_owned()),
-            // The last version of a span counts.
-            Ok(TraceEntry::Span(span)) => {
-                spans.entry(span.span_id).or_insert_with(|| span.into_owned());
-            }
-            Ok(TraceEntry::Event(event)) => events.push(event.into_owned()),
-            Ok(TraceEntry::Head(_)) | Err(_) => {}
-        }
-    }
-    let mut spans: Vec<TraceSpan> = spans.into_values().collect();
-    spans.sort_by_key(|span| (span.started_at, span.parent_span_id.is_some()));
-    events.sort_by_key(|event: &TraceEvent| (event.timestamp, event.sequence));
-    let turn = as_ended(store, heads).await?.pop();
-    Ok(turn.map(|turn| TurnTraceView { turn, spans, events }))
-}
-
-/// Returns the same turns as they ended. Those that run, or whose process is gone, stay as they began.
-async fn as_ended(store: &dyn StateStore, begun: Vec<TurnSummary>) -> Result<Vec<TurnSummary>, StoreError> {
-    let mut heads = Vec::with_capacity(begun.len());
-    for head in begun {
-        let query = JournalQuery { subject: Some(ending(&head)), ..JournalQuery::newest(Journal::Traces, 1) };
-        let ended = store.entries(&query).await?.pop();
-        let ended = ended.and_then(|(_, entry)| serde_json::from_str(&entry.body).ok());
-        heads.push(ended.unwrap_or(head));
-    }
-    Ok(heads)
-}
-
-/// Returns the journal subject of the end of this submission.
-fn ending(head: &TurnSummary) -> Arc<str> {
-    format!("{} {}", head.trace_id, head.span_id).into()
 }

@@ -6,80 +6,81 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
-use steadfast_core::approval::{ApprovalLedger, ApprovalSubject, GrantId, ParkedRequestId};
-use steadfast_core::call::{ApprovalRequest, CallRequest, DeferredWrite};
-use steadfast_core::dedupe::{ReleaseRequest, SaveRequest};
-use steadfast_core::envelope::CallEnvelope;
-use steadfast_core::id::{Digest, TenantId};
-use steadfast_core::policy::ApprovalPolicy;
-use steadfast_store::{StateStore, StoreError, TimeSource};
+use steadfast_store::{StoreError, TimeSource};
 use tokio::sync::Notify;
 
-use crate::engine::api::EngineInner;
+/// An operation of the store that can be retried.
+pub(crate) trait RetryableOperation: fmt::Debug + Send + Sync {
+    /// The component that the operation needs.
+    type Context: fmt::Debug + Send + Sync;
+
+    /// Returns true if the first try may happen as soon as the store is back.
+    fn may_be_early(&self) -> bool;
+
+    /// Performs the operation.
+    fn carry_out(&self, context: &Self::Context) -> impl Future<Output = Result<(), StoreError>> + Send;
+}
 
 /// The retry queue of store operations.
-#[derive(Debug)]
-pub(crate) struct RetryQueue {
-    queue: Mutex<RetryState>,
+pub(crate) struct RetryQueue<O: RetryableOperation> {
+    clock: Arc<dyn TimeSource>,
+    context: Arc<O::Context>,
+    queue: Mutex<RetryState<O>>,
     /// Notified when an operation was added or has become due.
     added: Notify,
     /// Notified when an operation in flight has ended.
     settled: Notify,
 }
 
-#[derive(Debug, Default)]
-struct RetryState {
-    waiting: VecDeque<StoreRetry>,
+#[derive(Debug)]
+struct RetryState<O> {
+    waiting: VecDeque<StoreRetry<O>>,
     /// Number of operations that are being retried right now. They count as pending until the store has confirmed them.
     under_way: usize,
 }
 
 /// A store operation to retry.
 #[derive(Debug)]
-pub(crate) struct StoreRetry {
-    what: StoreOperation,
+pub(crate) struct StoreRetry<O> {
+    what: O,
     tries: u32,
     /// Time of the next try. A release must not overtake its own claim, which is void by then.
     due: Timestamp,
 }
 
-enum StoreOperation {
-    Save(Arc<dyn StateStore>, Box<SaveRequest>),
-    Release(Arc<dyn StateStore>, ReleaseRequest),
-    Park(Box<DeferredApproval>),
-    GiveBack { tenant: Option<TenantId>, grant: GrantId, spender: Digest },
-}
-
-/// A request for approval that outlives its call.
-pub(crate) struct DeferredApproval {
-    pub(crate) tenant: Option<TenantId>,
-    request: Arc<CallRequest>,
-    ask: ApprovalRequest,
-    shown: String,
-    policy: ApprovalPolicy,
-    /// True if clients are notified of it.
-    for_client: bool,
-}
-
 /// Maximum number of queued operations.
 const MOST: usize = 10_000;
 /// Time after which a command that was sent to the store is void.
-const COMMAND_LIVES: Duration = Duration::from_secs(5);
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
+pub(crate) const COMMAND_LIVES: Duration = Duration::from_secs(5);
+/// Pause before the first retry.
+pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-impl RetryQueue {
-    pub(crate) fn new() -> Self {
-        Self { queue: Mutex::default(), added: Notify::new(), settled: Notify::new() }
+impl<O> StoreRetry<O> {
+    /// Creates a retry that is due at this time.
+    pub(crate) const fn new(what: O, due: Timestamp) -> Self {
+        Self { what, tries: 0, due }
     }
 
-    pub(crate) fn keep(&self, kept: impl Iterator<Item = StoreRetry>) {
+    pub(crate) const fn operation(&self) -> &O {
+        &self.what
+    }
+}
+
+impl<O: RetryableOperation> RetryQueue<O> {
+    pub(crate) fn new(clock: Arc<dyn TimeSource>, context: Arc<O::Context>) -> Self {
+        let queue = Mutex::new(RetryState { waiting: VecDeque::new(), under_way: 0 });
+        Self { clock, context, queue, added: Notify::new(), settled: Notify::new() }
+    }
+
+    pub(crate) fn keep(&self, kept: impl Iterator<Item = StoreRetry<O>>) {
         let mut kept = kept.peekable();
         // The usual case: it avoids the lock if there is nothing to add.
         if kept.peek().is_none() {
@@ -97,9 +98,9 @@ impl RetryQueue {
     }
 
     /// Tries the operation at once. If that fails, it is queued like the others.
-    pub(crate) async fn try_now(&self, keeping: StoreRetry, inner: &EngineInner) {
+    pub(crate) async fn try_now(&self, keeping: StoreRetry<O>) {
         self.queue.lock().under_way += 1;
-        InFlightRetry { keeper: self, keeping: Some(keeping) }.repeat(inner).await;
+        InFlightRetry { keeper: self, keeping: Some(keeping) }.repeat().await;
         self.added.notify_one();
     }
 
@@ -111,14 +112,10 @@ impl RetryQueue {
 
     /// Makes operations due because the store is back. An exception is a release that was never tried: its own claim
     /// may still be in flight.
-    pub(crate) fn make_due(&self, now: Timestamp) {
+    pub(crate) fn make_due(&self) {
+        let now = self.clock.now();
         for keeping in &mut self.queue.lock().waiting {
-            if keeping.tries > 0
-                || matches!(
-                    keeping.what,
-                    StoreOperation::Save(..) | StoreOperation::Park(_) | StoreOperation::GiveBack { .. }
-                )
-            {
+            if keeping.tries > 0 || keeping.what.may_be_early() {
                 keeping.due = keeping.due.min(now);
             }
         }
@@ -126,10 +123,10 @@ impl RetryQueue {
     }
 
     /// Retries operations for as long as the engine lives.
-    pub(crate) async fn run(&self, inner: &EngineInner) {
+    pub(crate) async fn run(&self) {
         loop {
             let added = self.added.notified();
-            match self.next(&*inner.clock) {
+            match self.next() {
                 NextRetry::Nothing => added.await,
                 NextRetry::At(pause) => {
                     tokio::select! {
@@ -140,23 +137,23 @@ impl RetryQueue {
                 NextRetry::Now(first) => {
                     let mut taken = vec![first];
                     while taken.len() < HANDS
-                        && let NextRetry::Now(another) = self.next(&*inner.clock)
+                        && let NextRetry::Now(another) = self.next()
                     {
                         taken.push(another);
                     }
-                    join_all(taken.into_iter().map(|under_way| under_way.repeat(inner))).await;
+                    join_all(taken.into_iter().map(|under_way| under_way.repeat())).await;
                 }
             }
         }
     }
 
     /// Tries all operations once more, due or not, and waits for those in flight. Used at the end of the engine.
-    pub(crate) async fn drain(&self, inner: &EngineInner) {
+    pub(crate) async fn drain(&self) {
         let mut left = self.queue.lock().waiting.len();
         while left > 0 {
             let taken: Vec<_> = (0..left.min(HANDS)).map_while(|_| self.take(0)).collect();
             left = if taken.is_empty() { 0 } else { left - taken.len() };
-            join_all(taken.into_iter().map(|under_way| under_way.repeat(inner))).await;
+            join_all(taken.into_iter().map(|under_way| under_way.repeat())).await;
         }
         loop {
             let settled = self.settled.notified();
@@ -167,8 +164,8 @@ impl RetryQueue {
         }
     }
 
-    fn next(&self, clock: &dyn TimeSource) -> NextRetry<'_> {
-        let now = clock.now();
+    fn next(&self) -> NextRetry<'_, O> {
+        let now = self.clock.now();
         let queue = self.queue.lock();
         let due = queue.waiting.iter().position(|keeping| keeping.due <= now);
         let soonest = queue.waiting.iter().map(|keeping| keeping.due).min();
@@ -179,7 +176,7 @@ impl RetryQueue {
         }
     }
 
-    fn take(&self, position: usize) -> Option<InFlightRetry<'_>> {
+    fn take(&self, position: usize) -> Option<InFlightRetry<'_, O>> {
         let mut queue = self.queue.lock();
         let keeping = queue.waiting.remove(position)?;
         queue.under_way += 1;
@@ -192,27 +189,27 @@ impl RetryQueue {
 const HANDS: usize = 32;
 
 /// An operation that is being retried. If it fails or is dropped, it goes back to the queue.
-struct InFlightRetry<'a> {
-    keeper: &'a RetryQueue,
-    keeping: Option<StoreRetry>,
+struct InFlightRetry<'a, O: RetryableOperation> {
+    keeper: &'a RetryQueue<O>,
+    keeping: Option<StoreRetry<O>>,
 }
 
-impl InFlightRetry<'_> {
-    async fn repeat(mut self, inner: &EngineInner) {
+impl<O: RetryableOperation> InFlightRetry<'_, O> {
+    async fn repeat(mut self) {
         let Some(keeping) = &mut self.keeping else { return };
-        match keeping.what.carry_out(inner).await {
+        match keeping.what.carry_out(&self.keeper.context).await {
             Ok(()) => self.keeping = None,
             Err(error) => {
                 keeping.tries += 1;
                 let pause = FIRST_PAUSE.saturating_mul(1 << keeping.tries.min(6)).min(LONGEST_PAUSE);
-                keeping.due = inner.clock.now() + pause;
+                keeping.due = self.keeper.clock.now() + pause;
                 tracing::debug!(event = "store.repeat", what = ?keeping.what, tries = keeping.tries, %error);
             }
         }
     }
 }
 
-impl Drop for InFlightRetry<'_> {
+impl<O: RetryableOperation> Drop for InFlightRetry<'_, O> {
     fn drop(&mut self) {
         let mut queue = self.keeper.queue.lock();
         queue.under_way -= 1;
@@ -222,99 +219,14 @@ impl Drop for InFlightRetry<'_> {
     }
 }
 
-enum NextRetry<'a> {
+enum NextRetry<'a, O: RetryableOperation> {
     Nothing,
     At(Duration),
-    Now(InFlightRetry<'a>),
+    Now(InFlightRetry<'a, O>),
 }
 
-impl StoreRetry {
-    pub(crate) fn of(kept: DeferredWrite, drive: &crate::drive::steps::CallDriver) -> Self {
-        let now = drive.inner.clock.now();
-        let (what, due) = match kept {
-            DeferredWrite::Save(save) => (StoreOperation::Save(drive.store.clone(), save), now + FIRST_PAUSE),
-            DeferredWrite::Release(release) => {
-                (StoreOperation::Release(drive.store.clone(), release), now + COMMAND_LIVES)
-            }
-            DeferredWrite::Park(ask) => {
-                let request = drive.call.request();
-                let parking = DeferredApproval {
-                    tenant: request.tenant.clone(),
-                    request: Arc::new(request.clone()),
-                    ask: *ask,
-                    shown: shown(&drive.envelope),
-                    policy: drive.call.policy().approval,
-                    for_client: drive.call.policy().trust.notify,
-                };
-                (StoreOperation::Park(Box::new(parking)), now)
-            }
-            DeferredWrite::GiveBack { grant, owner } => {
-                let tenant = drive.call.request().tenant.clone();
-                (StoreOperation::GiveBack { tenant, grant, spender: owner.digest() }, now)
-            }
-        };
-        Self { what, tries: 0, due }
-    }
-
-    /// Returns true if the caller relies on it: it may get the response and call again at once.
-    pub(crate) fn precedes_response(&self) -> bool {
-        match self.what {
-            StoreOperation::GiveBack { .. } => true,
-            StoreOperation::Save(..) | StoreOperation::Release(..) | StoreOperation::Park(_) => false,
-        }
-    }
-}
-
-impl StoreOperation {
-    async fn carry_out(&self, inner: &EngineInner) -> Result<(), StoreError> {
-        match self {
-            Self::Save(store, save) => store.save(save).await.map(drop),
-            Self::Release(store, release) => store.release(release).await,
-            Self::Park(parking) => {
-                let now = inner.clock.now();
-                let ask = |approvals: &mut ApprovalLedger| parking.ask(approvals, now);
-                let id = inner.change_approvals(&parking.tenant, ask).await?;
-                inner.notify_approval_request(
-                    &parking.tenant,
-                    id,
-                    Some(&parking.request.id),
-                    parking.for_client,
-                );
-                Ok(())
-            }
-            Self::GiveBack { tenant, grant, spender } => {
-                inner.change_approvals(tenant, |approvals| approvals.return_grant(*grant, *spender)).await
-            }
-        }
-    }
-}
-
-impl DeferredApproval {
-    fn ask(&self, approvals: &mut ApprovalLedger, now: Timestamp) -> ParkedRequestId {
-        let wanted = ApprovalSubject {
-            tool: &self.request.tool,
-            arguments: self.request.digest,
-            signature: &self.request.signature,
-            session: self.request.session.as_ref(),
-            blocked: self.ask.operator_only,
-        };
-        approvals.ask(wanted, &self.ask.escalation, Some(&self.shown), &self.policy, now).id
-    }
-}
-
-/// Returns the excerpt of the arguments that an operator may see.
-pub(crate) fn shown(envelope: &CallEnvelope) -> String {
-    steadfast_redact::excerpt(envelope.payload.params.as_str(), ApprovalLedger::MOST_SHOWN)
-}
-
-/// Shows neither results nor arguments.
-impl fmt::Debug for StoreOperation {
+impl<O: RetryableOperation> fmt::Debug for RetryQueue<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Save(_, save) => write!(f, "save {}", save.claimed.key.fingerprint()),
-            Self::Release(_, release) => write!(f, "release {}", release.key.fingerprint()),
-            Self::Park(parking) => write!(f, "park a call of {}", parking.request.tool),
-            Self::GiveBack { grant, .. } => write!(f, "give back grant {}", grant.0),
-        }
+        f.debug_struct("RetryQueue").field("len", &self.len()).finish_non_exhaustive()
     }
 }

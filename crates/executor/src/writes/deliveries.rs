@@ -11,10 +11,11 @@ use futures_util::future::select_ok;
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{Claim, ClaimOwner, DeliveryReceipt};
+use steadfast_core::id::Namespace;
 use steadfast_store::StateStore;
 use tokio::sync::{mpsc, watch};
 
-use crate::shared::verification_log::OutcomeRecipient;
+use crate::keys::SessionId;
 
 /// A response that can be marked as delivered, with its record. Once every copy is dropped, it is never marked.
 #[derive(Clone, Debug)]
@@ -24,6 +25,13 @@ pub struct DeliveryHandle {
     /// Recipient and server of a final response that an outcome is unknown.
     pub(crate) told: Option<OutcomeRecipient>,
     has_arrived: Arc<watch::Sender<bool>>,
+}
+
+/// Session that was informed of an unknown outcome, and the server of its tool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OutcomeRecipient {
+    pub(crate) session: SessionId,
+    pub(crate) server: Namespace,
 }
 
 /// Deliveries that this process knows of and the store may not know yet.

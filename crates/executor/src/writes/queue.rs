@@ -8,10 +8,8 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use steadfast_store::{Journal, JournalEntry, JournalLimits};
+use steadfast_store::{Journal, JournalEntry, JournalLimits, StateStore, StoreError};
 use tokio::sync::Notify;
-
-use crate::engine::api::EngineInner;
 
 /// Time for which entries are collected before a write.
 const GATHER: Duration = Duration::from_millis(5);
@@ -76,12 +74,13 @@ impl<T> WriteQueue<T> {
     }
 
     /// Writes the queue. Afterwards, all entries that were added before are in the store. If it is unavailable, they
-    /// stay queued. Entries that may have been written are not written again.
+    /// stay queued. Entries that may have been written are not written again. `failed` is called for each failure.
     pub(crate) async fn write(
         &self,
-        inner: &EngineInner,
+        store: &dyn StateStore,
         keep: JournalLimits,
         mut entries: impl for<'t> FnMut(&'t [T]) -> Cow<'t, [JournalEntry]>,
+        failed: impl Fn(&StoreError),
     ) {
         let mut room = self.writing.lock().await;
         let mut things = std::mem::take(&mut *room);
@@ -96,8 +95,8 @@ impl<T> WriteQueue<T> {
         }
         let mut done = 0;
         for batch in things.chunks(BATCH) {
-            if let Err(error) = inner.store.append(self.journal, &entries(batch), keep).await {
-                inner.store_trouble(&*inner.store, &error);
+            if let Err(error) = store.append(self.journal, &entries(batch), keep).await {
+                failed(&error);
                 if error.is_retryable() {
                     break;
                 }

@@ -227,14 +227,14 @@ async fn a_turn_that_comes_again_with_other_alternatives_does_nothing_twice() {
         for name in ["flight_search", "third"] {
             let (namespace, tool) = (Namespace::new("t").unwrap(), ToolName::new(name).unwrap());
             let key = BreakerKey::Tool(ToolRef { namespace, tool });
-            engine.update_breaker(None, &key, BreakerOverride::Open { until: None }, &by()).await;
+            engine.admin().update_breaker(None, &key, BreakerOverride::Open { until: None }, &by()).await;
         }
         turn(&engine, &tools, &with(first)).await;
         assert_eq!(tools.runs("second"), 1);
         for name in ["flight_search", "third"] {
             let (namespace, tool) = (Namespace::new("t").unwrap(), ToolName::new(name).unwrap());
             let key = BreakerKey::Tool(ToolRef { namespace, tool });
-            engine.update_breaker(None, &key, BreakerOverride::Reset, &by()).await;
+            engine.admin().update_breaker(None, &key, BreakerOverride::Reset, &by()).await;
         }
         let again = turn(&engine, &tools, &with(second)).await;
         let runs = ["flight_search", "second", "third"].map(|tool| tools.runs(tool));
@@ -369,7 +369,7 @@ async fn what_was_chosen_is_known_for_as_long_as_what_came_of_it() {
     // The record of the last call still exists, a moment before it expires.
     tokio::time::sleep(day - Duration::from_secs(60)).await;
     let engine = on(store, policy).await;
-    engine.update_breaker(None, &first_tool(), BreakerOverride::Open { until: None }, &by()).await;
+    engine.admin().update_breaker(None, &first_tool(), BreakerOverride::Open { until: None }, &by()).await;
     turn(&engine, &tools, &text).await;
     assert_eq!((tools.runs("flight_search"), tools.runs("flight_search_backup")), (1, 0));
 }
@@ -448,9 +448,9 @@ async fn what_was_chosen_is_known_for_days_where_records_are_kept_for_days() {
     policy.dedupe.keep.done = Duration::from_secs(72 * 3600);
     let engine = on(memory(), policy).await;
     let tools = ScriptedTools::new([("flight_search", says("1")), ("flight_search_backup", says("2"))]);
-    engine.update_breaker(None, &first_tool(), BreakerOverride::Open { until: None }, &by()).await;
+    engine.admin().update_breaker(None, &first_tool(), BreakerOverride::Open { until: None }, &by()).await;
     turn(&engine, &tools, WITH_BACKUP).await;
-    engine.update_breaker(None, &first_tool(), BreakerOverride::Reset, &by()).await;
+    engine.admin().update_breaker(None, &first_tool(), BreakerOverride::Reset, &by()).await;
     tokio::time::sleep(Duration::from_secs(48 * 3600)).await;
     turn(&engine, &tools, WITH_BACKUP).await;
     assert_eq!((tools.runs("flight_search"), tools.runs("flight_search_backup")), (0, 1));

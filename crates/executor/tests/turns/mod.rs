@@ -77,10 +77,10 @@ async fn an_alternative_that_did_the_job_is_not_followed_by_the_tool_that_is_wel
     let name = |name: &str| ToolName::new(name).unwrap();
     let namespace = Namespace::new("t").unwrap();
     let key = BreakerKey::Tool(ToolRef { namespace, tool: name("flight_search") });
-    engine.update_breaker(None, &key, BreakerOverride::Open { until: None }, &by()).await;
+    engine.admin().update_breaker(None, &key, BreakerOverride::Open { until: None }, &by()).await;
     let first = turn(&engine, &tools, WITH_BACKUP).await;
     assert_eq!(first.result.calls[0].output.as_ref().unwrap().as_str(), "2");
-    engine.update_breaker(None, &key, BreakerOverride::Reset, &by()).await;
+    engine.admin().update_breaker(None, &key, BreakerOverride::Reset, &by()).await;
     let engine = on(store, measured(ToolClass::Mutating)).await;
     let second = turn(&engine, &tools, WITH_BACKUP).await;
     assert_eq!((tools.runs("flight_search"), tools.runs("flight_search_backup")), (0, 1));
@@ -164,7 +164,7 @@ async fn a_turn_that_went_back_to_the_tool_of_its_plan_does_so_again() {
             script(move |_| {
                 let engine = steered.clone();
                 async move {
-                    engine.update_breaker(None, &first_tool(), BreakerOverride::Reset, &by()).await;
+                    engine.admin().update_breaker(None, &first_tool(), BreakerOverride::Reset, &by()).await;
                     invalid()
                 }
             }),
@@ -173,7 +173,7 @@ async fn a_turn_that_went_back_to_the_tool_of_its_plan_does_so_again() {
     ]);
     let text = r#"{"turnId":"trip","calls":[{"id":"f","tool":"t/flight_search",
         "alternatives":["t/flight_search_backup","t/third"]}]}"#;
-    engine.update_breaker(None, &first_tool(), BreakerOverride::Open { until: None }, &by()).await;
+    engine.admin().update_breaker(None, &first_tool(), BreakerOverride::Open { until: None }, &by()).await;
     let first = turn(&engine, &tools, text).await;
     assert_eq!(first.result.calls[0].output.as_ref().unwrap().as_str(), "1");
     let second = turn(&on(store, measured(ToolClass::Mutating)).await, &tools, text).await;
@@ -222,7 +222,7 @@ async fn a_call_with_an_unreadable_record_is_not_replaced() {
         let (engine, store) = on_faulty().await;
         let tools = ScriptedTools::new([("flight_search", says("1")), ("flight_search_backup", says("2"))]);
         turn(&engine, &tools, WITH_BACKUP).await;
-        engine.update_breaker(None, &first_tool(), breaker, &by()).await;
+        engine.admin().update_breaker(None, &first_tool(), breaker, &by()).await;
         let turned = turn_that_loses_its_store(&engine, &store, &tools).await;
         assert_eq!(turned.result.calls[0].code, Some(Code::StoreUnavailable));
         assert_eq!(tools.runs("flight_search_backup"), 0);
@@ -259,7 +259,7 @@ async fn a_turn_ends_by_its_deadline_although_the_store_says_nothing() {
     assert_eq!(before.elapsed(), Duration::from_secs(10));
 
     store.becomes(FaultMode::Slow);
-    engine.update_breaker(None, &first_tool(), BreakerOverride::Open { until: None }, &by()).await;
+    engine.admin().update_breaker(None, &first_tool(), BreakerOverride::Open { until: None }, &by()).await;
     let submitting = {
         let (engine, tools) = (engine.clone(), tools.clone());
         tokio::spawn(async move { turn(&engine, &tools, text).await })

@@ -88,7 +88,7 @@ impl TrustToolCall<'_> {
 
     /// Asks for approval of a reset. Returns the approver.
     async fn may_reset(&self, name: &str) -> Result<OperatorIdentity, ResetRefusal> {
-        if self.engine.tools_with_trust_history(self.tenant, name).is_empty() {
+        if self.engine.admin().tools_with_trust_history(self.tenant, name).is_empty() {
             let why =
                 format!("no failures of {name} count; call {STATUS} to list tools that have lost trust");
             return Err(ResetRefusal::Refused(why));
@@ -137,7 +137,7 @@ impl TrustToolCall<'_> {
 impl TrustToolCall<'_> {
     /// Returns true if only an operator may unblock the tool.
     fn is_blocked(&self, name: &str) -> bool {
-        let states = self.engine.trust(self.tenant);
+        let states = self.engine.admin().trust(self.tenant);
         // A reset of the tool does not change its domain.
         let mut own = states.iter().map(|one| &one.standing).filter(|one| one.scope != TrustScope::Domain);
         own.any(|one| one.state == TrustState::Blocked && is_about(one, name))
@@ -167,7 +167,7 @@ async fn status(
     with_history: bool,
 ) -> Result<TrustToolOutput, String> {
     let is_meant = |one: &TrustStatus| tool.is_none_or(|name| is_about(&one.standing, name));
-    let stand: Vec<_> = engine.trust(tenant).into_iter().filter(is_meant).collect();
+    let stand: Vec<_> = engine.admin().trust(tenant).into_iter().filter(is_meant).collect();
     let mut lines: Vec<_> = stand.iter().map(line).collect();
     if lines.is_empty() {
         lines.push(match tool {
@@ -179,7 +179,8 @@ async fn status(
     if with_history {
         let tenants = TenantFilter::One(tenant.cloned());
         let page = FailureQuery { tenants, ..FailureQuery::newest(LOOKED_THROUGH) };
-        let failures = engine.failures(&page).await.map_err(|error| format!("the failures: {error}"))?.found;
+        let failures =
+            engine.admin().failures(&page).await.map_err(|error| format!("the failures: {error}"))?.found;
         let failures: Vec<_> = failures
             .into_iter()
             .filter(|record| {
@@ -198,7 +199,7 @@ async fn status(
                 let of_failure = |record: &FailureRecord| record.domain.as_ref() == Some(&view.domain);
                 tool.is_none() || failures.iter().any(of_failure)
             };
-            let domains: Vec<_> = engine.domains(tenant).into_iter().filter(is_meant).collect();
+            let domains: Vec<_> = engine.admin().domains(tenant).into_iter().filter(is_meant).collect();
             lines.extend(domains.iter().map(domain));
             json!({ "states": stand, "history": failures, "domains": domains })
         }
@@ -212,10 +213,10 @@ async fn reset(
     name: &str,
     by: &OperatorIdentity,
 ) -> Result<TrustToolOutput, String> {
-    let known = engine.tools_with_trust_history(tenant, name);
+    let known = engine.admin().tools_with_trust_history(tenant, name);
     let mut changes = Vec::new();
     for tool in &known {
-        let changed = engine.reset_trust(tenant, TrustTarget::Tool(tool), by).await;
+        let changed = engine.admin().reset_trust(tenant, TrustTarget::Tool(tool), by).await;
         changes.extend(changed.map_err(|error| format!("{tool} could not be reset: {error}"))?);
     }
     let reset: Vec<_> = known.iter().map(ToString::to_string).collect();
@@ -337,7 +338,7 @@ mod tests {
         let pay = r#"{"tool_name":"bank/pay"}"#;
         let (text, is_error, _) = said(&engine, RESET, pay).await;
         assert!(is_error && text.contains("steadfast approve"), "{text}");
-        assert_eq!(engine.trust(None).len(), 1, "nothing was forgiven");
+        assert_eq!(engine.admin().trust(None).len(), 1, "nothing was forgiven");
         let (text, is_error, _) = said(&engine, RESET, "{}").await;
         assert!(is_error && text.contains("tool_name"), "{text}");
     }

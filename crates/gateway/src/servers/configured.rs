@@ -104,7 +104,7 @@ impl ConfiguredServer {
             let namespace = self.name.clone();
             server.catalog.on_change(ToolChangeCallback(Box::new(move |name| {
                 if let Ok(tool) = ToolName::new(name) {
-                    engine.forget_tool(&ToolRef { namespace: namespace.clone(), tool });
+                    engine.admin().forget_tool(&ToolRef { namespace: namespace.clone(), tool });
                 }
             })));
         }

@@ -299,7 +299,7 @@ async fn eh_2_5_the_settings_of_a_tool_are_heeded_and_those_of_others_stay() {
 
 /// Returns the state of the tool's breaker, and its number of consecutive failures.
 async fn breaker(engine: &Engine) -> (State, u32) {
-    let breakers = engine.breakers(None).await;
+    let breakers = engine.admin().breakers(None).await;
     let own = breakers.iter().find(|breaker| breaker.key == first_tool());
     own.map_or((State::Closed, 0), |breaker| (breaker.view.state, breaker.view.in_a_row))
 }

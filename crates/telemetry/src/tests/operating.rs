@@ -172,17 +172,17 @@ async fn lived() -> String {
         tokio::time::advance(Duration::from_secs(31)).await;
     }
     let key = BreakerKey::Tool(pay(1, "k").tool());
-    engine.update_breaker(None, &key, BreakerOverride::Reset, &by).await;
+    engine.admin().update_breaker(None, &key, BreakerOverride::Reset, &by).await;
     engine.call(called("pay", 9, None), well).await;
-    while engine.approvals(None).is_empty() {
+    while engine.admin().approvals(None).is_empty() {
         tokio::task::yield_now().await;
     }
     heard.assert_counted("steadfast_approvals_pending{} 1");
-    let (id, _) = engine.approvals(None).pop().unwrap();
-    engine.decide(None, id, ApprovalDecision::Once, Grantor::Operator, &by).await.unwrap();
+    let (id, _) = engine.admin().approvals(None).pop().unwrap();
+    engine.admin().decide(None, id, ApprovalDecision::Once, Grantor::Operator, &by).await.unwrap();
     heard.assert_counted("steadfast_approvals_pending{} 0");
     heard.assert_counted("steadfast_by_hand_total{deed=\"approved\"} 1");
-    engine.update_breaker(None, &key, BreakerOverride::Open { until: None }, &by).await;
+    engine.admin().update_breaker(None, &key, BreakerOverride::Open { until: None }, &by).await;
     heard.assert_counted("steadfast_tool_circuit_breaker_state{tool=\"bank/pay\",state=\"FORCED_OPEN\"} 1");
     let report = br#"{"toolName":"pay","pluginName":"bank","error":"x","severity":"security"}"#;
     engine.record_report(None, &ToolReport::parse(report, ReportKind::Failure).unwrap());

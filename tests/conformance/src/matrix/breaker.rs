@@ -69,7 +69,7 @@ pub(super) async fn tr_8_a_forced_open_breaker_stays_open_in_a_fleet_and_over_a_
     let tool = CountingTool::paying();
     assert_eq!(status(&second.call(single(0), tool.clone()).await), SUCCESS);
     let (key, by) = (BreakerKey::Tool(single(0).tool()), OperatorIdentity::new("ann", OperatorSurface::Cli));
-    let forced = first.update_breaker(None, &key, BreakerOverride::Open { until: None }, &by).await;
+    let forced = first.admin().update_breaker(None, &key, BreakerOverride::Open { until: None }, &by).await;
     assert_eq!(forced.reach, ChangeScope::Everywhere);
     let obeyed = async |engine: &Engine, expected| {
         let mut number = 1;
@@ -93,12 +93,12 @@ pub(super) async fn tr_8_a_forced_open_breaker_stays_open_in_a_fleet_and_over_a_
     assert_eq!(error.rule.as_deref(), Some("breaker.forced_by_hand"), "a month and a restart later");
     assert_eq!(error.breaker_state, Some(State::ForcedOpen));
 
-    third.update_breaker(None, &key, BreakerOverride::Reset, &by).await;
+    third.admin().update_breaker(None, &key, BreakerOverride::Reset, &by).await;
     assert_eq!(status(&third.call(keyed("k"), tool.clone()).await), SUCCESS);
     if world.notifies_engines() {
         obeyed(&second, SUCCESS).await;
     }
-    let audit = third.audit(&AuditQuery::default()).await.unwrap().found;
+    let audit = third.admin().audit(&AuditQuery::default()).await.unwrap().found;
     assert_eq!(
         audit.iter().map(|entry| entry.deed).collect::<Vec<_>>(),
         [AuditAction::BreakerReset, AuditAction::BreakerForcedOpen]

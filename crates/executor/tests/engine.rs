@@ -20,9 +20,9 @@ use steadfast_core::policy::{
 };
 use steadfast_core::trust::TrustState;
 use steadfast_executor::{
-    Attempt, CallFacts, CallOptions, CallResponse, Engine, HeartbeatReply, HookFuture, Hooks, HostError,
-    HostStep, OperatorIdentity, OperatorSurface, RuntimeClock, ShutdownReport, ToolHandler, ToolResult,
-    TrustFile,
+    Attempt, CallFacts, CallOptions, CallResponse, Engine, FailureQuery, HeartbeatReply, HookFuture, Hooks,
+    HostError, HostStep, OperatorIdentity, OperatorSurface, RuntimeClock, ShutdownReport, ToolHandler,
+    ToolResult, TrustFile,
 };
 use steadfast_store::{DocumentKind, Journal, JournalQuery, MemoryOptions, MemoryStore, StateStore};
 use tokio::sync::Semaphore;
@@ -961,4 +961,36 @@ async fn a_call_whose_caller_goes_while_it_claims_is_not_made() {
         let again = engine.call(pay(1, Some("k")), async |_: Attempt| ok()).await;
         assert_eq!(code(&again), None, "it is free again");
     }
+}
+
+/// A regression: a listing of failures that was dropped while the store was slow once took the failures with it.
+#[tokio::test(start_paused = true)]
+async fn a_dropped_listing_of_failures_loses_none_of_them() {
+    let clock = Arc::new(RuntimeClock::new());
+    let store = Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(clock.clone()))));
+    let mut policy = standard(ToolClass::Unknown);
+    policy.retry.attempts = 1.try_into().unwrap();
+    let engine = restarted(&(store.clone() as Arc<dyn StateStore>), &clock, &policy).await;
+    settle().await;
+    store.becomes(FaultMode::Holds(Journal::Failures));
+    engine.call(pay(1, None), async |_: Attempt| broken()).await;
+    let admin = engine.admin();
+    let all = FailureQuery::newest(10);
+    let dropped = tokio::time::timeout(Duration::ZERO, admin.failures(&all)).await;
+    assert!(dropped.is_err(), "the store holds the write");
+    store.becomes(FaultMode::Up);
+    settle().await;
+    assert_eq!(admin.failures(&all).await.unwrap().found.len(), 1);
+}
+
+/// A regression: a start that was cancelled while it loaded once left the task that listens to the store behind.
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_start_leaves_nothing_behind() {
+    let clock = Arc::new(RuntimeClock::new());
+    let store = Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(clock.clone()))));
+    store.becomes(FaultMode::Silent);
+    let starting = Engine::builder().clock(clock).store(store.clone()).start();
+    assert!(tokio::time::timeout(Duration::from_millis(1), starting).await.is_err(), "it loads");
+    settle().await;
+    assert_eq!(Arc::strong_count(&store), 1, "nothing uses the store any more");
 }

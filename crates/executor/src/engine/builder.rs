@@ -251,6 +251,8 @@ impl EngineBuilder {
             calls: calls.clone(),
         };
         let ended = CancellationToken::new();
+        // Ends the tasks also if this future is dropped while it loads.
+        let life = Arc::new(ended.clone().drop_guard());
         let task = |work: Pin<Box<dyn Future<Output = ()> + Send>>| {
             let ended = ended.clone();
             tokio::spawn(async move {
@@ -276,7 +278,7 @@ impl EngineBuilder {
         let retrying = calls.clone();
         task(Box::pin(async move { retrying.retries.run().await }));
         task(Box::pin(async move { calls.deliveries.write(arrivals).await }));
-        Engine { inner: Arc::new(inner), _life: Arc::new(ended.drop_guard()) }
+        Engine { inner: Arc::new(inner), _life: life }
     }
 }
 

@@ -54,9 +54,14 @@ impl FailureLog {
     }
 
     /// Returns the failed calls of tools, newest first.
-    pub(crate) async fn page(&self, page: &FailureQuery) -> Result<JournalPage<FailureRecord>, StoreError> {
-        // Queued failures are written first, so that the result includes them.
-        self.write_now().await;
+    pub(crate) async fn page(
+        self: &Arc<Self>,
+        page: &FailureQuery,
+    ) -> Result<JournalPage<FailureRecord>, StoreError> {
+        // Queued failures are written first, so that the result includes them. They are written in a task of their
+        // own, so that none is lost if the caller drops this future.
+        let log = self.clone();
+        let _ = tokio::spawn(async move { log.write_now().await }).await;
         let subject = match (&page.tool, &page.tenants) {
             (Some(tool), TenantFilter::One(tenant)) => Some(subject(tenant.as_ref(), tool)),
             (Some(_), TenantFilter::All) | (None, _) => None,

@@ -20,10 +20,12 @@ use steadfast_core::classify::signature::{domain, signature};
 use steadfast_core::classify::{ArgumentTargets, AttemptFault, FaultSource};
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{
-    LeaseOwnerState, LocalKnowledge, MemoryRecords, ProcessIdentity, RecordAddress, RunId,
+    LeaseOwnerState, LocalKnowledge, MemoryRecords, ProcessIdentity, RecordAddress,
 };
 use steadfast_core::guard::LoopGuard;
-use steadfast_core::id::{ActorId, Digest, InvalidId, Namespace, RequestId, SessionKey, ToolName, ToolRef};
+use steadfast_core::id::{
+    ActorId, Digest, InvalidId, Namespace, RequestId, RunId, SessionKey, ToolName, ToolRef,
+};
 use steadfast_core::key::{KeyInputs, RecordKey, arguments_digest, computed_key, explicit_key};
 use steadfast_core::limit::Limiter;
 use steadfast_core::output::ToolOutput;

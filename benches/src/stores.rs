@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use steadfast_core::dedupe::{
     Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord, DedupeRules, LocalKnowledge,
-    RecordAddress, RunId, RunOutcome, SaveRequest, SaveVerdict,
+    RecordAddress, RunOutcome, SaveRequest, SaveVerdict,
 };
-use steadfast_core::id::{ActorId, Digest, Namespace, RequestId, SessionKey, ToolName, ToolRef};
+use steadfast_core::id::{ActorId, Digest, Namespace, RequestId, RunId, SessionKey, ToolName, ToolRef};
 use steadfast_core::key::RecordKey;
 use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::{PolicyProfile, ToolClass};

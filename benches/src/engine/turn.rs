@@ -30,8 +30,8 @@ pub(crate) fn run(report: &mut BenchReport) -> Result<(), MeasurementError> {
         return Ok(());
     }
     let runtime = runtime()?;
-    let mut named = TurnRunner::new(&runtime, true)?;
-    let mut unnamed = TurnRunner::new(&runtime, false)?;
+    let mut named = TurnSubject::new(&runtime, true)?;
+    let mut unnamed = TurnSubject::new(&runtime, false)?;
     let mut bare = EngineCaller::new(&runtime, None, EngineCallScenario::Fresh, EngineKeyChoice::Key)?
         .with_params(BYTES);
     let standing = contest_in(
@@ -52,7 +52,7 @@ pub(crate) fn run(report: &mut BenchReport) -> Result<(), MeasurementError> {
 }
 
 /// Runs one turn after the other.
-struct TurnRunner {
+struct TurnSubject {
     runtime: Arc<Runtime>,
     engine: Engine,
     template: CallEnvelope,
@@ -61,7 +61,7 @@ struct TurnRunner {
     number: u64,
 }
 
-impl TurnRunner {
+impl TurnSubject {
     fn new(runtime: &Arc<Runtime>, is_named: bool) -> Result<Self, MeasurementError> {
         Ok(Self {
             runtime: Arc::clone(runtime),

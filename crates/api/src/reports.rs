@@ -9,9 +9,10 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use steadfast_core::Timestamp;
 use steadfast_core::classify::Severity;
+use steadfast_core::classify::signature::Signature;
 use steadfast_core::id::{Domain, ModelId, Namespace, SessionKey, TenantId, ToolName, ToolRef};
 use steadfast_core::report::{ReportKind, ToolReport};
-use steadfast_core::trust::{Signature, TrustChange, TrustScope, TrustState};
+use steadfast_core::trust::{TrustChange, TrustScope, TrustState};
 use steadfast_executor::ToolScore;
 use steadfast_json::JsonLimits;
 

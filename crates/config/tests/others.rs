@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use steadfast_config::{AnnotationHints, Config, ServerTarget, Sources};
 use steadfast_core::Timestamp;
+use steadfast_core::classify::signature::Signature;
 use steadfast_core::classify::{AttemptFault, FaultNature, FaultSource, Severity, classify};
 use steadfast_core::id::Namespace;
 use steadfast_core::policy::{Backoff, EnforcementMode, Jitter, MechanismModes, TrustRecovery, TrustRule};
 use steadfast_core::trust::{
-    FinishedOutcome, Signature, TrustDecision, TrustLedger, TrustRules, TrustState, TrustSubject,
+    FinishedOutcome, TrustDecision, TrustLedger, TrustRules, TrustState, TrustSubject,
 };
 use support::{domain, environment, files, load, policy, sample, seconds, tool};
 

@@ -21,9 +21,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
+use crate::classify::signature::Signature;
 use crate::id::{Digest, SessionKey, ToolRef};
 use crate::policy::{ApprovalPolicy, ApprovalTrigger, DangerousCommandPolicy};
-use crate::trust::{Escalation, Signature, TrustDecision};
+use crate::trust::{Escalation, TrustDecision};
 
 /// The call that needs approval, and that a grant must match.
 #[derive(Clone, Copy, Debug)]

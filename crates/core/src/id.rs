@@ -237,6 +237,12 @@ impl fmt::Display for ToolRef {
     }
 }
 
+/// The id of one run of a tool. It is sent upstream when the caller gave no key, and stays the same when another
+/// owner takes over.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RunId(pub Arc<str>);
+
 /// SHA-256 of some bytes, usually of canonical JSON.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest([u8; 32]);

@@ -29,6 +29,7 @@ pub mod restart;
 pub mod retry;
 pub mod server_name;
 pub mod stats;
+pub mod template;
 mod time;
 pub mod trust;
 pub mod verification;

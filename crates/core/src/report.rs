@@ -11,6 +11,7 @@ use steadfast_json::{JsonDocument, JsonError, JsonLimits, JsonValue, RawJson};
 
 use crate::Timestamp;
 use crate::classify::record::{FailureDetails, FailureRecord, argument_summary, detect};
+use crate::classify::signature::Signature;
 use crate::classify::{
     ArgumentTargets, AttemptFault, FaultNature, FaultSource, Overrides, Severity, classify, signature,
 };
@@ -23,7 +24,7 @@ use crate::id::{Digest, Domain, ModelId, Namespace, TenantId, ToolName, ToolRef}
 use crate::key::arguments_digest;
 use crate::policy::{PolicyProfile, ToolClass};
 use crate::stats::ScoreOutcome;
-use crate::trust::{ReportedFailure, Signature, TrustReport};
+use crate::trust::{ReportedFailure, TrustReport};
 
 /// A report about a tool that the host ran.
 #[derive(Clone, Debug, PartialEq)]

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use serde_json::Value as Json;
 
 use crate::id::{Namespace, ToolName, ToolRef};
-use crate::key::KeyTemplate;
 use crate::output::ToolOutput;
+use crate::template::KeyTemplate;
 
 /// The way to check whether a call took effect.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,8 +4,8 @@ use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use steadfast_core::dedupe::{ClaimOwner, ProcessIdentity, RunId};
-use steadfast_core::id::Digest;
+use steadfast_core::dedupe::{ClaimOwner, ProcessIdentity};
+use steadfast_core::id::{Digest, RunId};
 use steadfast_store::TimeSource;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;

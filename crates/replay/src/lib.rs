@@ -51,7 +51,7 @@ pub use recording::{
 };
 
 /// Returns the policy of a call.
-pub type PolicyLookup<'p> = &'p mut dyn FnMut(&RecordedCall) -> Arc<CallPolicy>;
+pub type ReplayPolicies<'p> = &'p mut dyn FnMut(&RecordedCall) -> Arc<CallPolicy>;
 
 /// A recording, replayed under the current configuration.
 #[derive(Debug)]
@@ -229,7 +229,7 @@ impl<'c> Rehearsal<'c> {
     /// called now and then with the position, from 0 to [`Rehearsal::length`].
     pub fn of(
         calls: &'c [RecordedCall],
-        policies: PolicyLookup<'_>,
+        policies: ReplayPolicies<'_>,
         told: &[usize],
         progress: &mut dyn FnMut(usize),
     ) -> Self {
@@ -276,7 +276,7 @@ impl<'c> Rehearsal<'c> {
     /// Replays the recording under another configuration.
     pub fn replay_under(
         &self,
-        policies: PolicyLookup<'_>,
+        policies: ReplayPolicies<'_>,
         told: &[usize],
         progress: &mut dyn FnMut(usize),
     ) -> ReplayResult {

@@ -102,10 +102,9 @@ fn drop_output(record: &mut Arc<DedupeRecord>) {
 mod tests {
     use steadfast_core::Timestamp;
     use steadfast_core::dedupe::{
-        ClaimOwner, Lease, ProcessIdentity, RecordOrigin, RunId, SettleTime, UnknownOutcome,
-        UnknownOutcomeReason,
+        ClaimOwner, Lease, ProcessIdentity, RecordOrigin, SettleTime, UnknownOutcome, UnknownOutcomeReason,
     };
-    use steadfast_core::id::{Digest, Namespace, RequestId, ToolName, ToolRef};
+    use steadfast_core::id::{Digest, Namespace, RequestId, RunId, ToolName, ToolRef};
     use steadfast_core::output::ToolOutput;
     use steadfast_json::RawJson;
 

@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 use rusqlite::{Connection, params};
 use steadfast_core::dedupe::{
     Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRules, LocalKnowledge, RecordAddress,
-    RunId, RunOutcome, SaveRequest, SaveVerdict,
+    RunOutcome, SaveRequest, SaveVerdict,
 };
-use steadfast_core::id::{Digest, Namespace, RequestId, ToolName, ToolRef};
+use steadfast_core::id::{Digest, Namespace, RequestId, RunId, ToolName, ToolRef};
 use steadfast_core::key::RecordKey;
 use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::{DedupePolicy, PolicyProfile, ToolClass};

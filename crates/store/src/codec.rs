@@ -140,10 +140,10 @@ mod tests {
     use proptest::prelude::*;
     use steadfast_core::Timestamp;
     use steadfast_core::dedupe::{
-        ClaimOwner, DedupeState, Lease, ProcessIdentity, RecordOrigin, RunId, SettleTime, UnknownOutcome,
+        ClaimOwner, DedupeState, Lease, ProcessIdentity, RecordOrigin, SettleTime, UnknownOutcome,
         UnknownOutcomeReason,
     };
-    use steadfast_core::id::{Digest, Namespace, RequestId, ToolName, ToolRef};
+    use steadfast_core::id::{Digest, Namespace, RequestId, RunId, ToolName, ToolRef};
     use steadfast_core::output::ToolOutput;
     use steadfast_json::RawJson;
 

@@ -11,7 +11,7 @@ use steadfast_core::breaker::State;
 use steadfast_core::classify::{AttemptReach, FaultNature};
 use steadfast_core::code::Code;
 
-use super::plan::CallNeed;
+use super::draft::CallNeed;
 
 /// The action after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

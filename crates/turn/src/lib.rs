@@ -18,6 +18,7 @@ use std::time::Duration;
 use steadfast_core::envelope::TurnEnvelope;
 
 mod choice;
+mod draft;
 mod event;
 mod graph;
 mod handler;
@@ -27,6 +28,7 @@ mod mistake;
 mod params;
 mod parser;
 mod plan;
+mod pointer;
 mod progress;
 mod result;
 #[cfg(test)]
@@ -34,6 +36,7 @@ mod tests;
 pub mod trace;
 
 pub use choice::{CandidateChoice, SubmissionHistory};
+pub use draft::{CallNeed, DraftAlternative, DraftCall, DraftDependency, PlanDraft, PlannedAlternative};
 pub use event::{
     PlannedCallEnd, ToolFacts, TurnCallFailure, TurnEndEffect, TurnEvent, TurnMisuse, TurnStep,
     UnknownOutcomeHandling,
@@ -42,13 +45,9 @@ pub use handler::{DependantCounts, FailureDecision, FailureFacts, FailureStrateg
 pub use lease::{TurnAcquisition, TurnDocument, TurnHolder, TurnLease, TurnWriteConflict};
 pub use machine::TurnMachine;
 pub use mistake::{PlanError, PlanErrors, PlanProblem};
-pub use params::{
-    ArgumentResolveError, CallParams, InvalidJsonPointer, JsonPointer, OutputParts, OutputReference,
-};
-pub use plan::{
-    CallNeed, DraftAlternative, DraftCall, DraftDependency, PlanDraft, PlannedAlternative, PlannedCall,
-    PlannedDependency, TurnPlan,
-};
+pub use params::{ArgumentResolveError, CallParams, OutputParts, OutputReference};
+pub use plan::{PlannedCall, PlannedDependency, TurnPlan};
+pub use pointer::{InvalidJsonPointer, JsonPointer};
 pub use progress::CallProgress;
 pub use result::{TurnCallOutcome, TurnCallResult, TurnEndReason, TurnResult, TurnStatus};
 

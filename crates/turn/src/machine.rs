@@ -20,6 +20,7 @@ use steadfast_core::id::{ToolCallId, ToolRef};
 use steadfast_json::{JsonLimits, RawJson};
 
 use super::choice::{CandidateChoice, SubmissionHistory};
+use super::draft::CallNeed;
 use super::event::{
     PlannedCallEnd, ToolFacts, TurnCallFailure, TurnEndEffect, TurnEvent, TurnMisuse, TurnStep,
     UnknownOutcomeHandling,
@@ -28,7 +29,7 @@ use super::handler::{
     DependantCounts, FailureDecision, FailureFacts, FailureStrategy, alternative_may_run, decide, refuses,
 };
 use super::params::{ArgumentResolveError, OutputParts, OutputReference};
-use super::plan::{CallNeed, PlannedCall, TurnPlan};
+use super::plan::{PlannedCall, TurnPlan};
 use super::result::{self, TurnCallOutcome, TurnCallResult, TurnEndReason, TurnResult};
 use super::trace::{SkipReason, ToolFailureDetails, TraceNote, TurnFact};
 use super::{TurnLimits, clip};

@@ -6,7 +6,7 @@ use steadfast_core::id::{InvalidId, ToolCallId};
 use steadfast_json::JsonError;
 
 use super::clip;
-use super::params::{InvalidJsonPointer, JsonPointer};
+use super::pointer::{InvalidJsonPointer, JsonPointer};
 
 /// All errors of a plan. There is at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,13 +7,13 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
 
 use steadfast_core::id::ToolCallId;
 use steadfast_json::{JsonDocument, JsonError, JsonKind, JsonLimits, JsonValue, RawJson};
 
+use super::clip;
 use super::mistake::{PlanErrors, PlanPath, PlanProblem};
-use super::{TurnLimits, clip};
+use super::pointer::JsonPointer;
 
 /// The params of a call, with the positions at which outputs are inserted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,62 +148,6 @@ pub enum ArgumentResolveError {
     NotAnObject,
 }
 
-/// A JSON Pointer (RFC 6901).
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct JsonPointer(Arc<str>);
-
-/// The reason why a text is not a valid JSON Pointer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidJsonPointer {
-    /// The text is not empty and does not begin with a slash.
-    #[error("a JSON Pointer is empty or begins with `/`")]
-    NoSlash,
-    /// A `~` is followed by neither 0 nor 1.
-    #[error("in a JSON Pointer `~` is written `~0` and `/` within a name `~1`")]
-    Tilde,
-    /// The text is longer than the limit.
-    #[error("a JSON Pointer of more than {} bytes is not accepted", JsonPointer::MAX_BYTES)]
-    TooLong,
-    /// The pointer has more steps than the depth limit of an output.
-    #[error("a JSON Pointer of more than {} steps is not accepted", TurnLimits::OUTPUT_DEPTH)]
-    TooDeep,
-}
-
-impl JsonPointer {
-    const MAX_BYTES: usize = 1024;
-
-    /// Returns the pointer to the whole value.
-    pub fn whole() -> Self {
-        Self(Arc::from(""))
-    }
-
-    /// Parses a pointer.
-    pub fn parse(text: &str) -> Result<Self, InvalidJsonPointer> {
-        if text.len() > Self::MAX_BYTES {
-            return Err(InvalidJsonPointer::TooLong);
-        }
-        if !text.is_empty() && !text.starts_with('/') {
-            return Err(InvalidJsonPointer::NoSlash);
-        }
-        if text.split('~').skip(1).any(|after| !after.starts_with(['0', '1'])) {
-            return Err(InvalidJsonPointer::Tilde);
-        }
-        if text.matches('/').count() > TurnLimits::OUTPUT_DEPTH {
-            return Err(InvalidJsonPointer::TooDeep);
-        }
-        Ok(Self(Arc::from(text)))
-    }
-
-    /// Returns the text of the pointer.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    fn tokens(&self) -> Vec<String> {
-        self.0.split('/').skip(1).map(|token| token.replace("~1", "/").replace("~0", "~")).collect()
-    }
-}
-
 /// A text with the parts of it that other calls refer to, found in one pass.
 ///
 /// An output may have megabytes and a thousand dependants. Separate lookups would read it a thousand times. Parts are
@@ -265,7 +209,7 @@ struct PointerSteps<'p> {
 }
 
 /// Descends once for all pointers with the same beginning. They are sorted, so those that share their first `level`
-/// steps are adjacent. Recursion ends at [`TurnLimits::OUTPUT_DEPTH`], which also limits the pointers.
+/// steps are adjacent. Recursion ends at `TurnLimits::OUTPUT_DEPTH`, which also limits the pointers.
 fn find_pieces(
     value: JsonValue<'_>,
     wanted: &[PointerSteps<'_>],

@@ -7,9 +7,9 @@ use std::time::Duration;
 use steadfast_core::id::{InvalidId, Namespace, ToolCallId, ToolName, ToolRef, TurnId};
 use steadfast_json::{JsonDocument, JsonItems, JsonLimits, JsonMembers, JsonValue, RawJson};
 
+use super::draft::{CallNeed, DraftAlternative, DraftCall, DraftDependency, PlanDraft, PlannedAlternative};
 use super::mistake::{PlanErrors, PlanPath, PlanProblem};
 use super::params::{CallParams, OutputReference};
-use super::plan::{CallNeed, DraftAlternative, DraftCall, DraftDependency, PlanDraft, PlannedAlternative};
 use super::{TurnLimits, clip};
 
 /// The readable parts of a plan.

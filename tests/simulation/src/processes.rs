@@ -8,13 +8,13 @@ use steadfast_core::call::{
     Provenance, RecordStatus, ResultStage, RunnerKind, StoreFault, UnknownOutcomeInfo, UpstreamKey,
     UpstreamSignal,
 };
+use steadfast_core::classify::signature::Signature;
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{
     CallFailure, Claim, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord, DedupeState, DeliveryReceipt,
-    LocalKnowledge, RecordAddress, RunId, SaveRequest, SaveVerdict, UnknownOutcomeReason,
+    LocalKnowledge, RecordAddress, SaveRequest, SaveVerdict, UnknownOutcomeReason,
 };
-use steadfast_core::id::RequestId;
-use steadfast_core::trust::Signature;
+use steadfast_core::id::{RequestId, RunId};
 
 use crate::Defect;
 use crate::invariants::InvariantViolation;

@@ -5,9 +5,9 @@ use serde::Serialize;
 use steadfast::Engine;
 use steadfast::store::{RecordFilter, RecordPage, StoreError};
 use steadfast_core::dedupe::{
-    AttemptRecord, DedupeRecord, DedupeState as Kept, RecordOrigin, SettleTime, UnknownOutcomeReason,
+    AttemptRecord, CallContext, DedupeRecord, DedupeState as Kept, RecordOrigin, SettleTime,
+    UnknownOutcomeReason,
 };
-use steadfast_core::envelope::CallContext;
 use steadfast_core::id::{ActorId, Digest, RequestId, SessionKey, TenantId, ToolRef};
 use steadfast_core::key::RecordKey;
 use steadfast_core::{Timestamp, millis};

@@ -8,9 +8,10 @@ use steadfast::Engine;
 use steadfast::admin::approval::ParkedRequest;
 use steadfast_core::Timestamp;
 use steadfast_core::breaker::State;
+use steadfast_core::classify::signature::Signature;
 use steadfast_core::id::{Digest, Domain, ModelId, Namespace, SessionKey, TenantId, ToolName, ToolRef};
 use steadfast_core::trust::{
-    Escalation, PromptLevel, Signature, ToolReliabilityState, TrustScope, TrustState, TrustStatus,
+    Escalation, PromptLevel, ToolReliabilityState, TrustScope, TrustState, TrustStatus,
 };
 use steadfast_executor::{
     BreakerKey, BreakerView, DomainView, GuardTrip, GuardView, ModelScore, StoppedSession,

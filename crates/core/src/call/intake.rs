@@ -13,10 +13,10 @@ use super::request::{
 };
 use crate::approval::ApprovalChannel;
 use crate::classify::{ArgumentTargets, danger, signature};
-use crate::dedupe::{ProcessIdentity, RecordAddress, RunId};
-use crate::envelope::{CallContext, CallEnvelope, EnvelopeError, IdempotencyKey};
+use crate::dedupe::{ProcessIdentity, RecordAddress};
+use crate::envelope::{CallEnvelope, EnvelopeError, IdempotencyKey};
 use crate::guard::check_arguments;
-use crate::id::{Digest, ToolRef, TurnId};
+use crate::id::{Digest, RunId, ToolRef, TurnId};
 use crate::key::{self, DedupeMode, KeyInputs, KeySource, RecordKey};
 use crate::policy::{ArgumentCheck, CallPolicy, ComputedKeyPolicy, KeyConflictPolicy, ToolClass};
 
@@ -95,7 +95,7 @@ impl CallRequest {
         Self {
             id: envelope.request_id.clone(),
             tool_call: envelope.tool_call_id.clone(),
-            context: CallContext::of(envelope).map(Arc::new),
+            context: envelope.context().map(Arc::new),
             session: Some(target.session_key.clone()),
             actor: Some(target.actor_id.clone()),
             tenant: target.tenant_id.clone(),

@@ -4,15 +4,14 @@ use std::sync::Arc;
 
 use crate::Timestamp;
 use crate::approval::ApprovalChannel;
-use crate::dedupe::{ProcessIdentity, RecordAddress, RunId};
-use crate::envelope::CallContext;
+use crate::classify::signature::Signature;
+use crate::dedupe::{CallContext, ProcessIdentity, RecordAddress};
 use crate::id::{
-    ActorId, Digest, Domain, ModelId, RequestId, SessionKey, TenantId, ToolCallId, ToolRef, TurnId,
+    ActorId, Digest, Domain, ModelId, RequestId, RunId, SessionKey, TenantId, ToolCallId, ToolRef, TurnId,
 };
 use crate::key::{self, RecordKey};
 use crate::policy::{AmbiguousOutcomePolicy, CallPolicy, ToolClass};
 use crate::retry::CallerLimits;
-use crate::trust::Signature;
 
 /// The request of a call.
 #[derive(Clone, Debug)]

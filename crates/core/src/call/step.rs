@@ -3,19 +3,19 @@
 use std::time::Duration;
 
 use super::recorded_attempt::RecordedFailure;
-use crate::Timestamp;
 use crate::approval::{GrantId, SpendVerdict};
-use crate::breaker;
 use crate::classify::{AttemptFault, FaultSource, Severity};
 use crate::code::Code;
 use crate::dedupe::{
     CallFailure, Claim, ClaimOwner, ClaimVerdict, DeliveryReceipt, ReleaseRequest, RenewVerdict,
-    ReplayReason, RunId, SaveRequest, SaveVerdict, StartVerdict, UnknownOutcomeReason,
+    ReplayReason, SaveRequest, SaveVerdict, StartVerdict, UnknownOutcomeReason,
 };
 use crate::guard::GuardRemark;
+use crate::id::RunId;
 use crate::key::RecordKey;
 use crate::output::ToolOutput;
 use crate::trust::Escalation;
+use crate::{Timestamp, breaker};
 
 /// An event that the driver reports. The machine returns one [`NextStep`] for each.
 #[derive(Clone, Debug)]

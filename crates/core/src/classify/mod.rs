@@ -13,6 +13,7 @@
 //! ([`ArgumentTargets`]), and [`record`] (failure records, and failures hidden in successful results).
 
 pub mod danger;
+mod failure_fields;
 mod overrides;
 pub mod record;
 mod retry_after;
@@ -21,6 +22,7 @@ mod shell;
 pub mod signature;
 mod targets;
 mod text;
+mod verdict;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -340,6 +342,12 @@ pub enum ModelMistake {
     Arguments,
     /// The tool does not exist.
     UnknownTool,
+}
+
+/// Returns the beginning of a text, at most this many bytes, cut between characters.
+fn cut(text: &str, bytes: usize) -> &str {
+    let end = (0..=bytes.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+    end.and_then(|end| text.get(..end)).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -4,65 +4,14 @@
 //! follows one list (DESIGN, D4): only the proofs named there lead to [`AttemptReach::Refused`].
 
 use std::borrow::Cow;
-use std::time::Duration;
 
 use super::text::{self, FaultFacts};
+use super::verdict::{RuleDecision, RuleVerdict};
 use super::{
-    AttemptFault, AttemptReach, Classification, FaultNature, FaultSource, FaultSourceKind, ModelMistake,
-    Severity, TransportError,
+    AttemptFault, AttemptReach, FaultNature, FaultSource, FaultSourceKind, ModelMistake, Severity,
+    TransportError,
 };
 use crate::code::Code;
-
-/// A verdict and the name of its rule.
-#[derive(Clone, Debug)]
-pub(super) struct RuleDecision {
-    pub(super) verdict: RuleVerdict,
-    pub(super) rule: Cow<'static, str>,
-}
-
-/// The verdict of a rule.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct RuleVerdict {
-    pub(super) nature: FaultNature,
-    pub(super) reach: AttemptReach,
-    pub(super) severity: Severity,
-    pub(super) mistake: Option<ModelMistake>,
-    pub(super) code: Code,
-}
-
-impl RuleDecision {
-    pub(super) fn into_classified(self, retry_after: Option<Duration>) -> Classification {
-        let RuleVerdict { nature, reach, severity, mistake, code } = self.verdict;
-        Classification { nature, reach, severity, mistake, retry_after, code, rule: self.rule }
-    }
-}
-
-impl RuleVerdict {
-    pub(super) const fn transient(reach: AttemptReach, severity: Severity, code: Code) -> Self {
-        Self { nature: FaultNature::Transient, reach, severity, mistake: None, code }
-    }
-
-    pub(super) const fn permanent(reach: AttemptReach, severity: Severity) -> Self {
-        Self { nature: FaultNature::Permanent, reach, severity, mistake: None, code: Code::ToolError }
-    }
-
-    pub(super) const fn mistake(reach: AttemptReach, mistake: ModelMistake) -> Self {
-        let (severity, code) = match mistake {
-            ModelMistake::Arguments => (Severity::InvalidInput, Code::InvalidArguments),
-            ModelMistake::UnknownTool => (Severity::NotFound, Code::UnknownTool),
-        };
-        Self { nature: FaultNature::Permanent, reach, severity, mistake: Some(mistake), code }
-    }
-
-    fn by(self, rule: impl Into<Cow<'static, str>>) -> RuleDecision {
-        RuleDecision { verdict: self, rule: rule.into() }
-    }
-
-    const fn reaching(mut self, reach: AttemptReach) -> Self {
-        self.reach = reach;
-        self
-    }
-}
 
 /// Returns the verdict of the built-in rules. `unknown` is the classification of a transport error that no rule
 /// matches.

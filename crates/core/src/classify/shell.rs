@@ -40,7 +40,7 @@ pub(super) struct ShellProgram<'c> {
 /// Returns the commands of a line.
 pub(super) fn commands(line: &str) -> Vec<ShellCommand> {
     let mut found = Vec::new();
-    read(super::text::cut(line, LONGEST), 0, &mut found);
+    read(super::cut(line, LONGEST), 0, &mut found);
     found
 }
 
@@ -177,7 +177,7 @@ fn push(command: ShellCommand, depth: usize, found: &mut Vec<ShellCommand>) {
     });
     found.push(command);
     if let Some(line) = line {
-        read(super::text::cut(&line, LONGEST), depth + 1, found);
+        read(super::cut(&line, LONGEST), depth + 1, found);
     }
 }
 

@@ -9,11 +9,18 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
+use super::cut;
 use super::shell::{self, ShellCommand};
 use super::targets::{ArgumentTargetKind, ArgumentTargets};
-use super::text::cut;
 use crate::id::{Digest, Domain, ToolRef};
-use crate::trust::Signature;
+
+/// The key by which failures are counted: the tool and the relevant part of its arguments.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(transparent)]
+pub struct Signature(pub Arc<str>);
 
 /// The maximum length of an unshortened part, in bytes.
 const LONGEST_PART: usize = 160;

@@ -12,10 +12,10 @@ use regex::Regex;
 
 use steadfast_json::{JsonDocument, JsonLimits};
 
-use super::record;
-use super::rules::RuleVerdict;
+use super::failure_fields;
+use super::verdict::RuleVerdict;
 use super::{
-    AttemptFault, AttemptReach, FaultSource, FaultSourceKind, ModelMistake, Severity, TransportError,
+    AttemptFault, AttemptReach, FaultSource, FaultSourceKind, ModelMistake, Severity, TransportError, cut,
 };
 use crate::code::Code;
 
@@ -111,12 +111,6 @@ pub(super) fn mentions_certificate(facts: &FaultFacts<'_>) -> bool {
     has_matching_clause(facts, &CERTIFICATE)
 }
 
-/// Returns the beginning of a text, at most this many bytes, cut between characters.
-pub(super) fn cut(text: &str, bytes: usize) -> &str {
-    let end = (0..=bytes.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
-    end.and_then(|end| text.get(..end)).unwrap_or_default()
-}
-
 fn has_matching_clause(facts: &FaultFacts<'_>, pattern: &Regex) -> bool {
     facts.clauses().any(|clause| pattern.is_match(clause))
 }
@@ -153,7 +147,7 @@ fn error_body(message: &str) -> Option<(Option<u16>, String)> {
         return None;
     }
     let document = JsonDocument::parse(text.as_bytes(), JsonLimits { bytes: SEARCHED, depth: 16 }).ok()?;
-    let found = record::stated(document.root())?;
+    let found = failure_fields::failure_in(document.root())?;
     Some((found.http_status, found.message))
 }
 

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::address::RecordAddress;
+use super::context::CallContext;
 use super::record::{
     CallFailure, ClaimOwner, DedupeRecord, DedupeState, DeliveryReceipt, LeaseOwnerState, RecordOrigin,
-    RecordWrite, RunId, UnknownOutcomeReason,
+    RecordWrite, UnknownOutcomeReason,
 };
 use super::rules::DedupeRules;
 use crate::Timestamp;
-use crate::envelope::CallContext;
-use crate::id::{ActorId, Digest, RequestId, SessionKey, TenantId, ToolCallId, ToolRef};
+use crate::id::{ActorId, Digest, RequestId, RunId, SessionKey, TenantId, ToolCallId, ToolRef};
 use crate::key::RecordKey;
 use crate::output::ToolOutput;
 

@@ -9,14 +9,14 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::context::CallContext;
 use super::record::{
-    AttemptRecord, CallFailure, ClaimOwner, DedupeRecord, DedupeState, Lease, RecordOrigin, RunId,
-    SettleTime, UnknownOutcome, UnknownOutcomeReason,
+    AttemptRecord, CallFailure, ClaimOwner, DedupeRecord, DedupeState, Lease, RecordOrigin, SettleTime,
+    UnknownOutcome, UnknownOutcomeReason,
 };
 use crate::Timestamp;
 use crate::code::Code;
-use crate::envelope::CallContext;
-use crate::id::{ActorId, Digest, RequestId, SessionKey, TenantId, ToolCallId, ToolRef};
+use crate::id::{ActorId, Digest, RequestId, RunId, SessionKey, TenantId, ToolCallId, ToolRef};
 use crate::key::RecordKey;
 use crate::output::ToolOutput;
 

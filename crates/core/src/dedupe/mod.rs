@@ -32,6 +32,7 @@
 mod address;
 mod claim;
 mod claim_table;
+mod context;
 mod delivery;
 mod format;
 mod loss;
@@ -48,6 +49,7 @@ pub use claim::{
     ReplayReason, ReplayedResult, SettleStatus, UnknownOutcomeStatus,
 };
 pub use claim_table::decide_claim;
+pub use context::CallContext;
 pub use delivery::{Delivery, DeliverySignal};
 pub use format::{FORMAT, UnreadableRecord};
 pub use loss::{Commit, CommitHistory, CommitNote, CommitNoteState, LossCause, RecordLoss, detect_loss};
@@ -59,7 +61,7 @@ pub use owner::{
 };
 pub use record::{
     AttemptRecord, CallFailure, ClaimOwner, DedupeRecord, DedupeState, DeliveryReceipt, IndexUpdate, Lease,
-    LeaseOwnerState, ProcessIdentity, RecordOrigin, RecordWrite, RunId, RunOutcome, SettleDelay, SettleTime,
+    LeaseOwnerState, ProcessIdentity, RecordOrigin, RecordWrite, RunOutcome, SettleDelay, SettleTime,
     UnknownOutcome, UnknownOutcomeReason, UnknownOutcomeReport,
 };
 

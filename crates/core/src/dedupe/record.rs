@@ -17,11 +17,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::context::CallContext;
 use super::rules::DedupeRules;
 use crate::Timestamp;
 use crate::code::Code;
-use crate::envelope::CallContext;
-use crate::id::{ActorId, Digest, RequestId, SessionKey, TenantId, ToolCallId, ToolRef};
+use crate::id::{ActorId, Digest, RequestId, RunId, SessionKey, TenantId, ToolCallId, ToolRef};
 use crate::key::RecordKey;
 use crate::output::ToolOutput;
 use crate::policy::{RecordLifetimes, UnknownOutcomePolicy};
@@ -55,12 +55,6 @@ impl ClaimOwner {
         Digest::of(format!("{boot}\n{pid}\n{started}\n{}\n{}", self.call, self.claim).as_bytes())
     }
 }
-
-/// The id of one run of a tool. It is sent upstream when the caller gave no key, and stays the same when another
-/// owner takes over.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct RunId(pub Arc<str>);
 
 /// The time for which a claim holds while its owner is silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use steadfast_json::RawJson;
 use super::*;
 use crate::Timestamp;
 use crate::code::Code;
-use crate::id::{Digest, Namespace, RequestId, ToolName, ToolRef};
+use crate::id::{Digest, Namespace, RequestId, RunId, ToolName, ToolRef};
 use crate::key::RecordKey;
 use crate::output::ToolOutput;
 use crate::policy::{

@@ -1,49 +1,26 @@
-//! The context of a call, as stored for display: bounded and redacted.
-
-use serde::{Deserialize, Serialize};
+//! The context of a call from its envelope, bounded and redacted.
 
 use super::CallEnvelope;
+use crate::dedupe::CallContext;
 
-/// The context that a caller sends with a call. It affects no decision.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct CallContext {
-    /// Agent that made the call.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub agent_id: Option<String>,
-    /// Links the call to other records of the host.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub correlation_id: Option<String>,
-    /// Tags of the request.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub request_tags: Vec<String>,
-    /// Hook that made the call.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub from_hook: Option<String>,
-    /// Names in the W3C baggage. Its values are passed on to the tool and not stored.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub baggage_keys: Vec<String>,
-}
-
-impl CallContext {
-    /// Returns the context of an envelope, or `None` if it has none. The idempotency key is not included: it may
+impl CallEnvelope {
+    /// Returns the context of the call, or `None` if it has none. The idempotency key is not included: it may
     /// contain user data and is stored only as a hash.
-    pub fn of(envelope: &CallEnvelope) -> Option<Self> {
+    pub fn context(&self) -> Option<CallContext> {
         let short = |text: &str| steadfast_redact::excerpt(text, LONGEST);
-        let (target, control) = (&envelope.target, &envelope.control);
-        let context = Self {
+        let (target, control) = (&self.target, &self.control);
+        let context = CallContext {
             agent_id: target.agent_id.as_ref().map(|id| steadfast_redact::text(id.as_str()).into_owned()),
-            correlation_id: target.correlation_id.as_ref().map(|id| match envelope.trace_id() {
+            correlation_id: target.correlation_id.as_ref().map(|id| match self.trace_id() {
                 // It looks like a secret, but is public: it is in every trace.
                 Some(trace) if trace == id.as_str() => trace.to_owned(),
                 Some(_) | None => steadfast_redact::text(id.as_str()).into_owned(),
             }),
             request_tags: control.request_tags.iter().take(MOST).map(|tag| short(tag)).collect(),
             from_hook: control.from_hook.as_deref().map(short),
-            baggage_keys: envelope.trace.baggage.keys().take(MOST).map(|name| short(name)).collect(),
+            baggage_keys: self.trace.baggage.keys().take(MOST).map(|name| short(name)).collect(),
         };
-        (context != Self::default()).then_some(context)
+        (context != CallContext::default()).then_some(context)
     }
 }
 
@@ -63,7 +40,7 @@ mod tests {
                 "target":{{"sessionKey":"s","actorId":"ann"}},"payload":{{"version":"1.0","params":{{}}}},
                 "control":{control},"trace":{trace}}}"#
         );
-        CallContext::of(&CallEnvelope::parse(text.as_bytes(), UnknownFieldPolicy::Keep).unwrap())
+        CallEnvelope::parse(text.as_bytes(), UnknownFieldPolicy::Keep).unwrap().context()
     }
 
     #[test]

@@ -24,7 +24,6 @@ pub use call::{
     BreakerHint, CallControl, CallEnvelope, CallHints, CallPayload, CallerIdentity, ContractVersion,
     EnvelopeTrace, ExtraFields, IdempotencyKey, PayloadVersion, RetryLimits, TransportOptions, TurnControl,
 };
-pub use context::CallContext;
 pub use parse::{EnvelopeError, EnvelopeProblem, UnknownFieldPolicy};
 pub use result::{CacheHit, CacheMatch, ErrorBody, ResultEnvelope, RetryEntry};
 pub use turn::TurnEnvelope;

@@ -28,8 +28,7 @@ use sha2::{Digest as _, Sha256};
 use steadfast_json::JsonValue;
 
 use super::{CanonicalForm, Canonicalizer, KeyHome, RecordKey};
-use crate::dedupe::RunId;
-use crate::id::{ActorId, Digest, SessionKey, TenantId, ToolRef, WorkspaceId};
+use crate::id::{ActorId, Digest, RunId, SessionKey, TenantId, ToolRef, WorkspaceId};
 use crate::policy::{DedupePolicy, KeyScope, StringRule, ToolClass};
 
 /// The version that is hashed into every key. A change of the text or of the canonical form needs a new one.

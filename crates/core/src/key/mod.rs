@@ -4,12 +4,11 @@
 //! **call id** finds a resend of the same dispatch. A **computed** key only means that two calls look alike, which is
 //! enough to join them in flight, but not to refuse the second one its run.
 //!
-//! The module `canonical` defines equal parameters, `derive` creates the keys, `template` creates them from arguments
-//! if a tool is configured that way, and this file selects the key that counts.
+//! The module `canonical` defines equal parameters, `derive` creates the keys (a [template](crate::template) creates them
+//! from arguments if a tool is configured that way), and this file selects the key that counts.
 
 pub mod canonical;
 pub mod derive;
-mod template;
 #[cfg(test)]
 mod tests;
 
@@ -18,7 +17,6 @@ pub use self::derive::{
     KeyInputs, arguments_digest, call_id_key, computed_key, continuation_digest, explicit_key, run_key,
     separate_key,
 };
-pub use self::template::{InvalidTemplate, KeyTemplate};
 
 use serde::{Deserialize, Serialize};
 

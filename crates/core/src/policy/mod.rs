@@ -15,7 +15,7 @@ pub use values::{GrowthFactor, InvalidValue, Ratio};
 
 use crate::classify::danger::DangerousShapes;
 use crate::classify::{Overrides, Severity};
-use crate::key::KeyTemplate;
+use crate::template::KeyTemplate;
 use crate::verification::{VerificationCall, VerificationMethod};
 
 /// The class of a tool: the effect of running it twice.

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::account::{State, TrustAccount};
-use super::snapshot::DomainStats;
+use super::entries::DomainStats;
 use crate::Timestamp;
 
 /// The rank of a trusted entry, which can be evicted without loss.

@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use super::account::{AccountFailure, AccountTransition, BlockedState, State, TrustAccount};
 use super::bounded_map::BoundedMap;
+use super::entries::{DomainStats, HistoryEntry, ToolReliabilityState};
 use super::prompt::PromptFacts;
-use super::snapshot::{DomainStats, HistoryEntry, ToolReliabilityState};
-use super::status::subject;
 use super::{
-    Escalation, FinishedOutcome, ReportedFailure, Signature, TrustChange, TrustDecision, TrustReport,
-    TrustRules, TrustScope, TrustState, TrustSubject, TrustTarget,
+    Escalation, FinishedOutcome, ReportedFailure, TrustChange, TrustDecision, TrustReport, TrustRules,
+    TrustScope, TrustState, TrustSubject, TrustTarget,
 };
 use crate::Timestamp;
 use crate::classify::Severity;
+use crate::classify::signature::Signature;
 use crate::id::{Domain, ToolRef};
 use crate::policy::TrustRule;
 
@@ -631,4 +631,21 @@ fn escalation(
 /// Returns the account that all subjects share while everything is blocked.
 pub(super) fn account_of(blocked: &BlockedState) -> TrustAccount {
     TrustAccount { state: State::Blocked(blocked.clone()), ..TrustAccount::default() }
+}
+
+/// Returns the name of the holder of an account.
+pub(super) fn subject(
+    scope: TrustScope,
+    tool: Option<&ToolRef>,
+    signature: Option<&Signature>,
+    domain: Option<&Domain>,
+) -> Arc<str> {
+    match (scope, tool, signature, domain) {
+        (TrustScope::Domain, _, _, Some(domain)) => domain.as_str().into(),
+        (TrustScope::Signature, _, Some(signature), _) => Arc::clone(&signature.0),
+        (TrustScope::Tool | TrustScope::Signature | TrustScope::Domain, Some(tool), _, _) => {
+            tool.to_string().into()
+        }
+        (TrustScope::Tool | TrustScope::Signature | TrustScope::Domain, None, _, _) => "everything".into(),
+    }
 }

@@ -15,6 +15,7 @@
 //! | `window` | the failures that still count: in the window, in a row, as a share |
 //! | `ledger` | the accounts that a call affects, and the worst of them |
 //! | `prompt` | the texts of prompts and notifications |
+//! | `entries` | the entries of a ledger in status reports and in storage |
 //! | `bounded_map` | the bounded map, and its eviction |
 //! | `status` | the current status of all accounts |
 //! | `snapshot` | the stored form across a restart |
@@ -22,6 +23,7 @@
 
 mod account;
 mod bounded_map;
+mod entries;
 mod ledger;
 mod lenient;
 mod prompt;
@@ -38,18 +40,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
 use crate::classify::Severity;
+use crate::classify::signature::Signature;
 use crate::id::{Domain, ToolRef};
 use crate::policy::TrustRule;
 
+pub use entries::{DomainStats, HistoryEntry, ToolReliabilityState};
 pub use ledger::{NotifyChoice, TrustBounds, TrustLedger};
-pub use snapshot::{DomainStats, HistoryEntry, ToolReliabilityState, TrustSnapshot, TrustSnapshotError};
+pub use snapshot::{TrustSnapshot, TrustSnapshotError};
 pub use status::{TrustStatus, changes_between};
-
-/// The key by which failures are counted: the tool and the relevant part of its arguments.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(transparent)]
-pub struct Signature(pub Arc<str>);
 
 /// The trust in a tool, from best to worst.
 ///

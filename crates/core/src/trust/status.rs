@@ -2,12 +2,11 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::ledger::account_of;
-use super::{Signature, ToolReliabilityState, TrustChange, TrustLedger, TrustScope, TrustState};
+use super::ledger::{account_of, subject};
+use super::{ToolReliabilityState, TrustChange, TrustLedger, TrustScope, TrustState};
 use crate::Timestamp;
 use crate::id::{Domain, ToolRef};
 use crate::policy::TrustRule;
@@ -119,21 +118,4 @@ pub fn changes_between(
         });
     }
     changes
-}
-
-/// Returns the name of the holder of an account.
-pub(super) fn subject(
-    scope: TrustScope,
-    tool: Option<&ToolRef>,
-    signature: Option<&Signature>,
-    domain: Option<&Domain>,
-) -> Arc<str> {
-    match (scope, tool, signature, domain) {
-        (TrustScope::Domain, _, _, Some(domain)) => domain.as_str().into(),
-        (TrustScope::Signature, _, Some(signature), _) => Arc::clone(&signature.0),
-        (TrustScope::Tool | TrustScope::Signature | TrustScope::Domain, Some(tool), _, _) => {
-            tool.to_string().into()
-        }
-        (TrustScope::Tool | TrustScope::Signature | TrustScope::Domain, None, _, _) => "everything".into(),
-    }
 }

@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 use steadfast_core::Timestamp;
 use steadfast_core::call::RunnerKind;
 use steadfast_core::classify::{AttemptFault, FaultSource, TransportError};
-use steadfast_core::dedupe::RunId;
 use steadfast_core::envelope::CallEnvelope;
+use steadfast_core::id::RunId;
 use tokio::sync::{Notify, oneshot};
 
 use super::services::CallServices;

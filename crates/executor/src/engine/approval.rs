@@ -5,10 +5,11 @@ use std::sync::Arc;
 use steadfast_core::approval::{
     ApprovalDecision, ApprovalLedger, ApprovalSubject, Grantor, ParkedRequestId, SpendVerdict,
 };
+use steadfast_core::classify::signature::Signature;
 use steadfast_core::id::{Digest, SessionKey, TenantId, ToolRef};
 use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::AnnotationHints;
-use steadfast_core::trust::{Escalation, Signature};
+use steadfast_core::trust::Escalation;
 use steadfast_store::StoreError;
 
 use super::api::Engine;

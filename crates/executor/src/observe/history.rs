@@ -10,14 +10,13 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use steadfast_core::approval::ApprovalChannel;
-use steadfast_core::call::RecordedAttempt;
 use steadfast_core::call::{
     AttemptEndVisibility, Call, CallResult, CallerPatience, Deduplication, Provenance, RecordStatus,
-    ResultStage, RunnerKind, UpstreamKey,
+    RecordedAttempt, ResultStage, RunnerKind, UpstreamKey,
 };
 use steadfast_core::code::{CallStatus, Code};
-use steadfast_core::dedupe::AttemptRecord;
-use steadfast_core::envelope::{BreakerHint, CallContext};
+use steadfast_core::dedupe::{AttemptRecord, CallContext};
+use steadfast_core::envelope::BreakerHint;
 use steadfast_core::id::{
     ActorId, Digest, Domain, ModelId, RequestId, SessionKey, TenantId, ToolCallId, ToolRef, TurnId,
 };

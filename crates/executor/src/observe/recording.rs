@@ -8,12 +8,12 @@ use steadfast_core::approval::ApprovalChannel;
 use steadfast_core::call::{
     AttemptEndVisibility, CallRequest, CallerHints, CallerPatience, Deduplication, RunnerKind, UpstreamKey,
 };
-use steadfast_core::dedupe::{ProcessIdentity, RecordAddress, RecordOrigin, RunId};
-use steadfast_core::id::Digest;
+use steadfast_core::classify::signature::Signature;
+use steadfast_core::dedupe::{ProcessIdentity, RecordAddress, RecordOrigin};
+use steadfast_core::id::{Digest, RunId};
 use steadfast_core::key::RecordKey;
 use steadfast_core::policy::AnnotationHints;
 use steadfast_core::retry::CallerLimits;
-use steadfast_core::trust::Signature;
 use steadfast_replay::{RecordedCall, RecordedRequest, RecordedResult};
 use steadfast_store::{Journal, JournalEntry, JournalQuery, StateStore, StoreError, filter_entries};
 

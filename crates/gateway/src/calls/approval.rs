@@ -395,8 +395,9 @@ fn now() -> u64 {
 #[cfg(test)]
 mod tests {
     use steadfast_core::Timestamp;
+    use steadfast_core::classify::signature::Signature;
     use steadfast_core::id::{Namespace, ToolName, ToolRef};
-    use steadfast_core::trust::{Escalation, Signature};
+    use steadfast_core::trust::Escalation;
 
     use super::*;
 

@@ -7,10 +7,10 @@ use std::time::Duration;
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{
     CallFailure, Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord, DedupeRules,
-    LocalKnowledge, ProcessIdentity, RecordAddress, ReleaseRequest, RunId, RunOutcome, SaveRequest,
-    SaveVerdict, SettleDelay, UnknownOutcomeReason, UnknownOutcomeReport,
+    LocalKnowledge, ProcessIdentity, RecordAddress, ReleaseRequest, RunOutcome, SaveRequest, SaveVerdict,
+    SettleDelay, UnknownOutcomeReason, UnknownOutcomeReport,
 };
-use steadfast_core::id::{Digest, Namespace, RequestId, ToolName, ToolRef};
+use steadfast_core::id::{Digest, Namespace, RequestId, RunId, ToolName, ToolRef};
 use steadfast_core::key::{RecordKey, run_key};
 use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::{DedupePolicy, PolicyProfile, RecordLifetimes, ToolClass};

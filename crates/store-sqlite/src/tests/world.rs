@@ -10,9 +10,9 @@ use std::{env, fs, process};
 use rusqlite::Connection;
 use steadfast_core::dedupe::{
     Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord, DedupeRules, LocalKnowledge,
-    RecordAddress, RunId, RunOutcome, SaveRequest,
+    RecordAddress, RunOutcome, SaveRequest,
 };
-use steadfast_core::id::{Digest, Namespace, RequestId, SessionKey, ToolName, ToolRef};
+use steadfast_core::id::{Digest, Namespace, RequestId, RunId, SessionKey, ToolName, ToolRef};
 use steadfast_core::key::RecordKey;
 use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::{DedupePolicy, PolicyProfile, ToolClass};

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use steadfast_core::call::StoreFault;
 use steadfast_core::dedupe::{
-    ClaimIntent, DedupeRules, DedupeState, RecordAddress, RunId, RunOutcome, SettleDelay,
-    UnknownOutcomeReason, UnknownOutcomeReport,
+    ClaimIntent, DedupeRules, DedupeState, RecordAddress, RunOutcome, SettleDelay, UnknownOutcomeReason,
+    UnknownOutcomeReport,
 };
-use steadfast_core::id::{Digest, Namespace, RequestId, ToolName, ToolRef};
+use steadfast_core::id::{Digest, Namespace, RequestId, RunId, ToolName, ToolRef};
 use steadfast_core::key::run_key;
 use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::{DedupePolicy, PolicyProfile, ToolClass};

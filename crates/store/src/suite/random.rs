@@ -11,10 +11,10 @@ use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
     Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord, DedupeState, DeliveryReceipt,
     Lease, LeaseOwnerState, LocalKnowledge, MemoryRecords, RecordAbsence, RecordAddress, RecordWrite,
-    ReleaseRequest, Resolution, ResolutionRequest, ResolveVerdict, RunId, RunOutcome, SaveRequest,
-    SaveVerdict, SettleDelay, SettleStatus, SettleTime, UnknownOutcomeReason, UnknownOutcomeReport,
+    ReleaseRequest, Resolution, ResolutionRequest, ResolveVerdict, RunOutcome, SaveRequest, SaveVerdict,
+    SettleDelay, SettleStatus, SettleTime, UnknownOutcomeReason, UnknownOutcomeReport,
 };
-use steadfast_core::id::{Digest, SessionKey};
+use steadfast_core::id::{Digest, RunId, SessionKey};
 use steadfast_core::key::{RecordKey, run_key};
 use steadfast_core::policy::{FailureReplayPolicy, RecordLifetimes, UnknownOutcomePolicy};
 

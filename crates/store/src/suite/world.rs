@@ -12,10 +12,12 @@ use steadfast_core::code::Code;
 use steadfast_core::dedupe::{
     CallFailure, Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord, DedupeRules,
     DeliveryReceipt, LeaseOwnerState, LocalKnowledge, ProcessIdentity, RecordAddress, ReleaseRequest,
-    ReplayReason, RunId, RunOutcome, SaveRequest, SaveVerdict, SettleDelay, SettleStatus,
-    UnknownOutcomeReason, UnknownOutcomeReport, UnknownOutcomeStatus,
+    ReplayReason, RunOutcome, SaveRequest, SaveVerdict, SettleDelay, SettleStatus, UnknownOutcomeReason,
+    UnknownOutcomeReport, UnknownOutcomeStatus,
 };
-use steadfast_core::id::{ActorId, Digest, Namespace, RequestId, SessionKey, TenantId, ToolName, ToolRef};
+use steadfast_core::id::{
+    ActorId, Digest, Namespace, RequestId, RunId, SessionKey, TenantId, ToolName, ToolRef,
+};
 use steadfast_core::key::{KeyInputs, RecordKey, call_id_key, computed_key, explicit_key, run_key};
 use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::{

@@ -13,8 +13,8 @@ use steadfast_core::{Timestamp, millis};
 use super::iso;
 use super::{SpanId, TraceId};
 use crate::clip;
+use crate::draft::CallNeed;
 use crate::handler::FailureStrategy;
-use crate::plan::CallNeed;
 use crate::result::TurnCallOutcome;
 
 /// A fact about a turn, not yet part of a trace.

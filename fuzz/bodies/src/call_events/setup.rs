@@ -10,14 +10,17 @@ use steadfast_core::call::{
     ApprovalOutcome, AttemptEndVisibility, AttemptReport, CallEvent, CallRequest, CallerHints,
     CallerPatience, Deduplication, OtherWaiters, RunnerKind, StoreFault, UpstreamKey, WakeReason,
 };
+use steadfast_core::classify::signature::Signature;
 use steadfast_core::classify::{AttemptFault, FaultSource, RetryAfter, Severity, TransportError};
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{
     CallFailure, ClaimOwner, ClaimVerdict, DeliveryReceipt, ProcessIdentity, RecordAddress, RenewVerdict,
-    ReplayReason, ReplayedResult, RunId, SaveVerdict, SettleStatus, StartVerdict, UnknownOutcomeReason,
+    ReplayReason, ReplayedResult, SaveVerdict, SettleStatus, StartVerdict, UnknownOutcomeReason,
     UnknownOutcomeStatus,
 };
-use steadfast_core::id::{Digest, Domain, Namespace, RequestId, SessionKey, ToolName, ToolRef, TurnId};
+use steadfast_core::id::{
+    Digest, Domain, Namespace, RequestId, RunId, SessionKey, ToolName, ToolRef, TurnId,
+};
 use steadfast_core::key::RecordKey;
 use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::{
@@ -26,7 +29,6 @@ use steadfast_core::policy::{
     StoreFailurePolicy, ToolClass, TrustRule, UnknownOutcomePolicy,
 };
 use steadfast_core::retry::CallerLimits;
-use steadfast_core::trust::Signature;
 use steadfast_json::RawJson;
 
 use crate::draw::InputDraw;

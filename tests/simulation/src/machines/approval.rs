@@ -8,9 +8,10 @@ use steadfast_core::approval::{
     ApprovalStatus, ApprovalSubject, ArgumentRisk, DecisionEffect, GrantId, GrantScope, Grantor,
     ParkedRequestId, SpendVerdict, plan,
 };
+use steadfast_core::classify::signature::Signature;
 use steadfast_core::id::{Digest, SessionKey, ToolRef};
 use steadfast_core::policy::{ApprovalPolicy, ApprovalTrigger, DangerousCommandPolicy};
-use steadfast_core::trust::{Escalation, Signature, TrustDecision, TrustState};
+use steadfast_core::trust::{Escalation, TrustDecision, TrustState};
 
 use super::{MachineTrace, agree, millis, next_moment, perhaps};
 use crate::invariants::InvariantViolation;

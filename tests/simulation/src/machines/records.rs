@@ -9,10 +9,10 @@ use steadfast_core::dedupe::{
     AttemptRecord, CallFailure, Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord,
     DedupeRules, DedupeState, Delivery, DeliveryReceipt, DeliverySignal, IndexUpdate, LeaseOwnerState,
     LocalKnowledge, MarkerStatus, MarkerWatch, MemoryRecords, ProcessIdentity, RecordAbsence, RecordAddress,
-    RecordWrite, ReleaseRequest, Resolution, ResolutionRequest, RunId, RunOutcome, SaveRequest, SaveVerdict,
+    RecordWrite, ReleaseRequest, Resolution, ResolutionRequest, RunOutcome, SaveRequest, SaveVerdict,
     SettleDelay, StoreMarker, UnknownOutcomeReason, UnknownOutcomeReport,
 };
-use steadfast_core::id::RequestId;
+use steadfast_core::id::{RequestId, RunId};
 use steadfast_core::key::RecordKey;
 use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::{FailureReplayPolicy, RecordLifetimes, UnknownOutcomePolicy};

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use steadfast_core::Timestamp;
 use steadfast_core::classify::Severity;
+use steadfast_core::classify::signature::Signature;
 use steadfast_core::id::{Domain, Namespace, ToolName, ToolRef};
 use steadfast_core::policy::{Ratio, TrustRecovery, TrustRule};
 use steadfast_core::trust::{
-    DomainStats, FinishedOutcome, NotifyChoice, ReportedFailure, Signature, TrustChange, TrustDecision,
-    TrustLedger, TrustReport, TrustRules, TrustScope, TrustState, TrustSubject, TrustTarget,
+    DomainStats, FinishedOutcome, NotifyChoice, ReportedFailure, TrustChange, TrustDecision, TrustLedger,
+    TrustReport, TrustRules, TrustScope, TrustState, TrustSubject, TrustTarget,
 };
 
 use super::{MachineTrace, agree, few, millis, next_moment, perhaps};

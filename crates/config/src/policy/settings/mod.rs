@@ -8,11 +8,11 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use serde_json::{Value as Json, json};
-use steadfast_core::key::KeyTemplate;
 use steadfast_core::policy::{
     AmbiguousOutcomePolicy, ApprovalTrigger, ArgumentCheck, DangerousCommandPolicy, EnforcementMode,
     MechanismModes, SilencePolicy, ToolClass,
 };
+use steadfast_core::template::KeyTemplate;
 use steadfast_core::verification::{VerificationCall, VerificationMethod};
 
 use super::PolicyDraft;

@@ -55,12 +55,12 @@ use crate::code::Code;
 use crate::dedupe::{
     CallFailure, Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord, DedupeState,
     FoundRecords, IndexUpdate, LeaseOwnerState, LocalKnowledge, MemoryRecords, ProcessIdentity,
-    RecordAbsence, RecordAddress, RecordWrite, ReleaseRequest, RenewVerdict, RunId, RunOutcome, SaveVerdict,
+    RecordAbsence, RecordAddress, RecordWrite, ReleaseRequest, RenewVerdict, RunOutcome, SaveVerdict,
     SettleStatus, StartVerdict, UnknownOutcome, UnknownOutcomeReason, UnknownOutcomeStatus, decide_claim,
 };
 use crate::envelope::{CallEnvelope, ResultEnvelope, UnknownFieldPolicy};
 use crate::guard::{GuardedCall, LoopGuard};
-use crate::id::{ActorId, Digest, SessionKey, TurnId};
+use crate::id::{ActorId, Digest, RunId, SessionKey, TurnId};
 use crate::key::RecordKey;
 use crate::limit::Limiter;
 use crate::output::ToolOutput;

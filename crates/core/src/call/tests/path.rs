@@ -4,8 +4,8 @@ use std::num::NonZeroU32;
 
 use super::*;
 use crate::guard::{GuardLayer, GuardedResult};
-use crate::key::KeyTemplate;
 use crate::policy::BudgetPolicy;
+use crate::template::KeyTemplate;
 
 // ---- refusals ----
 

@@ -4,8 +4,7 @@ use proptest::prelude::*;
 use serde::Deserialize;
 
 use super::*;
-use crate::dedupe::RunId;
-use crate::id::{ActorId, Digest, Namespace, SessionKey, TenantId, ToolName, ToolRef, WorkspaceId};
+use crate::id::{ActorId, Digest, Namespace, RunId, SessionKey, TenantId, ToolName, ToolRef, WorkspaceId};
 use crate::policy::{DedupePolicy, KeyScope, ToolClass};
 
 const CLASSES: [ToolClass; 4] =

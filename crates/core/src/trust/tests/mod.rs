@@ -9,11 +9,10 @@ mod thresholds;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use super::{
-    FinishedOutcome, Signature, TrustChange, TrustDecision, TrustLedger, TrustRules, TrustState, TrustSubject,
-};
+use super::{FinishedOutcome, TrustChange, TrustDecision, TrustLedger, TrustRules, TrustState, TrustSubject};
 use crate::Timestamp;
 use crate::classify::Severity;
+use crate::classify::signature::Signature;
 use crate::id::{Domain, Namespace, ToolName, ToolRef};
 use crate::policy::TrustRule;
 

@@ -16,16 +16,16 @@ use steadfast_core::call::{
     CallRequest, CallResult, CallerHints, CallerPatience, Deduplication, NextStep, OtherWaiters, Provenance,
     ResultStage, RunnerKind, StoreFault, UpstreamKey, WakeReason,
 };
+use steadfast_core::classify::signature::Signature;
 use steadfast_core::classify::{AttemptFault, FaultSource, RetryAfter, Severity, TransportError};
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{
     CallFailure, Claim, ClaimOwner, ClaimVerdict, DeliveryReceipt, FoundRecords, LocalKnowledge,
-    ProcessIdentity, RecordAddress, RenewVerdict, ReplayReason, ReplayedResult, RunId, RunOutcome,
-    SaveRequest, SaveVerdict, SettleStatus, StartVerdict, UnknownOutcomeReason, UnknownOutcomeStatus,
-    decide_claim,
+    ProcessIdentity, RecordAddress, RenewVerdict, ReplayReason, ReplayedResult, RunOutcome, SaveRequest,
+    SaveVerdict, SettleStatus, StartVerdict, UnknownOutcomeReason, UnknownOutcomeStatus, decide_claim,
 };
 use steadfast_core::guard::{GuardedCall, LoopGuard};
-use steadfast_core::id::{RequestId, TurnId};
+use steadfast_core::id::{RequestId, RunId, TurnId};
 use steadfast_core::limit::Limiter;
 use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::{
@@ -35,7 +35,7 @@ use steadfast_core::policy::{
 };
 use steadfast_core::retry::{CallerLimits, RetryBudget};
 use steadfast_core::trust::{
-    Escalation, FinishedOutcome, NotifyChoice, Signature, TrustLedger, TrustRules, TrustSubject,
+    Escalation, FinishedOutcome, NotifyChoice, TrustLedger, TrustRules, TrustSubject,
 };
 use steadfast_json::RawJson;
 

@@ -14,40 +14,29 @@ use serde::Deserialize;
 
 use crate::{TaskFailure, workspace};
 
-/// Crates that are not yet free of circles. The list only shrinks.
-const NOT_YET: &[&str] = &[];
-
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Folders of crates whose circles are listed, for example `crates/core`. Without any, all crates are checked that
-    /// must be free of circles
+    /// Folders of crates to check, for example `crates/core`. Without any, all crates are checked
     crates: Vec<String>,
 }
 
 /// Runs `cargo xtask circles`.
 pub(crate) fn run(options: &Options) -> Result<(), TaskFailure> {
-    let mut problems = 0_usize;
+    let mut found = 0_usize;
     for member in members()? {
         if !options.crates.is_empty() && !options.crates.contains(&member) {
             continue;
         }
         let circles = circles_of(&member);
-        if options.crates.is_empty() && NOT_YET.contains(&member.as_str()) {
-            if circles.is_empty() {
-                eprintln!("{member} has no circles: take it from the list `NOT_YET` in xtask/src/circles");
-                problems += 1;
-            }
-            continue;
-        }
-        problems += circles.len();
+        found += circles.len();
         for circle in circles {
             eprintln!("{circle}");
         }
     }
-    match problems {
+    match found {
         0 => Ok(()),
-        1 => Err("1 problem with circles between modules".to_owned()),
-        count => Err(format!("{count} problems with circles between modules")),
+        1 => Err("1 circle between modules".to_owned()),
+        count => Err(format!("{count} circles between modules")),
     }
 }
 
@@ -102,24 +91,6 @@ fn shown(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_list_of_exceptions_only_shrinks() {
-        let first = [
-            "crates/api",
-            "crates/config",
-            "crates/core",
-            "crates/executor",
-            "crates/process",
-            "crates/steadfast",
-            "crates/store-sqlite",
-            "crates/tools",
-            "crates/turn",
-        ];
-        for exception in NOT_YET {
-            assert!(first.contains(exception), "{exception} was free of circles before");
-        }
-    }
 
     #[test]
     fn a_circle_is_shown_with_a_line_for_each_edge() {

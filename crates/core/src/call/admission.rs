@@ -52,7 +52,7 @@ impl Call {
             {
                 (tickets, Some(scope))
             }
-            stage => {
+            stage @ (AdmissionStage::Begin | AdmissionStage::ProbeRecorded { .. }) => {
                 // What the attempt held before the store was asked is returned, and taken again.
                 if let AdmissionStage::ProbeRecorded { tickets, .. } = stage {
                     tickets.return_unused(cx);

@@ -1,6 +1,7 @@
 //! JSON assembled from parts that stay unchanged, byte for byte.
 
-use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_json::scan;
+use steadfast_mcp::json_text::JsonText;
 
 /// Returns a text assembled from valid JSON as JSON. If it is nested too deeply to be passed on, it becomes a string.
 pub(crate) fn json(text: &str) -> JsonText {
@@ -18,8 +19,8 @@ pub(crate) fn object<N: AsRef<str>, V: AsRef<str>>(members: impl IntoIterator<It
 
 /// Replaces the text of a member. Returns `None` if there is no such member with a text.
 pub(crate) fn with_text(object: &str, name: &str, text: impl FnOnce(&str) -> String) -> Option<String> {
-    let at = json_text::members(object).find(|member| member.name == name)?.value;
-    let text = text(&json_text::string(object.get(at.clone())?)?);
+    let at = scan::members(object).find(|member| member.name == name)?.value;
+    let text = text(&scan::string(object.get(at.clone())?)?);
     let (before, after) = (object.get(..at.start)?, object.get(at.end..)?);
     Some(format!("{before}{}{after}", JsonText::string(&text).as_str()))
 }

@@ -1,6 +1,7 @@
 //! Names and messages of the Model Context Protocol that several parts of the gateway use.
 
-use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_json::scan;
+use steadfast_mcp::json_text::JsonText;
 use steadfast_mcp::message::{RpcId, RpcMessage};
 
 /// The member of `_meta` with the id of the subscription request.
@@ -16,8 +17,8 @@ pub(crate) fn cancel(id: &RpcId, why: &str) -> RpcMessage {
 
 /// Returns true if a client with these capabilities supports form elicitation.
 pub(crate) fn elicits(capabilities: &str) -> bool {
-    json_text::get(capabilities, "elicitation").is_some_and(|elicitation| {
-        let has = |mode| json_text::get(elicitation, mode).is_some();
+    scan::get(capabilities, "elicitation").is_some_and(|elicitation| {
+        let has = |mode| scan::get(elicitation, mode).is_some();
         elicitation.starts_with('{') && (has("form") || !has("url"))
     })
 }

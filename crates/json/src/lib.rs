@@ -8,9 +8,12 @@
 //! It is strict, because two readers that parse one text differently can turn a checked call into another call when it
 //! runs: RFC 8259 to the letter, names unique within their object (also when spelled with different escapes),
 //! surrogates paired, depth and size limited. Every error has its position.
+//!
+//! Texts that are only passed on are read with [`scan`], which keeps nothing.
 
 mod parser;
 mod raw;
+pub mod scan;
 #[cfg(any(test, feature = "proptest"))]
 pub mod strategy;
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! order and white space of everything else are preserved.
 //!
 //! - [`message`]: one JSON-RPC message
-//! - [`json_text`]: reading JSON without building a tree
+//! - [`json_text`]: JSON values of messages
 //! - [`lines`]: messages as lines, for standard input and output
 //! - [`sse`]: messages as server-sent events
 //! - [`long_text`]: the beginning and end of a text that is too long to be a message

@@ -18,7 +18,8 @@ use steadfast_executor::{
     ActionApproval, ActionRequest, ApprovalPrompter, DomainView, Engine, FailureQuery, OperatorIdentity,
     OperatorSurface, TenantFilter, is_named,
 };
-use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_json::scan;
+use steadfast_mcp::json_text::JsonText;
 
 /// The names of the tools.
 pub(crate) const STATUS: &str = "reliability_status";
@@ -58,11 +59,10 @@ pub(crate) enum TrustToolResponse {
 impl TrustToolCall<'_> {
     /// Runs a tool. `arguments` is a JSON object.
     pub(crate) async fn call(self, name: &str, arguments: &str) -> TrustToolResponse {
-        let tool =
-            json_text::get(arguments, "tool_name").and_then(json_text::string).map(|name| name.into_owned());
+        let tool = scan::get(arguments, "tool_name").and_then(scan::string).map(|name| name.into_owned());
         let done = match (name, tool) {
             (STATUS, tool) => {
-                let history = json_text::get(arguments, "include_history") == Some("true");
+                let history = scan::get(arguments, "include_history") == Some("true");
                 status(self.engine, self.tenant, tool.as_deref(), history).await
             }
             (RESET, Some(tool)) => match self.may_reset(&tool).await {

@@ -26,8 +26,9 @@ use steadfast_core::output::ToolOutput;
 use steadfast_core::trust::PromptLevel;
 use steadfast_executor::{ApprovalPrompter, ClientDecision, ClientDecisionFuture};
 use steadfast_json::RawJson as Kept;
+use steadfast_json::scan;
 use steadfast_mcp::http::{META_CAPABILITIES, ProtocolEra};
-use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_mcp::json_text::JsonText;
 use steadfast_mcp::message::{RpcId, RpcMessage};
 use tokio::sync::oneshot;
 
@@ -206,11 +207,11 @@ fn message(request: &ParkedRequest) -> String {
 
 /// Parses the decision from the result of an elicitation. Returns `None` if the result is malformed.
 fn decision(result: &str) -> Option<ApprovalDecision> {
-    match json_text::get(result, "action").and_then(json_text::string)?.as_ref() {
+    match scan::get(result, "action").and_then(scan::string)?.as_ref() {
         "decline" | "cancel" => Some(ApprovalDecision::Deny),
         "accept" => {
-            let content = json_text::get(result, "content")?;
-            match json_text::get(content, DECISION).and_then(json_text::string)?.as_ref() {
+            let content = scan::get(result, "content")?;
+            match scan::get(content, DECISION).and_then(scan::string)?.as_ref() {
                 "once" => Some(ApprovalDecision::Once),
                 "session" => Some(ApprovalDecision::Session),
                 "recover" => Some(ApprovalDecision::Recover),
@@ -242,7 +243,7 @@ const OURS: &str = "steadfast-";
 impl ElicitationRequests {
     /// Takes the answer to an elicitation request. Returns true if the id is one of the gateway's.
     pub(crate) fn answered(&self, id: &RpcId, answer: &RpcMessage) -> bool {
-        let Some(text) = json_text::string(id.as_str()) else { return false };
+        let Some(text) = scan::string(id.as_str()) else { return false };
         let Some(number) = text.strip_prefix(OURS).and_then(|number| number.parse().ok()) else {
             return false;
         };
@@ -301,8 +302,7 @@ pub(crate) fn unwrapped(request: RpcMessage) -> (RpcMessage, Option<ReturnedDeci
     };
     let Ok(state) = serde_json::from_str::<State>(written) else { return (request, None) };
     let is_ours = seal_key().is_some_and(|key| key.verifies(written, seal)) && now() < state.expires;
-    let said =
-        request.param("inputResponses").and_then(|all| json_text::get(all, QUESTION)).and_then(decision);
+    let said = request.param("inputResponses").and_then(|all| scan::get(all, QUESTION)).and_then(decision);
     let brought = match (is_ours, said, Digest::from_hex(&state.arguments)) {
         (true, Some(decision), Some(arguments)) => {
             Some(ReturnedDecision { request: ParkedRequestId(state.request), arguments, decision })
@@ -367,7 +367,7 @@ impl ClientInput {
     /// Returns the request with this input in place of its current input.
     fn put_back(&self, request: &RpcMessage) -> Option<RpcMessage> {
         let params = request.params()?;
-        let mut members: Vec<String> = json_text::members(params)
+        let mut members: Vec<String> = scan::members(params)
             .filter(|member| !["requestState", "inputResponses"].contains(&&*member.name))
             .filter_map(|member| Some((JsonText::string(&member.name), params.get(member.value)?)))
             .map(|(name, value)| format!("{}:{value}", name.as_str()))

@@ -11,8 +11,9 @@ use steadfast_core::envelope::ResultEnvelope;
 use steadfast_core::output::ToolOutput;
 use steadfast_executor::{AttemptError, CallResponse, ToolFault, ToolResult};
 use steadfast_json::RawJson as Kept;
+use steadfast_json::scan;
 use steadfast_mcp::http::ProtocolEra;
-use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_mcp::json_text::JsonText;
 use steadfast_mcp::message::{RpcId, RpcMessage, code};
 
 use crate::json_parts::json;
@@ -25,7 +26,7 @@ pub(crate) const RESULT: &str = "dev.steadfast/result";
 pub(crate) fn answer_of(response: &RpcMessage) -> ToolResult {
     if let Some(result) = response.result() {
         let output = ToolOutput { content: Kept::from_trusted(result), metadata: None };
-        return match json_text::get(result, "isError") {
+        return match scan::get(result, "isError") {
             Some("true") => {
                 let fault = AttemptFault::new(FaultSource::IsError, texts(result).into_owned());
                 Err(ToolFault { fault, output: Some(output) }.into())
@@ -33,8 +34,7 @@ pub(crate) fn answer_of(response: &RpcMessage) -> ToolResult {
             // The input request of a held call is stored like an answer. A repeated call gets the same input request
             // and continues the existing run.
             Some(_) | None
-                if json_text::get(result, "resultType") == Some(r#""input_required""#)
-                    && !is_held(result) =>
+                if scan::get(result, "resultType") == Some(r#""input_required""#) && !is_held(result) =>
             {
                 Err(AttemptError::InputRequired(output))
             }
@@ -65,8 +65,7 @@ pub(crate) fn response(id: &RpcId, era: ProtocolEra, called: &CallResponse) -> R
         Some(ToolOutput { metadata: Some(error), content })
             if content.as_str() == "null" && unknown.is_some() =>
         {
-            let said =
-                json_text::get(error.as_str(), "message").and_then(json_text::string).unwrap_or_default();
+            let said = scan::get(error.as_str(), "message").and_then(scan::string).unwrap_or_default();
             let bare = json(&format!(r#"{{"content":[{}],"isError":true}}"#, text_block(&said)));
             let text = remarked(of_era(bare, era).as_str(), &told(called));
             RpcMessage::result_response(id, &json(&text)).rewrite().meta(RESULT, envelope(result)).finish()
@@ -106,10 +105,9 @@ fn told(called: &CallResponse) -> String {
 
 /// Returns an error of the server, with our remarks added to its message.
 fn failed(id: &RpcId, error: &str, called: &CallResponse) -> RpcMessage {
-    let code =
-        json_text::get(error, "code").and_then(|code| code.parse().ok()).unwrap_or(code::INTERNAL_ERROR);
-    let said = json_text::get(error, "message").and_then(json_text::string).unwrap_or_default();
-    let data = json_text::get(error, "data").map(json);
+    let code = scan::get(error, "code").and_then(|code| code.parse().ok()).unwrap_or(code::INTERNAL_ERROR);
+    let said = scan::get(error, "message").and_then(scan::string).unwrap_or_default();
+    let data = scan::get(error, "data").map(json);
     let message = match called.remarks.is_empty() {
         true => said,
         false => format!("{said}\n\n{}", called.remarks.join("\n\n")).into(),
@@ -143,7 +141,7 @@ pub(crate) fn of_era(result: JsonText, era: ProtocolEra) -> JsonText {
 /// Appends a text block to the content of a result.
 fn remarked(result: &str, words: &str) -> String {
     let block = text_block(words);
-    let content = json_text::members(result).find(|member| member.name == "content");
+    let content = scan::members(result).find(|member| member.name == "content");
     match content.and_then(|content| Some((content.value.end, result.get(content.value)?))) {
         Some((end, list)) if list.ends_with(']') => {
             let is_empty = list.get(1..list.len() - 1).is_none_or(|inside| inside.trim().is_empty());
@@ -173,12 +171,11 @@ fn envelope(result: &ResultEnvelope) -> JsonText {
 
 /// Returns the joined text blocks of a result.
 fn texts(result: &str) -> Cow<'_, str> {
-    let Some(content) = json_text::get(result, "content") else { return Cow::Borrowed("") };
+    let Some(content) = scan::get(result, "content") else { return Cow::Borrowed("") };
     let Ok(blocks) = serde_json::from_str::<Vec<&serde_json::value::RawValue>>(content) else {
         return Cow::Borrowed("");
     };
-    let mut texts =
-        blocks.iter().filter_map(|block| json_text::get(block.get(), "text").and_then(json_text::string));
+    let mut texts = blocks.iter().filter_map(|block| scan::get(block.get(), "text").and_then(scan::string));
     match (texts.next(), texts.next()) {
         (None, _) => Cow::Borrowed(""),
         (Some(one), None) => Cow::Owned(one.into_owned()),
@@ -279,16 +276,13 @@ mod tests {
             called(None, Some(ErrorBody::temporary(Code::CircuitOpen, "the tool is left \"alone\"")));
         let answer = response(&RpcId::number(7), ProtocolEra::Legacy, &refused);
         let result = answer.result().unwrap();
-        assert_eq!(json_text::get(result, "resultType"), None);
+        assert_eq!(scan::get(result, "resultType"), None);
         let modern = response(&RpcId::number(7), ProtocolEra::Modern, &refused);
-        assert_eq!(json_text::get(modern.result().unwrap(), "resultType"), Some("\"complete\""));
-        assert_eq!(json_text::get(result, "isError"), Some("true"));
+        assert_eq!(scan::get(modern.result().unwrap(), "resultType"), Some("\"complete\""));
+        assert_eq!(scan::get(result, "isError"), Some("true"));
         assert_eq!(texts(result), "the tool is left \"alone\"");
         let envelope = answer.meta_member(RESULT).unwrap();
-        assert_eq!(
-            json_text::get(json_text::get(envelope, "error").unwrap(), "code"),
-            Some("\"circuit_open\"")
-        );
+        assert_eq!(scan::get(scan::get(envelope, "error").unwrap(), "code"), Some("\"circuit_open\""));
     }
 
     #[test]
@@ -296,7 +290,7 @@ mod tests {
         let mut replayed = passed(&parsed(r#"{"jsonrpc":"2.0","id":1,"result":{"content":[]}}"#));
         replayed.result.from_cache = true;
         let answer = response(&RpcId::number(1), ProtocolEra::Legacy, &replayed);
-        assert_eq!(json_text::get(answer.meta_member(RESULT).unwrap(), "fromCache"), Some("true"));
+        assert_eq!(scan::get(answer.meta_member(RESULT).unwrap(), "fromCache"), Some("true"));
     }
 
     #[test]

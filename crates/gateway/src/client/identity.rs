@@ -13,8 +13,8 @@ use steadfast_core::id::{
     ActorId, AgentId, CorrelationId, Digest, InvalidId, ModelId, SessionKey, TenantId, ToolCallId, TurnId,
 };
 use steadfast_core::key::continuation_digest;
+use steadfast_json::scan;
 use steadfast_json::{JsonDocument, JsonLimits};
-use steadfast_mcp::json_text;
 use steadfast_mcp::message::RpcMessage;
 
 /// The identity of a client, known from its connection.
@@ -131,7 +131,7 @@ fn text(value: Option<&str>) -> Result<Option<Cow<'_, str>>, UnusableKey> {
     match value {
         // Counts as absent: some clients always write optional fields.
         None | Some("null") => Ok(None),
-        Some(value) => json_text::string(value).map(Some).ok_or(UnusableKey::NotText),
+        Some(value) => scan::string(value).map(Some).ok_or(UnusableKey::NotText),
     }
 }
 
@@ -187,14 +187,12 @@ fn trace_id(traceparent: &str) -> Option<TurnId> {
 /// Returns the turn from the metadata of Codex, which is JSON, sometimes in a string.
 fn codex_turn(request: &RpcMessage) -> Option<Cow<'_, str>> {
     let told = request.meta_member("x-codex-turn-metadata")?;
-    match json_text::string(told) {
+    match scan::string(told) {
         Some(inner) => {
             JsonDocument::parse(inner.as_bytes(), JsonLimits::ENVELOPE).ok()?;
-            json_text::get(&inner, "turn_id")
-                .and_then(json_text::string)
-                .map(|text| Cow::Owned(text.into_owned()))
+            scan::get(&inner, "turn_id").and_then(scan::string).map(|text| Cow::Owned(text.into_owned()))
         }
-        None => json_text::get(told, "turn_id").and_then(json_text::string),
+        None => scan::get(told, "turn_id").and_then(scan::string),
     }
 }
 

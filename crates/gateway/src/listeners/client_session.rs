@@ -6,8 +6,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde::Serialize;
 use steadfast_core::id::Digest;
+use steadfast_json::scan;
 use steadfast_mcp::http::server::{self, Principal};
-use steadfast_mcp::json_text;
 use steadfast_mcp::message::RpcMessage;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -143,6 +143,6 @@ impl ClientIntroduction {
 /// Returns a digest of the client's protocol version and capabilities. Clients with equal digests can share a server.
 pub(super) fn introduction(initialize: &RpcMessage) -> Digest {
     let said = |name| initialize.param(name).unwrap_or_default();
-    let version = json_text::string(said("protocolVersion")).unwrap_or_default();
+    let version = scan::string(said("protocolVersion")).unwrap_or_default();
     Digest::of(format!("{version}\n{}", said("capabilities")).as_bytes())
 }

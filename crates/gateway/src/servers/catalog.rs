@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use steadfast_core::policy::AnnotationHints;
 use steadfast_executor::ToolInfo;
 use steadfast_json::RawJson as Kept;
-use steadfast_mcp::json_text;
+use steadfast_json::scan;
 use steadfast_mcp::message::RpcMessage;
 use tokio::time::Instant;
 
@@ -72,12 +72,12 @@ impl ToolCatalog {
 
     /// Stores one page of a tool list. A request without cursor starts a new list. Returns true for the last page.
     pub(crate) fn learn(&self, request: &RpcMessage, response: &RpcMessage) -> bool {
-        let Some(list) = response.result().and_then(|result| json_text::get(result, "tools")) else {
+        let Some(list) = response.result().and_then(|result| scan::get(result, "tools")) else {
             return false;
         };
         let Ok(listed) = serde_json::from_str::<Vec<&RawValue>>(list) else { return false };
         let tools = listed.iter().filter_map(|tool| {
-            let name = json_text::get(tool.get(), "name").and_then(json_text::string)?;
+            let name = scan::get(tool.get(), "name").and_then(scan::string)?;
             Some((name.into_owned(), Arc::new(info(tool.get()))))
         });
         let mut known = self.tools.write();
@@ -93,7 +93,7 @@ impl ToolCatalog {
         *self.reads.write() = reads.into();
         drop(known);
         // A client may stop before the last page.
-        let is_last = response.result().and_then(|result| json_text::get(result, "nextCursor")).is_none();
+        let is_last = response.result().and_then(|result| scan::get(result, "nextCursor")).is_none();
         if is_last && self.is_listed.swap(true, Ordering::AcqRel) {
             self.tell_changes();
         }
@@ -114,8 +114,8 @@ impl ToolCatalog {
 }
 
 fn info(tool: &str) -> ToolInfo {
-    let hints = json_text::get(tool, "annotations").unwrap_or("{}");
-    let hint = |name| match json_text::get(hints, name) {
+    let hints = scan::get(tool, "annotations").unwrap_or("{}");
+    let hint = |name| match scan::get(hints, name) {
         Some("true") => Some(true),
         Some("false") => Some(false),
         Some(_) | None => None,
@@ -126,7 +126,7 @@ fn info(tool: &str) -> ToolInfo {
             idempotent: hint("idempotentHint"),
             destructive: hint("destructiveHint"),
         },
-        input_schema: json_text::get(tool, "inputSchema").map(Kept::from_trusted),
+        input_schema: scan::get(tool, "inputSchema").map(Kept::from_trusted),
     }
 }
 

@@ -5,7 +5,8 @@
 
 use serde_json::value::RawValue;
 use serde_json::{Map, Value as Json};
-use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_json::scan;
+use steadfast_mcp::json_text::JsonText;
 
 use crate::json_parts::{json, object, with_text};
 
@@ -58,7 +59,7 @@ impl MergedListKind {
 
     /// Returns the items of the list, unchanged.
     pub(crate) fn items<'r>(&self, result: &'r str) -> Vec<&'r str> {
-        let list = json_text::get(result, self.member).unwrap_or("[]");
+        let list = scan::get(result, self.member).unwrap_or("[]");
         let items = serde_json::from_str::<Vec<&RawValue>>(list).unwrap_or_default();
         items.into_iter().map(RawValue::get).collect()
     }
@@ -90,7 +91,7 @@ pub(crate) fn lists(list: MergedListKind, parts: &[ServerResult<'_>]) -> JsonTex
     let items = format!("[{}]", items.collect::<Vec<_>>().join(","));
     let mut members = Vec::new();
     let first = parts.first().map_or("{}", |part| part.result);
-    for member in json_text::members(first) {
+    for member in scan::members(first) {
         let value = first.get(member.value).unwrap_or("null");
         match &*member.name {
             "nextCursor" => {}
@@ -108,7 +109,7 @@ pub(crate) fn lists(list: MergedListKind, parts: &[ServerResult<'_>]) -> JsonTex
 pub(crate) fn handshakes(parts: &[ServerResult<'_>]) -> JsonText {
     let mut members: Vec<(String, String)> = Vec::new();
     let first = parts.first().map_or("{}", |part| part.result);
-    for member in json_text::members(first) {
+    for member in scan::members(first) {
         let value = first.get(member.value).unwrap_or("null");
         let joined = match &*member.name {
             "protocolVersion" => oldest(parts).unwrap_or_else(|| value.to_owned()),
@@ -135,12 +136,12 @@ const OURSELVES: &str =
 
 /// Returns the oldest version. Versions are dates, so the older one is smaller.
 fn oldest(parts: &[ServerResult<'_>]) -> Option<String> {
-    parts.iter().filter_map(|part| json_text::get(part.result, "protocolVersion")).min().map(str::to_owned)
+    parts.iter().filter_map(|part| scan::get(part.result, "protocolVersion")).min().map(str::to_owned)
 }
 
 fn shared_versions(parts: &[ServerResult<'_>]) -> String {
     let of = |part: &ServerResult<'_>| -> Vec<String> {
-        let listed = json_text::get(part.result, "supportedVersions").unwrap_or("[]");
+        let listed = scan::get(part.result, "supportedVersions").unwrap_or("[]");
         serde_json::from_str(listed).unwrap_or_default()
     };
     let mut parts = parts.iter();
@@ -154,7 +155,7 @@ fn shared_versions(parts: &[ServerResult<'_>]) -> String {
 
 /// Returns the union of all capabilities.
 fn capabilities(parts: &[ServerResult<'_>]) -> String {
-    all(parts.iter().filter_map(|part| json_text::get(part.result, "capabilities")))
+    all(parts.iter().filter_map(|part| scan::get(part.result, "capabilities")))
 }
 
 /// Returns the union of all subscription acknowledgements.
@@ -195,7 +196,7 @@ fn join(all: &mut Json, said: Json) {
 
 fn instructions(parts: &[ServerResult<'_>]) -> Option<String> {
     let said = parts.iter().filter_map(|part| {
-        let text = json_text::get(part.result, "instructions").and_then(json_text::string)?;
+        let text = scan::get(part.result, "instructions").and_then(scan::string)?;
         Some(format!("# {}\n\n{}", part.prefix.unwrap_or(part.server), text.trim()))
     });
     let said: Vec<String> = said.collect();
@@ -203,16 +204,14 @@ fn instructions(parts: &[ServerResult<'_>]) -> Option<String> {
 }
 
 fn least_ttl(parts: &[ServerResult<'_>]) -> String {
-    let ttl = |part: &ServerResult<'_>| {
-        json_text::get(part.result, "ttlMs").and_then(|ttl| ttl.parse::<f64>().ok())
-    };
+    let ttl =
+        |part: &ServerResult<'_>| scan::get(part.result, "ttlMs").and_then(|ttl| ttl.parse::<f64>().ok());
     let least = parts.iter().map(|part| ttl(part).unwrap_or(0.0)).fold(f64::INFINITY, f64::min);
     if least.is_finite() { least.to_string() } else { "0".to_owned() }
 }
 
 fn scope(parts: &[ServerResult<'_>]) -> &'static str {
-    let is_public =
-        |part: &ServerResult<'_>| json_text::get(part.result, "cacheScope") == Some(r#""public""#);
+    let is_public = |part: &ServerResult<'_>| scan::get(part.result, "cacheScope") == Some(r#""public""#);
     if parts.iter().all(is_public) { r#""public""# } else { r#""private""# }
 }
 
@@ -277,6 +276,6 @@ mod tests {
         let modern = r#"{"supportedVersions":["2026-07-28","2027-01-01"],"capabilities":{}}"#;
         let other = r#"{"supportedVersions":["2026-07-28"],"capabilities":{}}"#;
         let joined = handshakes(&[part("one", modern), part("two", other)]);
-        assert_eq!(json_text::get(joined.as_str(), "supportedVersions"), Some(r#"["2026-07-28"]"#));
+        assert_eq!(scan::get(joined.as_str(), "supportedVersions"), Some(r#"["2026-07-28"]"#));
     }
 }

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
-use steadfast_mcp::json_text;
+use steadfast_json::scan;
 use steadfast_mcp::message::RpcMessage;
 
 use crate::json_parts::{json, with_text};
@@ -127,7 +127,7 @@ impl SessionServers {
             _ => return,
         };
         for item in list.items(result) {
-            if let Some(name) = json_text::get(item, member).and_then(json_text::string) {
+            if let Some(name) = scan::get(item, member).and_then(scan::string) {
                 self.learn(at, name);
             }
         }
@@ -138,8 +138,8 @@ impl SessionServers {
         if self.is_plain() {
             return;
         }
-        let task = json_text::get(result, "task").unwrap_or(result);
-        if let Some(id) = json_text::get(task, "taskId").and_then(json_text::string) {
+        let task = scan::get(result, "task").unwrap_or(result);
+        if let Some(id) = scan::get(task, "taskId").and_then(scan::string) {
             self.learn(at, id);
         }
     }
@@ -162,7 +162,7 @@ impl SessionServers {
 
     fn completed(&self, request: &RpcMessage) -> Route {
         let reference = request.param("ref").unwrap_or("{}");
-        let text = |name| json_text::get(reference, name).and_then(json_text::string);
+        let text = |name| scan::get(reference, name).and_then(scan::string);
         match (text("uri"), text("name")) {
             (Some(uri), _) => self.route_by_name(request, Some(uri)),
             (None, Some(name)) => match self.named(&name) {

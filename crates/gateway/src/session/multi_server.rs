@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, join_all};
-use steadfast_mcp::json_text;
+use steadfast_json::scan;
 use steadfast_mcp::message::{RpcId, RpcMessage, code};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -147,7 +147,7 @@ impl GatewaySession {
             let answer = self.ask_server(at, id, &asked, voice).await;
             // A partial list looks like a whole one, so a failed page fails the list.
             let Some(result) = answer.result() else { return answer };
-            let next = json_text::get(result, "nextCursor").map(json);
+            let next = scan::get(result, "nextCursor").map(json);
             pages.push(answer);
             match next {
                 Some(_) if pages.len() == MOST_PAGES => {

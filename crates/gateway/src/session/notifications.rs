@@ -8,8 +8,9 @@ use std::sync::Arc;
 use steadfast_core::id::RequestId;
 use steadfast_core::notification::{Notification, NotificationEvent};
 use steadfast_core::trust::PromptLevel;
+use steadfast_json::scan;
 use steadfast_mcp::http::ProtocolEra;
-use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_mcp::json_text::JsonText;
 use steadfast_mcp::message::{RpcId, RpcMessage, code};
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::sync::{Mutex as AsyncMutex, broadcast};
@@ -38,7 +39,7 @@ pub(super) struct LogSubscription {
 impl ClientLogLevel {
     /// Parses a level in JSON.
     fn of(level: Option<&str>) -> Option<Self> {
-        let level = level.and_then(json_text::string)?;
+        let level = level.and_then(scan::string)?;
         LEVELS.iter().position(|known| *known == level).map(Self)
     }
 
@@ -200,15 +201,15 @@ fn message(notification: &Notification, least: ClientLogLevel) -> Option<RpcMess
 
 /// Adds the logging capability to the result of a handshake. Returns `None` if it is already there.
 fn with_capability(result: &str) -> Option<JsonText> {
-    let capabilities = json_text::get(result, "capabilities").unwrap_or("{}").trim();
-    if json_text::get(capabilities, "logging").is_some() {
+    let capabilities = scan::get(result, "capabilities").unwrap_or("{}").trim();
+    if scan::get(capabilities, "logging").is_some() {
         return None;
     }
     let inside = capabilities.strip_prefix('{')?.strip_suffix('}')?;
     let comma = if inside.trim().is_empty() { "" } else { "," };
     let capabilities = format!(r#"{{{inside}{comma}"logging":{{}}}}"#);
     let mut members: Vec<(String, String)> = Vec::new();
-    for member in json_text::members(result) {
+    for member in scan::members(result) {
         let value = result.get(member.value).unwrap_or("null");
         if &*member.name != "capabilities" {
             members.push((member.name.into_owned(), value.to_owned()));

@@ -9,7 +9,7 @@ use steadfast_core::breaker::{BreakerPermit, BreakerVerdict};
 use steadfast_core::classify::{AttemptFault, FaultSource, classify, is_session_lost};
 use steadfast_core::id::ToolName;
 use steadfast_core::policy::{CallPolicy, EnforcementMode};
-use steadfast_mcp::json_text;
+use steadfast_json::scan;
 use steadfast_mcp::message::{RpcId, RpcMessage, code};
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -80,7 +80,7 @@ impl GatewaySession {
 
     /// Appends the built-in tools to a tool list.
     fn with_own_tools(&self, id: &RpcId, request: &RpcMessage, answered: RpcMessage) -> RpcMessage {
-        let is_end = |result: &&str| json_text::get(result, "nextCursor").is_none();
+        let is_end = |result: &&str| scan::get(result, "nextCursor").is_none();
         let list = request.method().and_then(MergedListKind::of).filter(|list| list.member == "tools");
         let result = answered.result().filter(is_end);
         let own = self.own_tools.definitions();

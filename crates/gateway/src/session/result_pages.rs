@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use serde_json::{Value, json};
 use steadfast_core::large_result::ResultReader;
 use steadfast_executor::{CallResponse, TurnResponse};
+use steadfast_json::scan;
 use steadfast_mcp::http::ProtocolEra;
-use steadfast_mcp::json_text;
 use steadfast_mcp::message::{RpcId, RpcMessage, code};
 
 use super::GatewaySession;
@@ -44,8 +44,8 @@ impl GatewaySession {
         if !matches!(request.method(), Some("initialize" | "server/discover")) {
             return;
         }
-        let capabilities = answered.result().and_then(|result| json_text::get(result, "capabilities"));
-        if capabilities.is_some_and(|capabilities| json_text::get(capabilities, "resources").is_some()) {
+        let capabilities = answered.result().and_then(|result| scan::get(result, "capabilities"));
+        if capabilities.is_some_and(|capabilities| scan::get(capabilities, "resources").is_some()) {
             self.has_resources.store(true, Ordering::Relaxed);
         }
     }

@@ -4,9 +4,9 @@
 use std::borrow::Cow;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+use steadfast_json::scan;
 
 use super::{decode_value, encode_value};
-use crate::json_text;
 
 /// Returns the headers that repeat these arguments, for a tool with this schema.
 pub fn headers_for(schema: &str, arguments: &str) -> Vec<(HeaderName, HeaderValue)> {
@@ -56,13 +56,13 @@ fn marked(schema: &str) -> Vec<HeaderArgument<'_>> {
 }
 
 fn collect<'s>(schema: &'s str, path: &mut Vec<Cow<'s, str>>, found: &mut Vec<HeaderArgument<'s>>) {
-    let Some(properties) = json_text::get(schema, "properties").filter(|_| path.len() < DEEPEST) else {
+    let Some(properties) = scan::get(schema, "properties").filter(|_| path.len() < DEEPEST) else {
         return;
     };
-    for property in json_text::members(properties) {
+    for property in scan::members(properties) {
         let Some(inner) = properties.get(property.value) else { continue };
         path.push(property.name);
-        let mark = json_text::get(inner, MARK).and_then(json_text::string);
+        let mark = scan::get(inner, MARK).and_then(scan::string);
         let header = mark.and_then(|mark| HeaderName::try_from(format!("mcp-param-{mark}")).ok());
         if let Some(header) = header.filter(|_| found.len() < MOST) {
             found.push(HeaderArgument { header, path: path.clone() });
@@ -74,9 +74,9 @@ fn collect<'s>(schema: &'s str, path: &mut Vec<Cow<'s, str>>, found: &mut Vec<He
 
 /// Returns the value of an argument as a header has it. Only plain values can be repeated.
 fn given<'a>(arguments: &'a str, path: &[Cow<'_, str>]) -> Option<Cow<'a, str>> {
-    let value = path.iter().try_fold(arguments, |object, name| json_text::get(object, name))?;
+    let value = path.iter().try_fold(arguments, |object, name| scan::get(object, name))?;
     match value.as_bytes().first()? {
-        b'"' => json_text::string(value),
+        b'"' => scan::string(value),
         b't' | b'f' => Some(Cow::Borrowed(value)),
         b'-' | b'0'..=b'9' => {
             let number: f64 = value.parse().ok()?;

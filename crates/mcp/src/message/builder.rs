@@ -1,7 +1,9 @@
 //! Construction of new messages.
 
+use steadfast_json::scan::write_string;
+
 use super::{MessageShape, RpcId, RpcMessage, locate};
-use crate::json_text::{JsonText, write_string};
+use crate::json_text::JsonText;
 
 impl RpcMessage {
     /// Creates a request.

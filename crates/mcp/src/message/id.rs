@@ -3,8 +3,9 @@
 use std::fmt;
 
 use bytes::Bytes;
+use steadfast_json::scan;
 
-use crate::json_text::{self, JsonText};
+use crate::json_text::JsonText;
 
 /// The id of a request: a string or a number. It keeps its text, so that the response repeats the exact spelling.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -47,7 +48,7 @@ impl RpcId {
     pub fn is(&self, text: &str) -> bool {
         let own = self.as_str();
         own == text
-            || match (json_text::string(own), json_text::string(text)) {
+            || match (scan::string(own), scan::string(text)) {
                 (Some(own), Some(other)) => own == other,
                 (None, None) => whole(own).is_some_and(|number| whole(text) == Some(number)),
                 (Some(_), None) | (None, Some(_)) => false,
@@ -57,7 +58,7 @@ impl RpcId {
     /// Returns the whole number that the id means, if it is one. Ids that this process sent come back as `7`, and
     /// from some servers as `7.0`, `1e+06` or `"7"`.
     pub fn as_u64(&self) -> Option<u64> {
-        match json_text::string(self.as_str()) {
+        match scan::string(self.as_str()) {
             Some(text) => text.parse().ok(),
             None => whole(self.as_str()),
         }

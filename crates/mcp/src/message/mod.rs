@@ -17,10 +17,11 @@ use std::fmt;
 use std::ops::Range;
 
 use bytes::Bytes;
+use steadfast_json::scan::{self, DEPTH, JsonProblem, JsonScanner, JsonSyntaxError};
 
 pub use self::id::RpcId;
 pub use self::rewrite::MessageRewrite;
-use crate::json_text::{self, DEPTH, JsonProblem, JsonScanner, JsonSyntaxError, JsonText};
+use crate::json_text::{JsonText, routed};
 
 /// Error codes of responses that this crate creates.
 pub mod code {
@@ -166,17 +167,17 @@ impl RpcMessage {
 
     /// Returns the value of one member of the parameters as text.
     pub fn param(&self, name: &str) -> Option<&str> {
-        json_text::get(self.params()?, name)
+        scan::get(self.params()?, name)
     }
 
     /// Returns the value of one member of the parameters, if it is a string.
     pub fn param_text(&self, name: &str) -> Option<Cow<'_, str>> {
-        json_text::string(self.param(name)?)
+        scan::string(self.param(name)?)
     }
 
     /// Returns the `name` in the parameters, if it is a string: the tool or prompt.
     pub fn name(&self) -> Option<Cow<'_, str>> {
-        self.places.name.and_then(|place| json_text::string(self.at(place)))
+        self.places.name.and_then(|place| scan::string(self.at(place)))
     }
 
     /// Returns the `arguments` in the parameters without copying them.
@@ -191,12 +192,12 @@ impl RpcMessage {
 
     /// Returns the value of one member of [`RpcMessage::meta`] as text.
     pub fn meta_member(&self, name: &str) -> Option<&str> {
-        json_text::get(self.meta()?, name)
+        scan::get(self.meta()?, name)
     }
 
     /// Returns the value of one member of [`RpcMessage::meta`], if it is a string.
     pub fn meta_text(&self, name: &str) -> Option<Cow<'_, str>> {
-        json_text::string(self.meta_member(name)?)
+        scan::string(self.meta_member(name)?)
     }
 
     /// Returns the progress token of a request.
@@ -222,12 +223,12 @@ impl RpcMessage {
 
     /// Returns the error code, if it is a whole number.
     pub fn error_code(&self) -> Option<i64> {
-        json_text::get(self.error()?, "code")?.parse().ok()
+        scan::get(self.error()?, "code")?.parse().ok()
     }
 
     /// Returns the error message.
     pub fn error_text(&self) -> Option<Cow<'_, str>> {
-        json_text::string(json_text::get(self.error()?, "message")?)
+        scan::string(scan::get(self.error()?, "message")?)
     }
 
     /// Returns true if the message cancels the request with this id.
@@ -259,7 +260,7 @@ impl RpcMessage {
             let id = usable.then(|| self.id()).flatten();
             Err(InvalidMessage { id, fault: MessageFault::NotAMessage(problem) })
         };
-        let version = self.places.version.and_then(|place| json_text::string(self.at(place)));
+        let version = self.places.version.and_then(|place| scan::string(self.at(place)));
         if version.as_deref() != Some("2.0") {
             return refuse("the member `jsonrpc` must be \"2.0\"");
         }
@@ -288,7 +289,7 @@ impl RpcMessage {
             (Some(_), _, _) => return refuse("a message with a method has neither result nor error"),
             (None, Some(_), Some(_)) => return refuse("a message has either a result or an error"),
         };
-        let spelled = method.filter(|method| method.contains('\\')).and_then(json_text::string);
+        let spelled = method.filter(|method| method.contains('\\')).and_then(scan::string);
         (self.spelled, self.shape) = (spelled.map(|method| method.into_owned().into()), shape);
         Ok(self)
     }
@@ -417,7 +418,7 @@ fn locate(text: &[u8]) -> Result<(MessageSpans, bool), MessageFault> {
         }
     }
     let mut found = MessageSpans::default();
-    skim.routed(DEPTH, |skim, name| {
+    routed(&mut skim, DEPTH, |skim, name| {
         let place = match name {
             "params" => return params(skim, &mut found),
             "result" => return result(skim, &mut found),
@@ -425,7 +426,7 @@ fn locate(text: &[u8]) -> Result<(MessageSpans, bool), MessageFault> {
             "error" => {
                 let room = DEPTH - 1;
                 found.error =
-                    Some(MessageSpan::new(skim.routed(room, |skim, _| skim.value(room - 1).map(drop))?));
+                    Some(MessageSpan::new(routed(skim, room, |skim, _| skim.value(room - 1).map(drop))?));
                 return Ok(());
             }
             "jsonrpc" => &mut found.version,
@@ -443,7 +444,7 @@ fn locate(text: &[u8]) -> Result<(MessageSpans, bool), MessageFault> {
 
 fn params(skim: &mut JsonScanner<'_>, found: &mut MessageSpans) -> Result<(), JsonSyntaxError> {
     let room = DEPTH - 1;
-    let whole = skim.routed(room, |skim, name| {
+    let whole = routed(skim, room, |skim, name| {
         let place = match name {
             "_meta" => return meta(skim, found),
             "name" => &mut found.name,
@@ -459,7 +460,7 @@ fn params(skim: &mut JsonScanner<'_>, found: &mut MessageSpans) -> Result<(), Js
 
 fn result(skim: &mut JsonScanner<'_>, found: &mut MessageSpans) -> Result<(), JsonSyntaxError> {
     let room = DEPTH - 1;
-    let whole = skim.routed(room, |skim, name| match name {
+    let whole = routed(skim, room, |skim, name| match name {
         "_meta" => meta(skim, found),
         _ => skim.value(room - 1).map(drop),
     })?;
@@ -469,7 +470,7 @@ fn result(skim: &mut JsonScanner<'_>, found: &mut MessageSpans) -> Result<(), Js
 
 fn meta(skim: &mut JsonScanner<'_>, found: &mut MessageSpans) -> Result<(), JsonSyntaxError> {
     let room = DEPTH - 2;
-    let whole = skim.routed(room, |skim, name| {
+    let whole = routed(skim, room, |skim, name| {
         let value = skim.value(room - 1)?;
         if name == "progressToken" {
             found.token = Some(MessageSpan::new(value));

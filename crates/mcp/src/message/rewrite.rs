@@ -3,9 +3,10 @@
 use std::ops::Range;
 
 use bytes::Bytes;
+use steadfast_json::scan;
 
 use super::{MessageSpan, MessageSpans, RpcId, RpcMessage, locate};
-use crate::json_text::{self, JsonText};
+use crate::json_text::JsonText;
 
 /// Changes to a message. [`MessageRewrite::finish`] makes all of them at once.
 #[derive(Clone, Debug)]
@@ -114,7 +115,7 @@ impl<'m> MessageRewrite<'m> {
             return places.name.map(MessageSpan::range);
         }
         let start = params.start as usize;
-        let member = json_text::members(self.message.at(params)).find(|member| member.name == name)?;
+        let member = scan::members(self.message.at(params)).find(|member| member.name == name)?;
         Some(start + member.value.start..start + member.value.end)
     }
 
@@ -205,7 +206,7 @@ fn meta_with(object: &str, changes: &[(String, Option<JsonText>)]) -> Option<Str
     let mut parts: Vec<String> = Vec::new();
     let mut missing: Vec<&(String, Option<JsonText>)> = changes.iter().collect();
     let mut from = 1;
-    let mut members = json_text::members(object).peekable();
+    let mut members = scan::members(object).peekable();
     while let Some(member) = members.next() {
         // From after the last comma to before the next one, or to the closing brace.
         let to = match members.peek() {
@@ -247,7 +248,7 @@ fn push_member(out: &mut String, name: &str, value: &str) {
     if !out.is_empty() {
         out.push(',');
     }
-    json_text::write_string(out, name);
+    scan::write_string(out, name);
     out.push(':');
     out.push_str(value);
 }

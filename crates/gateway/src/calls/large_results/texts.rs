@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use steadfast_core::large_result::CutNotice;
 use steadfast_core::output::ToolOutput;
 use steadfast_json::RawJson;
-use steadfast_mcp::json_text;
+use steadfast_json::scan;
 
 use crate::json_parts::with_text;
 
@@ -48,16 +48,15 @@ impl<'o> ResultTexts<'o> {
     pub(super) fn of(output: &'o ToolOutput) -> Option<Self> {
         let content = output.content.as_str();
         let error = output.metadata.as_ref().filter(|_| content == "null").map(RawJson::as_str);
-        let form = if let Some(said) =
-            error.and_then(|error| json_text::get(error, "message")).and_then(json_text::string)
-        {
-            OutputForm::Error(said)
-        } else if let Some(text) = json_text::string(content) {
-            OutputForm::Plain(text)
-        } else {
-            let blocks = serde_json::from_str::<Vec<&RawValue>>(json_text::get(content, "content")?).ok()?;
-            OutputForm::Blocks(blocks.into_iter().map(|block| ContentBlock::of(block.get())).collect())
-        };
+        let form =
+            if let Some(said) = error.and_then(|error| scan::get(error, "message")).and_then(scan::string) {
+                OutputForm::Error(said)
+            } else if let Some(text) = scan::string(content) {
+                OutputForm::Plain(text)
+            } else {
+                let blocks = serde_json::from_str::<Vec<&RawValue>>(scan::get(content, "content")?).ok()?;
+                OutputForm::Blocks(blocks.into_iter().map(|block| ContentBlock::of(block.get())).collect())
+            };
         Some(Self { output, form })
     }
 
@@ -110,12 +109,12 @@ impl<'o> ResultTexts<'o> {
 
 impl<'o> ContentBlock<'o> {
     fn of(json: &'o str) -> Self {
-        let text = |object: &'o str| json_text::get(object, "text").and_then(json_text::string);
-        let text = match json_text::get(json, "type") {
+        let text = |object: &'o str| scan::get(object, "text").and_then(scan::string);
+        let text = match scan::get(json, "type") {
             Some(r#""text""#) => text(json).map(|text| BlockText { text, is_embedded: false }),
-            Some(r#""resource""#) => json_text::get(json, "resource")
-                .and_then(text)
-                .map(|text| BlockText { text, is_embedded: true }),
+            Some(r#""resource""#) => {
+                scan::get(json, "resource").and_then(text).map(|text| BlockText { text, is_embedded: true })
+            }
             Some(_) | None => None,
         };
         Self { json, text }
@@ -124,7 +123,7 @@ impl<'o> ContentBlock<'o> {
 
 /// Replaces the value of the member of this name. Returns `None` if there is no such member.
 fn with_member(object: &str, name: &str, value: impl FnOnce(&str) -> Option<String>) -> Option<String> {
-    let at = json_text::members(object).find(|member| member.name == name)?.value;
+    let at = scan::members(object).find(|member| member.name == name)?.value;
     let value = value(object.get(at.clone())?)?;
     Some([object.get(..at.start)?, &value, object.get(at.end..)?].concat())
 }

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use steadfast_core::classify::AttemptFault;
 use steadfast_core::id::Digest;
-use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_json::scan;
+use steadfast_mcp::json_text::JsonText;
 use steadfast_mcp::message::{RpcId, RpcMessage};
 use tokio::time::timeout;
 
@@ -121,7 +122,7 @@ impl Handshake {
     pub(crate) fn elicits(&self) -> bool {
         let told = self.0.lock();
         let params = told.initialize.as_ref().map(JsonText::as_str);
-        params.and_then(|params| json_text::get(params, "capabilities")).is_some_and(crate::protocol::elicits)
+        params.and_then(|params| scan::get(params, "capabilities")).is_some_and(crate::protocol::elicits)
     }
 
     /// Records that a client of the modern era sent something.
@@ -146,8 +147,7 @@ impl Handshake {
     /// Returns the log level of a legacy client.
     pub(super) fn log_level(&self) -> Option<JsonText> {
         let told = self.0.lock();
-        let level =
-            told.wished.log_level.as_ref().and_then(|params| json_text::get(params.as_str(), "level"));
+        let level = told.wished.log_level.as_ref().and_then(|params| scan::get(params.as_str(), "level"));
         level.and_then(|level| JsonText::parse(level.to_owned()).ok())
     }
 
@@ -221,7 +221,7 @@ fn raw_json(value: &RawValue) -> Option<JsonText> {
 }
 
 fn tools(result: &str) -> Option<Digest> {
-    json_text::get(result, "tools").map(|tools| Digest::of(tools.as_bytes()))
+    scan::get(result, "tools").map(|tools| Digest::of(tools.as_bytes()))
 }
 
 /// Returns the notification of a client that is ready.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::classify::AttemptFault;
-use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_json::scan;
+use steadfast_mcp::json_text::JsonText;
 use steadfast_mcp::message::{RpcId, RpcMessage};
 use tokio::time::{Instant, timeout};
 
@@ -57,7 +58,7 @@ impl UpstreamServer {
             }
             let _ = self.catalog.learn(&request, &answer);
             page(&request, &answer);
-            match answer.result().and_then(|result| json_text::get(result, "nextCursor")) {
+            match answer.result().and_then(|result| scan::get(result, "nextCursor")) {
                 Some(next) if next.starts_with('"') => cursor = Some(json(next)),
                 Some(_) | None => break,
             }

@@ -22,8 +22,8 @@ use steadfast_core::classify::{AttemptFault, FaultSource, TransportError};
 use steadfast_core::id::Namespace;
 use steadfast_core::policy::SettlingPolicy;
 use steadfast_core::server_name::ServerFailure;
+use steadfast_json::scan;
 use steadfast_mcp::http::upstream::{self, too_large};
-use steadfast_mcp::json_text;
 use steadfast_mcp::lines::LONGEST_LINE;
 use steadfast_mcp::long_text::{LongMessage, LongText};
 use steadfast_mcp::message::{InvalidMessage, RpcId, RpcMessage, RpcMessageKind, code};
@@ -362,7 +362,7 @@ impl UpstreamServer {
 
     /// Handles a malformed message. If it was the answer to a request, that request fails.
     fn handle_malformed(&self, line: &[u8], why: &InvalidMessage) {
-        let is_answer = std::str::from_utf8(line).is_ok_and(|line| json_text::get(line, "method").is_none());
+        let is_answer = std::str::from_utf8(line).is_ok_and(|line| scan::get(line, "method").is_none());
         if let Some(number) = why.id.as_ref().and_then(RpcId::as_u64).filter(|_| is_answer) {
             self.pending.fail(number, AttemptFault::new(FaultSource::BadAnswer, why.to_string()));
         }

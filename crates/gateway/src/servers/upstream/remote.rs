@@ -10,11 +10,12 @@ use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use parking_lot::Mutex;
 use steadfast_core::classify::{AttemptFault, FaultSource, TransportError, is_session_lost};
+use steadfast_json::scan;
 use steadfast_mcp::http::upstream::{
     self, EventStream, MessageContext, StreamItem, UpstreamContent, UpstreamFailure,
 };
 use steadfast_mcp::http::{META_VERSION, ProtocolEra, header_params};
-use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_mcp::json_text::JsonText;
 use steadfast_mcp::message::RpcMessage;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
@@ -275,8 +276,8 @@ impl RemoteConnection {
 
     /// Stores the result of the legacy handshake.
     fn agreed(&self, response: &RpcMessage, session: Option<Box<str>>) {
-        let version = response.result().and_then(|result| json_text::get(result, "protocolVersion"));
-        let Some(version) = version.and_then(json_text::string) else { return };
+        let version = response.result().and_then(|result| scan::get(result, "protocolVersion"));
+        let Some(version) = version.and_then(scan::string) else { return };
         let mut state = self.state.lock();
         state.version = Some(version.into());
         state.session = session;
@@ -475,7 +476,7 @@ fn said(failure: &UpstreamFailure, to: &RpcMessage) -> Option<RpcMessage> {
             if !is_session_lost(&fault) =>
         {
             let (id, had_one) = (to.id()?, error.id().is_some());
-            let data = error.error().and_then(|error| json_text::get(error, "data"));
+            let data = error.error().and_then(|error| scan::get(error, "data"));
             let data = data.and_then(|data| JsonText::parse(data.to_owned()).ok());
             Some(match had_one {
                 true => error.rewrite().id(&id).finish(),

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::classify::{AttemptFault, FaultSource};
+use steadfast_json::scan;
 use steadfast_mcp::http::{META_CAPABILITIES, META_VERSION, MODERN, ProtocolEra};
-use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_mcp::json_text::JsonText;
 use steadfast_mcp::message::{RpcMessage, code};
 use tokio::time::timeout;
 
@@ -184,8 +185,8 @@ fn is_modern_error(answer: &RpcMessage) -> bool {
     match answer.error_code() {
         Some(code::HEADER_MISMATCH | code::MISSING_CAPABILITY) => true,
         Some(code::UNSUPPORTED_VERSION) => {
-            let data = answer.error().and_then(|error| json_text::get(error, "data"));
-            data.and_then(|data| json_text::get(data, "supported")).is_none_or(speaks_modern)
+            let data = answer.error().and_then(|error| scan::get(error, "data"));
+            data.and_then(|data| scan::get(data, "supported")).is_none_or(speaks_modern)
         }
         Some(_) | None => false,
     }

@@ -1,7 +1,8 @@
 //! JSON objects with members added or removed. Other members stay unchanged, byte for byte.
 
 use serde_json::value::RawValue;
-use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_json::scan;
+use steadfast_mcp::json_text::JsonText;
 use steadfast_mcp::message::{RpcMessage, code};
 
 use super::no_id;
@@ -29,11 +30,11 @@ pub(super) fn can_be_asked(capabilities: &str, method: &str, params: Option<&str
         "roots/list" => "roots",
         other => return Err(format!("there is no method {other}")),
     };
-    let Some(declared) = json_text::get(capabilities, needed).filter(|value| value.starts_with('{')) else {
+    let Some(declared) = scan::get(capabilities, needed).filter(|value| value.starts_with('{')) else {
         return Err(format!("the client does not support {needed}"));
     };
-    let mode = params.and_then(|params| json_text::get(params, "mode"));
-    if needed == "elicitation" && mode == Some("\"url\"") && json_text::get(declared, "url").is_none() {
+    let mode = params.and_then(|params| scan::get(params, "mode"));
+    if needed == "elicitation" && mode == Some("\"url\"") && scan::get(declared, "url").is_none() {
         return Err("the client does not support elicitation by URL".to_owned());
     }
     Ok(())
@@ -41,8 +42,7 @@ pub(super) fn can_be_asked(capabilities: &str, method: &str, params: Option<&str
 
 /// Removes members from an object.
 pub(super) fn without(object: &str, names: &[&str]) -> JsonText {
-    let members: Vec<_> =
-        json_text::members(object).filter(|member| !names.contains(&&*member.name)).collect();
+    let members: Vec<_> = scan::members(object).filter(|member| !names.contains(&&*member.name)).collect();
     let kept = members.iter().filter_map(|member| Some((&*member.name, object.get(member.value.clone())?)));
     json_parts::object(kept)
 }
@@ -52,7 +52,7 @@ pub(super) fn with_first(response: &RpcMessage, members: &[(&str, &str)]) -> Rpc
     let (Some(id), Some(result)) = (response.id(), response.result()) else { return response.clone() };
     let Some(own) = result.trim_start().strip_prefix('{') else { return response.clone() };
     let mut text = String::from("{");
-    for (name, value) in members.iter().filter(|(name, _)| json_text::get(result, name).is_none()) {
+    for (name, value) in members.iter().filter(|(name, _)| scan::get(result, name).is_none()) {
         text.push_str(&format!("{}:{value},", JsonText::string(name).as_str()));
     }
     if own.trim_start().starts_with('}') && text.ends_with(',') {
@@ -65,7 +65,7 @@ pub(super) fn with_first(response: &RpcMessage, members: &[(&str, &str)]) -> Rpc
 /// Removes a member from a result.
 pub(super) fn with_none(response: &RpcMessage, name: &str) -> RpcMessage {
     match (response.id(), response.result()) {
-        (Some(id), Some(result)) if json_text::get(result, name).is_some() => {
+        (Some(id), Some(result)) if scan::get(result, name).is_some() => {
             RpcMessage::result_response(&id, &without(result, &[name]))
         }
         _ => response.clone(),
@@ -75,7 +75,7 @@ pub(super) fn with_none(response: &RpcMessage, name: &str) -> RpcMessage {
 /// Parses the strings of a list.
 pub(super) fn strings(list: &str) -> Vec<String> {
     let items = serde_json::from_str::<Vec<&RawValue>>(list).unwrap_or_default();
-    items.iter().filter_map(|item| json_text::string(item.get()).map(|text| text.into_owned())).collect()
+    items.iter().filter_map(|item| scan::string(item.get()).map(|text| text.into_owned())).collect()
 }
 
 /// Builds a list of strings.

@@ -12,7 +12,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use steadfast_core::classify::{AttemptFault, FaultSource, TransportError};
 use steadfast_core::id::Digest;
-use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_json::scan;
+use steadfast_mcp::json_text::JsonText;
 use steadfast_mcp::message::{RpcId, RpcMessage, code};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
@@ -62,7 +63,7 @@ const STATE: &str = "steadfast-held-";
 /// Returns true if this result requests input for a held call. That call runs at the server and may have taken
 /// effect.
 pub(crate) fn is_held(result: &str) -> bool {
-    let state = json_text::get(result, "requestState").and_then(json_text::string);
+    let state = scan::get(result, "requestState").and_then(scan::string);
     state.is_some_and(|state| state.starts_with(STATE))
 }
 
@@ -256,7 +257,7 @@ impl CallHolder {
             HoldEvent::Resumed(number, answers) => {
                 self.waits = ClientWait::At(number);
                 let Some(answers) = answers else { return };
-                for member in json_text::members(answers.as_str()) {
+                for member in scan::members(answers.as_str()) {
                     let answer = answers.as_str().get(member.value).filter(|answer| answer.starts_with('{'));
                     let answer = answer.and_then(|answer| JsonText::parse(answer.to_owned()).ok());
                     let Some(answer) = answer else { continue };
@@ -401,8 +402,7 @@ mod tests {
         }
 
         fn is_held(&self, asked: &RpcMessage) -> bool {
-            let state =
-                json_text::get(asked.result().unwrap(), "requestState").and_then(json_text::string).unwrap();
+            let state = scan::get(asked.result().unwrap(), "requestState").and_then(scan::string).unwrap();
             self.bridge.held.0.lock().contains_key(&*state)
         }
     }
@@ -411,7 +411,7 @@ mod tests {
     async fn a_call_is_held_for_ten_minutes_and_no_longer() {
         let mut call = called(&bridge());
         let asked = call.asks().await;
-        assert_eq!(json_text::get(asked.result().unwrap(), "resultType"), Some("\"input_required\""));
+        assert_eq!(scan::get(asked.result().unwrap(), "resultType"), Some("\"input_required\""));
         // The client has its input request and dropped the pending request.
         let (pending, bridge, number) = (call.pending.clone(), call.bridge.clone(), call.number);
         tokio::time::sleep(HOLD - Duration::from_secs(1)).await;
@@ -428,8 +428,7 @@ mod tests {
         let bridge = bridge();
         let mut call = called(&bridge);
         let asked = call.asks().await;
-        let state =
-            json_text::get(asked.result().unwrap(), "requestState").and_then(json_text::string).unwrap();
+        let state = scan::get(asked.result().unwrap(), "requestState").and_then(scan::string).unwrap();
         let request =
             parsed(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t","arguments":{}}}"#);
         assert!(matches!(bridge.held.release(&state, &request), HeldCallLookup::Released(_)));

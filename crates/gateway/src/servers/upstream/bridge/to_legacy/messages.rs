@@ -1,7 +1,8 @@
 //! Translation of messages for a legacy server and its modern client.
 
+use steadfast_json::scan;
 use steadfast_mcp::http::{LEGACY, META_CAPABILITIES, META_VERSION, MODERN};
-use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_mcp::json_text::JsonText;
 use steadfast_mcp::message::RpcMessage;
 
 use super::super::json_edits::{CLIENT_INFO, INPUT_REQUIRED, SERVER_INFO, list, with_first, without};
@@ -21,8 +22,7 @@ pub(super) struct LegacyServerInfo {
 impl LegacyServerInfo {
     /// Parses the result of `initialize`. Tasks differ between the eras, so they are not offered.
     pub(super) fn of(result: &str) -> Self {
-        let member =
-            |name| json_text::get(result, name).and_then(|value| JsonText::parse(value.to_owned()).ok());
+        let member = |name| scan::get(result, name).and_then(|value| JsonText::parse(value.to_owned()).ok());
         Self {
             capabilities: without(inner(result, "capabilities").unwrap_or("{}"), &["tasks"]),
             info: member("serverInfo"),
@@ -38,7 +38,7 @@ impl LegacyServerInfo {
     /// Returns true if the server has this part of a capability.
     pub(super) fn has_within(&self, capability: &str, part: &str) -> bool {
         let whole = inner(self.capabilities.as_str(), capability);
-        whole.and_then(|whole| json_text::get(whole, part)) == Some("true")
+        whole.and_then(|whole| scan::get(whole, part)) == Some("true")
     }
 
     /// Returns the answer to `server/discover`.

@@ -8,7 +8,8 @@ mod subscriptions;
 use std::sync::Arc;
 
 use steadfast_core::classify::AttemptFault;
-use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_json::scan;
+use steadfast_mcp::json_text::JsonText;
 use steadfast_mcp::message::{RpcMessage, code};
 use tokio::time::timeout;
 
@@ -192,5 +193,5 @@ fn is_same(one: &RpcMessage, other: &RpcMessage) -> bool {
 
 /// Returns the member of an object if it is an object itself.
 fn inner<'t>(object: &'t str, name: &str) -> Option<&'t str> {
-    json_text::get(object, name).filter(|value| value.starts_with('{'))
+    scan::get(object, name).filter(|value| value.starts_with('{'))
 }

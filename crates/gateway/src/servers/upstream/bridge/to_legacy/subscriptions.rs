@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_json::scan;
+use steadfast_mcp::json_text::JsonText;
 use steadfast_mcp::message::{RpcMessage, code};
 use tokio::time::timeout;
 
@@ -140,12 +141,12 @@ impl ClientSubscriptions {
 
 impl SubscriptionFilter {
     fn of(filter: &str) -> Self {
-        let is = |name| json_text::get(filter, name) == Some("true");
+        let is = |name| scan::get(filter, name) == Some("true");
         Self {
             tools: is("toolsListChanged"),
             prompts: is("promptsListChanged"),
             resources: is("resourcesListChanged"),
-            watched: json_text::get(filter, "resourceSubscriptions").map(strings).unwrap_or_default(),
+            watched: scan::get(filter, "resourceSubscriptions").map(strings).unwrap_or_default(),
         }
     }
 

@@ -1,7 +1,8 @@
 //! Translation of messages for a modern server and its legacy client.
 
+use steadfast_json::scan;
 use steadfast_mcp::http::{LEGACY, META_CAPABILITIES, META_VERSION, MODERN};
-use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_mcp::json_text::JsonText;
 use steadfast_mcp::message::{RpcMessage, code};
 
 use super::super::json_edits::{CLIENT_INFO, INPUT_REQUIRED, SERVER_INFO, list, without};
@@ -25,12 +26,12 @@ impl ModernServerInfo {
     /// Parses the result of `server/discover`. Extensions do not exist in the legacy era.
     pub(super) fn of(result: &str) -> Self {
         let owned = |value: &str| JsonText::parse(value.to_owned()).ok();
-        let capabilities = json_text::get(result, "capabilities").filter(|value| value.starts_with('{'));
-        let info = json_text::get(result, "_meta").and_then(|meta| json_text::get(meta, SERVER_INFO));
+        let capabilities = scan::get(result, "capabilities").filter(|value| value.starts_with('{'));
+        let info = scan::get(result, "_meta").and_then(|meta| scan::get(meta, SERVER_INFO));
         Self {
             capabilities: without(capabilities.unwrap_or("{}"), &["extensions"]),
             info: info.filter(|info| info.starts_with('{')).and_then(owned),
-            instructions: json_text::get(result, "instructions").and_then(owned),
+            instructions: scan::get(result, "instructions").and_then(owned),
         }
     }
 
@@ -56,8 +57,8 @@ impl ModernServerInfo {
     /// receive.
     pub(super) fn filter(&self, watched: &[String]) -> Option<JsonText> {
         let tells = |capability: &str| {
-            let capability = json_text::get(self.capabilities.as_str(), capability);
-            capability.and_then(|inner| json_text::get(inner, "listChanged")) == Some("true")
+            let capability = scan::get(self.capabilities.as_str(), capability);
+            capability.and_then(|inner| scan::get(inner, "listChanged")) == Some("true")
         };
         let lists = [
             ("tools", "toolsListChanged"),
@@ -84,8 +85,8 @@ impl LegacyClientInfo {
     /// Parses the parameters of `initialize`. Tasks differ between the eras.
     pub(super) fn of(params: Option<&JsonText>) -> Self {
         let params = params.map_or("{}", JsonText::as_str);
-        let capabilities = json_text::get(params, "capabilities").filter(|value| value.starts_with('{'));
-        let info = json_text::get(params, "clientInfo").filter(|info| info.starts_with('{'));
+        let capabilities = scan::get(params, "capabilities").filter(|value| value.starts_with('{'));
+        let info = scan::get(params, "clientInfo").filter(|info| info.starts_with('{'));
         Self {
             capabilities: without(capabilities.unwrap_or("{}"), &["tasks"]),
             info: info.and_then(|info| JsonText::parse(info.to_owned()).ok()),
@@ -128,20 +129,20 @@ impl InputRequest {
     /// Parses the input request in an answer, if there is one.
     pub(super) fn of(answer: &RpcMessage) -> Option<Self> {
         let result = answer.result()?;
-        json_text::get(result, "resultType").filter(|kind| *kind == INPUT_REQUIRED)?;
+        scan::get(result, "resultType").filter(|kind| *kind == INPUT_REQUIRED)?;
         let owned = |value: &str| JsonText::parse(value.to_owned()).ok();
-        let asked = json_text::get(result, "inputRequests").unwrap_or("{}");
-        let questions = json_text::members(asked).filter_map(|member| {
+        let asked = scan::get(result, "inputRequests").unwrap_or("{}");
+        let questions = scan::members(asked).filter_map(|member| {
             let question = asked.get(member.value)?;
             Some(InputQuestion {
                 key: member.name.into_owned(),
-                method: json_text::get(question, "method").and_then(json_text::string)?.into_owned(),
-                params: json_text::get(question, "params").and_then(owned),
+                method: scan::get(question, "method").and_then(scan::string)?.into_owned(),
+                params: scan::get(question, "params").and_then(owned),
             })
         });
         Some(Self {
             questions: questions.take(MOST_QUESTIONS).collect(),
-            state: json_text::get(result, "requestState").and_then(owned),
+            state: scan::get(result, "requestState").and_then(owned),
         })
     }
 

@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use steadfast_core::classify::AttemptFault;
+use steadfast_json::scan;
 use steadfast_mcp::http::{LEGACY, META_VERSION, MODERN};
-use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_mcp::json_text::JsonText;
 use steadfast_mcp::message::{RpcId, RpcMessage, code};
 use tokio::sync::oneshot;
 
@@ -178,7 +179,7 @@ fn refusal(why: &str) -> RpcMessage {
 
 /// Returns true if an answer to `server/discover` lists a version of the modern era.
 pub(super) fn is_modern_result(answer: &RpcMessage) -> bool {
-    let versions = answer.result().and_then(|result| json_text::get(result, "supportedVersions"));
+    let versions = answer.result().and_then(|result| scan::get(result, "supportedVersions"));
     versions.is_some_and(speaks_modern)
 }
 

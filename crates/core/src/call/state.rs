@@ -138,7 +138,8 @@ impl Call {
         matches!(&self.state, State::Settling(settling) if !settling.unsaved)
     }
 
-    /// Returns true if the call waits for [`CallEvent::Settled`]: the attempt was given up, and its end can be observed.
+    /// Returns true if the call waits for [`CallEvent::Settled`](super::CallEvent::Settled): the attempt was given up,
+    /// and its end can be observed.
     pub fn awaits_end(&self) -> bool {
         let State::Settling(settling) = &self.state else { return false };
         settling.by.is_none() && self.request.end == AttemptEndVisibility::Visible

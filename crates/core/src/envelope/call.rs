@@ -182,7 +182,7 @@ impl fmt::Debug for CallPayload {
 }
 
 /// An idempotency key chosen by the caller. It may contain user data: logs show the fingerprint of its digest, and only
-/// the admin sees it, in [`CallContext`](super::CallContext).
+/// the admin sees it, in [`CallContext`](crate::dedupe::CallContext).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdempotencyKey(Redacted<Arc<str>>);
 

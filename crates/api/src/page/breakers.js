@@ -92,8 +92,6 @@ function strip({ changes, state: current, since }) {
     [from, as] = [change.at, change.to];
   }
   parts.push([from, end, as]);
-  // A breaker whose cooldown has passed counts as half-open before its next transition.
-  if (as === "OPEN" && current === "HALF_OPEN") parts.at(-1)[2] = "OPEN";
   const words = parts.filter(([, , which]) => which !== "CLOSED").map(([a, b, which]) => `${WORDS[which]} for ${span(b - a)}`);
   const drawing = s("svg", { class: "strip", viewBox: "0 0 600 24", preserveAspectRatio: "none", role: "img", "aria-label": `Last hour: ${words.join(", ") || "closed"}` });
   for (const [a, b, which] of parts) {

@@ -56,6 +56,7 @@ impl<'t> SecretScanner<'t, '_> {
             } else if self.starts_with(self.at, MASK) {
                 self.at += MASK.len();
                 self.word = None;
+                self.masked_scheme();
             } else if byte == b'-' && self.starts_with(self.at, PEM_BEGIN) && self.private_key() {
                 self.word = None;
             } else if is_blob(byte) {
@@ -70,7 +71,9 @@ impl<'t> SecretScanner<'t, '_> {
 
     fn blob(&mut self) {
         let start = self.at;
-        let end = self.end_of(start, is_blob);
+        let whole = self.end_of(start, is_blob);
+        // A private key may begin right after a word or a token.
+        let end = self.before_key(whole);
         let rest = self.tokens(start, end);
         if rest > start {
             self.word = None;
@@ -83,7 +86,22 @@ impl<'t> SecretScanner<'t, '_> {
             self.name(rest..end);
         } else {
             self.at = self.end_of_padding(rest);
+            self.masked_scheme();
         }
+    }
+
+    /// Treats a mask that ends here as the scheme of a URL, if one follows.
+    fn masked_scheme(&mut self) {
+        if self.starts_with(self.at, "://") {
+            self.url(self.at + "://".len());
+        }
+    }
+
+    /// Returns `end`, or the start of the private key whose first line begins right before it.
+    fn before_key(&self, end: usize) -> usize {
+        let start = end.saturating_sub(PEM_BEGIN.trim_ascii_end().len());
+        let is_key = self.starts_with(start, PEM_BEGIN) && self.end_of_private_key(start).is_some();
+        if is_key { start } else { end }
     }
 
     /// Masks the tokens within a blob. Returns the start of the unmasked rest.
@@ -103,8 +121,8 @@ impl<'t> SecretScanner<'t, '_> {
             };
             if let Some(length) = shape {
                 self.random_parts(from, at);
-                self.mask(at..at + length);
-                from = at + length;
+                from = self.before_key(at + length);
+                self.mask(at..from);
                 at = from;
             } else {
                 at += 1;

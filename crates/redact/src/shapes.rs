@@ -52,7 +52,7 @@ pub(super) fn card_number(text: &[u8]) -> Option<usize> {
             return end;
         }
         let goes_on = match rest {
-            [b'.', next, ..] => next.is_ascii_digit(),
+            [b'.', fraction @ ..] => is_fraction(fraction),
             [next, ..] => next.is_ascii_alphanumeric() || *next == b'_',
             [] => false,
         };
@@ -68,6 +68,13 @@ pub(super) fn card_number(text: &[u8]) -> Option<usize> {
             _ => return end,
         }
     }
+}
+
+/// Returns true if a text begins with digits that belong to nothing else: no part of them is ever masked.
+fn is_fraction(text: &[u8]) -> bool {
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let next = text.get(digits).copied().unwrap_or(b' ');
+    digits > 0 && !next.is_ascii_alphanumeric() && !matches!(next, b'_' | b'-' | b'+' | b'/' | b':')
 }
 
 fn is_card(digits: &[u8]) -> bool {
@@ -472,7 +479,7 @@ mod tests {
             "3530111333300000",
             "6200000000000000000",
         ] {
-            for after in ["", ".", ". Then", ",4", " 2026", " EUR", ")", "-x", "\n4"] {
+            for after in ["", ".", ". Then", ",4", " 2026", " EUR", ")", "-x", "\n4", ".0a", ".1:x"] {
                 let end = card_number(format!("{card}{after}").as_bytes());
                 assert_eq!(end, Some(card.len()), "{card}{after}");
             }

@@ -182,7 +182,7 @@ fn text_without_secrets_stays_unchanged() {
 
 /// Regression: only the first line was masked, and the key followed in plain text.
 #[test]
-fn sf_6_a_private_key_in_a_bearer_token_is_masked_to_its_last_line() {
+fn sf_6_a_private_key_is_masked_to_its_last_line_wherever_it_begins() {
     let short = "c2hvcnQ=";
     for key in [pem(), pem().replace("\n-----END", &format!("\n{short}\n-----END"))] {
         for place in [
@@ -197,6 +197,11 @@ fn sf_6_a_private_key_in_a_bearer_token_is_masked_to_its_last_line() {
             format!("-u bob:{key}"),
             format!("password='{key}' next"),
             format!("Authorization: Bearer {}", key.replace('\n', "\\n")),
+            format!("the key is{key}"),
+            format!("4111111111111111{key}"),
+            format!("sk-AB12CD34EF56AB12CD34{key}"),
+            format!("123456789:AAFabcdefghijklmnopqrstuvwxyz012345{key}"),
+            format!("a/q9Zt3LmX7vB2cN8kR5wY1pHd-{key}"),
         ] {
             let redacted = text(&place).into_owned();
             for leaked in ["MIIE", "AbCdEf", short, "PRIVATE KEY", "-----END"] {

@@ -992,5 +992,5 @@ async fn a_cancelled_start_leaves_nothing_behind() {
     let starting = Engine::builder().clock(clock).store(store.clone()).start();
     assert!(tokio::time::timeout(Duration::from_millis(1), starting).await.is_err(), "it loads");
     settle().await;
-    assert_eq!(Arc::strong_count(&store), 1, "nothing uses the store any more");
+    assert_eq!(Arc::strong_count(&store), 1, "the store has no other user");
 }

@@ -68,11 +68,14 @@ async fn try_hold(grace: Duration) -> io::Result<ChildExit> {
     let mut group = ProcessGroup { leader, exit: None, has_children: true, asked: HashSet::new() };
     let mut phase = if owner_is_there { LeashPhase::Holding } else { group.ask_to_end(grace) };
     loop {
-        // Checked before the leader is reaped: until then its process id, and that of the group, cannot be reused.
+        // The leader is not reaped before its group was asked to end: until then its process id, and that of the group,
+        // cannot be reused.
         if phase == LeashPhase::Holding && group.leader_has_ended() {
             phase = group.ask_to_end(grace);
         }
-        if let Some(exit) = group.collect() {
+        if phase == LeashPhase::Holding {
+            group.collect_adopted();
+        } else if let Some(exit) = group.collect() {
             // The owner may be gone.
             let _ = reports.write_all(LeashReport::Ended(exit).to_string().as_bytes()).await;
         }
@@ -193,8 +196,20 @@ impl ProcessGroup {
 
     fn leader_has_ended(&self) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        self.exit.is_none()
-            && matches!(rustix::process::waitid(WaitId::Pid(self.leader), options), Ok(Some(_)))
+        match rustix::process::waitid(WaitId::Pid(self.leader), options) {
+            Ok(None) | Err(Errno::INTR) => false,
+            // An error means that it was reaped elsewhere.
+            Ok(Some(_)) | Err(_) => true,
+        }
+    }
+
+    /// Reaps the ended processes that left the group, and not the leader.
+    fn collect_adopted(&self) {
+        for child in children().unwrap_or_default() {
+            if child != self.leader {
+                let _ = rustix::process::waitpid(Some(child), WaitOptions::NOHANG);
+            }
+        }
     }
 
     /// Reaps all ended processes, including adopted ones. Returns the exit of the leader if it was among them.
